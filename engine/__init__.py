@@ -1,0 +1,26 @@
+"""The reference ZeRO engine: right by construction, small enough to read in an afternoon.
+
+Start with :class:`engine.engine.Engine`; docs/contract.md says what a training step computes, bit for bit.
+"""
+
+from engine.engine import Engine, initialize
+from engine.errors import ConfigError, RankMismatch
+from engine.groups import ZeroOptimizer
+from engine.reading import (
+    GatheredParameters,
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+)
+
+__all__ = [
+    "ConfigError",
+    "Engine",
+    "GatheredParameters",
+    "RankMismatch",
+    "ZeroOptimizer",
+    "initialize",
+    "safe_get_full_fp32_param",
+    "safe_get_full_grad",
+    "safe_get_full_optimizer_state",
+]

@@ -1,0 +1,163 @@
+"""Access: the hooks through which sharded parameters are touched, held and dropped."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.gather import Gatherer
+from engine.states import UnitState
+
+
+class Access:
+    """Watches a model so that its sharded parameters are whole whenever they are used.
+
+    Three kinds of use, each exact:
+
+    - **A module's forward.** The module at a unit's root holds the unit from its pre-forward hook to its forward hook.
+      A checkpoint's recomputation is a forward too.
+    - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it). The
+      module's parameter table says which unit is touched; the innermost forward that is running holds it.
+    - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
+      it, the unit is gathered and held for as long as the tensor handed to the node lives.
+
+    No identity function is put into the graph and no order of additions in it changes, so gradients keep their bits.
+    """
+
+    def __init__(self, module: nn.Module, states: list[UnitState], gatherer: Gatherer) -> None:
+        self.module, self.gatherer = module, gatherer
+        self._by_storage = {state.full.untyped_storage()._cdata: state for state in states}
+        self._scopes: list[_Scope] = []
+        self._hooks: list[Any] = []
+        self._tables: list[nn.Module] = []
+        home = {slot.parameter: state for state in states for slot in state.unit.slots}
+        roots: dict[nn.Module, list[UnitState]] = {}
+        for state in states:
+            roots.setdefault(state.unit.module, []).append(state)
+        for root, units in roots.items():
+            self._watch_forward(root, units)
+        for submodule in module.modules():
+            if any(p in home for p in submodule._parameters.values()):
+                submodule._parameters = _Table(submodule._parameters, home, self)
+                self._tables.append(submodule)
+
+    def _watch_forward(self, root: nn.Module, units: list[UnitState]) -> None:
+        def enter(*_: Any) -> None:
+            if not self._scopes:
+                self.gatherer.begin("alone")
+            self.gatherer.hold(units)
+            self._scopes.append(_Scope(list(units), self._saving()))
+
+        def leave(*_: Any) -> None:
+            self._end_scope()
+            if not self._scopes:
+                self.gatherer.finish()
+
+        self._hooks.append(root.register_forward_pre_hook(enter))
+        self._hooks.append(root.register_forward_hook(leave, always_call=True))
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around the whole model's forward; without gradients it is also the end of the pass."""
+        training = torch.is_grad_enabled()
+        self.gatherer.begin("training" if training else "evaluation")
+        self._scopes.append(_Scope([], self._saving()))
+        try:
+            yield
+        finally:
+            self._end_scope()
+        if not training:
+            self.gatherer.finish()
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around backward: the outermost scope of what recomputation touches."""
+        self.gatherer.begin("training")
+        self._scopes.append(_Scope([], None))
+        try:
+            yield
+        finally:
+            self._end_scope()
+
+    def touch(self, state: UnitState) -> None:
+        """An attribute access inside a forward: hold the unit until the innermost scope ends."""
+        if self._scopes and not any(state in scope.held for scope in self._scopes):
+            self._scopes[-1].held.append(state)
+            self.gatherer.hold([state])
+
+    def _saving(self) -> Any:
+        """Our saved-tensor hooks, entered; None where hooks are in force already (ours, or a checkpoint's own)."""
+        if not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            return None
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        hooks.__enter__()
+        return hooks
+
+    def _end_scope(self) -> None:
+        scope = self._scopes.pop()
+        if scope.hooks is not None:
+            scope.hooks.__exit__()
+        self.gatherer.drop(scope.held)
+
+    def _pack(self, tensor: Tensor) -> Any:
+        state = self._by_storage.get(tensor.untyped_storage()._cdata)
+        if state is None:
+            return tensor
+        return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+
+    def _unpack(self, packed: Any) -> Tensor:
+        if not isinstance(packed, _Address):
+            return packed  # type: ignore[no-any-return]
+        state = packed.state
+        self.gatherer.hold([state])
+        tensor = state.full.as_strided(packed.size, packed.stride, packed.offset)
+        weakref.finalize(tensor, self.gatherer.drop, [state])
+        return tensor
+
+    def close(self) -> None:
+        """Take the hooks and tables off the model."""
+        for hook in self._hooks:
+            hook.remove()
+        for submodule in self._tables:
+            submodule._parameters = dict(submodule._parameters)
+
+
+@dataclass
+class _Scope:
+    """A forward that is running: the units it holds, and the saved-tensor hooks it brought with it."""
+
+    held: list[UnitState]
+    hooks: Any
+
+
+class _Address:
+    """What is saved for backward instead of a sharded parameter's memory."""
+
+    __slots__ = ("offset", "size", "state", "stride")
+
+    def __init__(self, state: UnitState, size: torch.Size, stride: tuple[int, ...], offset: int) -> None:
+        self.state, self.size, self.stride, self.offset = state, size, stride, offset
+
+
+class _Table(dict[str, Any]):
+    """A module's ``_parameters``: reading a sharded parameter by name touches its unit."""
+
+    def __init__(self, table: dict[str, Any], home: dict[nn.Parameter, UnitState], access: Access) -> None:
+        super().__init__(table)
+        self._home, self._access = home, access
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        state = self._home.get(parameter) if parameter is not None else None
+        if state is not None:
+            self._access.touch(state)
+        return parameter
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy of the model is an ordinary model

@@ -1,0 +1,83 @@
+"""The collectives that the engine uses: they move bytes and never add.
+
+With one rank there is nothing to move: each is then a local copy and no collective is issued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# torch 2.13 renamed the flat all-gather and warns on the old name, which is the only one that 2.11 has.
+_all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Done:
+    """The handle of work that was finished when it was returned."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def is_completed(self) -> bool:
+        """Always."""
+        return True
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A process group and this process's place in it; ``group`` is None where there is no process group at all."""
+
+    group: dist.ProcessGroup | None
+    rank: int
+    world: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | None) -> Ranks:
+        """The given group, else the default one, else this process alone."""
+        if group is None and not dist.is_initialized():
+            return cls(None, 0, 1)
+        group = group or dist.group.WORLD
+        return cls(group, dist.get_rank(group), dist.get_world_size(group))
+
+    def all_gather(self, output: Tensor, own: Tensor) -> Any:
+        """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order)."""
+        if self.world == 1:
+            if output.data_ptr() != own.data_ptr():
+                output.copy_(own)
+            return Done()
+        return _all_gather_flat(output, own, group=self.group, async_op=True)
+
+    def all_to_all(self, output: Tensor, parts: Tensor) -> Any:
+        """Start sending the r-th of ``world`` equal parts of ``parts`` to rank r; ``output`` is in rank order."""
+        if self.world == 1:
+            output.copy_(parts)
+            return Done()
+        return dist.all_to_all_single(output, parts, group=self.group, async_op=True)
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
+        """Give every rank the values that rank ``source`` of the group has."""
+        if self.world > 1 and tensor.numel():
+            dist.broadcast(tensor, dist.get_global_rank(self._group, source), group=self.group)
+
+    def message_device(self, device: torch.device) -> torch.device:
+        """Where small messages should lie: the CPU if the group's backend carries CPU tensors, else ``device``."""
+        if self.group is None or "gloo" in str(dist.get_backend_config(self.group)):
+            return torch.device("cpu")
+        return device
+
+    def same_everywhere(self, value: str) -> list[str]:
+        """What every rank gave, in rank order."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        assert self.group is not None
+        return self.group

@@ -1,0 +1,252 @@
+"""The engine's configuration: DeepSpeed's keys, every one of them honoured or refused, none ignored.
+
+DeepSpeed 0.19 reads many keys and ignores unknown ones at the top level; here an unknown key is an error that suggests
+the nearest one, and a key that DeepSpeed has and this engine does not honour is an error that says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from engine.errors import ConfigError
+from engine.refused import NOT_HONOURED
+
+DtypeName = Literal["fp32", "bf16", "fp16"]
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
+
+
+class Fp16(_Section):
+    """fp16 with loss scaling: static where ``loss_scale`` is positive, else DeepSpeed's dynamic state machine."""
+
+    enabled: bool = False
+    loss_scale: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    initial_scale_power: int = Field(default=16, ge=0, le=126)
+    loss_scale_window: int = Field(default=1000, gt=0)
+    hysteresis: int = Field(default=2, gt=0)
+    consecutive_hysteresis: bool = False
+    min_loss_scale: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+
+
+class Bf16(_Section):
+    """bf16 parameters and gradients with fp32 master weights."""
+
+    enabled: bool = False
+
+
+class DataTypes(_Section):
+    """Where gradients are accumulated between micro-steps; fp32 unless given."""
+
+    grad_accum_dtype: DtypeName | None = None
+
+
+class Zero(_Section):
+    """``zero_optimization``; all sizes are in elements.
+
+    ``chunk_size`` and ``reduction_schedule`` are this engine's own: the grid on which parameters and ownership are
+    aligned and norms are summed, and when gradients are reduced (docs/contract.md).
+    """
+
+    stage: int = Field(default=0, ge=0, le=3)
+    overlap_comm: bool = True
+    reduce_bucket_size: int = Field(default=500_000_000, gt=0)
+    allgather_bucket_size: int = Field(default=500_000_000, gt=0)
+    stage3_prefetch_bucket_size: int = Field(default=50_000_000, ge=0)
+    stage3_param_persistence_threshold: int = Field(default=100_000, ge=0)
+    stage3_max_live_parameters: int = Field(default=1_000_000_000, ge=0)
+    sub_group_size: int = Field(default=1_000_000_000, gt=0)
+    chunk_size: int = 1024
+    reduction_schedule: Literal["auto", "micro_step", "boundary"] = "auto"
+
+    @field_validator("chunk_size")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value < 32 or value & (value - 1):
+            raise ValueError("must be a power of two, at least 32 (so that every parameter starts on 64 bytes)")
+        return value
+
+    @model_validator(mode="after")
+    def _schedule_fits_stage(self) -> Self:
+        if self.stage >= 2 and self.reduction_schedule == "boundary":
+            raise ValueError(
+                f"reduction_schedule 'boundary' keeps whole gradients between micro-steps, which stage {self.stage} "
+                "does not; use 'micro_step' or stage 0 or 1"
+            )
+        return self
+
+    @property
+    def reduces_every_micro_step(self) -> bool:
+        """Whether gradients are reduced at every micro-step rather than once at the accumulation boundary."""
+        if self.reduction_schedule == "auto":
+            return self.stage >= 2
+        return self.reduction_schedule == "micro_step"
+
+
+class AdamParams(_Section):
+    """Parameters of Adam and AdamW; ``adam_w_mode`` makes type Adam decouple its decay, as DeepSpeed's default does."""
+
+    lr: float = Field(default=1e-3, ge=0.0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, ge=0.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    adam_w_mode: bool = True
+
+
+class SgdParams(_Section):
+    """Parameters of SGD."""
+
+    lr: float = Field(default=1e-3, ge=0.0)
+    momentum: float = Field(default=0.0, ge=0.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+
+
+class OptimizerConfig(_Section):
+    """``optimizer``: Adam, AdamW or SGD and their parameters."""
+
+    type: Literal["Adam", "AdamW", "SGD"]
+    params: AdamParams | SgdParams = AdamParams()
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _any_case(cls, value: Any) -> Any:
+        names = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
+        return names.get(value.lower(), value) if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _params_of_type(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("params"), dict | None):
+            kind = SgdParams if str(value.get("type")).lower() == "sgd" else AdamParams
+            return {**value, "params": kind(**(value.get("params") or {}))}
+        return value
+
+
+class Config(_Section):
+    """A whole configuration; see docs/config.md for every key."""
+
+    train_batch_size: int | None = Field(default=None, gt=0)
+    train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
+    gradient_accumulation_steps: int | None = Field(default=None, gt=0)
+    gradient_clipping: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    fp16: Fp16 = Fp16()
+    bf16: Bf16 = Bf16()
+    zero_optimization: Zero = Zero()
+    optimizer: OptimizerConfig | None = None
+    communication_data_type: DtypeName | None = None
+    data_types: DataTypes = DataTypes()
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> Self:
+        if self.fp16.enabled and self.bf16.enabled:
+            raise ValueError("fp16 and bf16 cannot both be enabled; enable one")
+        return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of parameters and activations."""
+        return torch.float16 if self.fp16.enabled else torch.bfloat16 if self.bf16.enabled else torch.float32
+
+    @property
+    def communication_dtype(self) -> torch.dtype:
+        """The dtype in which gradients travel."""
+        return DTYPES[self.communication_data_type] if self.communication_data_type else self.dtype
+
+    @property
+    def accumulator_dtype(self) -> torch.dtype:
+        """The dtype in which gradients are kept between micro-steps."""
+        return DTYPES[self.data_types.grad_accum_dtype or "fp32"]
+
+
+def load(config: dict[str, Any] | str | Path) -> Config:
+    """Read a configuration from a dict or a JSON file.
+
+    Raises:
+        ConfigError: no such file, not JSON, an unknown key or a value that cannot be; one line for each fault.
+    """
+    raw = config if isinstance(config, dict) else _read(Path(config))
+    _check_keys(raw, Config, "")
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_fault(detail) for detail in error.errors())) from None
+
+
+def accumulation_steps(config: Config, world: int) -> int:
+    """Micro-steps per step, from DeepSpeed's batch triple: batch = micro-batch per rank * micro-steps * ranks.
+
+    Raises:
+        ConfigError: neither batch size is given, or the three do not multiply out.
+    """
+    batch, micro, steps = (
+        config.train_batch_size,
+        config.train_micro_batch_size_per_gpu,
+        config.gradient_accumulation_steps,
+    )
+    if batch is None and micro is None:
+        raise ConfigError("give train_batch_size or train_micro_batch_size_per_gpu; the config has neither")
+    if steps is None:
+        per_step = (micro or 0) * world
+        steps = batch // per_step if batch and per_step else 1
+    if micro is None:
+        assert batch is not None
+        micro = batch // (world * steps)
+    if batch is not None and (batch != micro * steps * world or steps == 0):
+        raise ConfigError(
+            f"train_batch_size {batch} is not train_micro_batch_size_per_gpu * gradient_accumulation_steps * world size"
+            f" = {micro} * {steps} * {world} = {micro * steps * world}; change one of them, or leave one out"
+        )
+    return steps
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no configuration file {str(path)!r}; give a dict or the path of a JSON file"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{str(path)!r} is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{str(path)!r} must hold a JSON object, not {type(raw).__name__}")
+    return raw
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "fp16": Fp16,
+    "bf16": Bf16,
+    "zero_optimization": Zero,
+    "data_types": DataTypes,
+    "optimizer": OptimizerConfig,
+}
+
+
+def _check_keys(raw: dict[str, Any], model: type[BaseModel], section: str) -> None:
+    """Refuse unknown and not honoured keys of one section and of the sections in it."""
+    known, refused = set(model.model_fields), NOT_HONOURED.get(section, frozenset())
+    for key, value in raw.items():
+        path = f"{section}.{key}" if section else key
+        if key in refused:
+            raise ConfigError(f"{path}: DeepSpeed has this key, this engine does not honour it; take it out")
+        if key not in known:
+            near = difflib.get_close_matches(key, known | refused, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{path}: unknown key{hint} (known: {', '.join(sorted(known))})")
+        if not section and key in _SECTIONS and isinstance(value, dict):
+            _check_keys(value, _SECTIONS[key], key)
+
+
+def _fault(detail: Any) -> str:
+    where = ".".join(str(part) for part in detail["loc"] if part not in ("AdamParams", "SgdParams"))
+    given = detail.get("input")
+    shown = f", got {given!r}" if not isinstance(given, dict | BaseModel) else ""
+    return f"{where or 'config'}: {detail['msg'].removeprefix('Value error, ')}{shown}"

@@ -1,0 +1,287 @@
+"""The engine: a training step of any nn.Module with its states placed as a ZeRO stage says."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from engine.access import Access
+from engine.comm import Ranks
+from engine.config import Config, accumulation_steps, load
+from engine.errors import RankMismatch
+from engine.gather import Gatherer
+from engine.groups import ZeroOptimizer, make_optimizer
+from engine.layout import Layout
+from engine.reading import register
+from engine.reduce import Reducer
+from engine.scaler import LossScaler
+from engine.stages import Placement
+from engine.states import UnitState
+from engine.step import Stepper, clip_factor
+
+
+class Engine:
+    """Trains ``module`` on the ranks of a process group; made by :func:`engine.initialize`.
+
+    A step is ``gradient_accumulation_steps`` times::
+
+        loss = engine(inputs)      # stage 3: units are gathered as forward reaches them
+        engine.backward(loss)      # gradients travel to their owners while backward runs
+        engine.step()              # nothing, until the last micro-step: then all ranks agree, update and spread
+
+    How the parts work is told at their classes: Layout (the flat space and who owns what), UnitState (what is kept),
+    Gatherer and Access (sharded parameters), Reducer (gradients), Stepper (the update).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: Config,
+        optimizer: ZeroOptimizer,
+        scheduler: Any,
+        ranks: Ranks,
+    ) -> None:
+        self.module, self.config, self.optimizer, self.lr_scheduler = module, config, optimizer, scheduler
+        self.ranks = ranks
+        self.gradient_accumulation_steps = accumulation_steps(config, ranks.world)
+        self.scaler = LossScaler(config.fp16)
+        self.global_steps = self.micro_steps = self.skipped_steps = 0
+        self._norm: float | None = None
+        self._backward_done = False
+        _check_same(module, config, ranks)
+        self._place()
+        register(self)
+
+    def _place(self) -> None:
+        """Lay the model out, take its parameters over, and build the parts."""
+        zero, config = self.config.zero_optimization, self.config
+        placement = Placement.of_stage(zero.stage)
+        layout = Layout.of(
+            self.module,
+            world=self.ranks.world,
+            chunk=zero.chunk_size,
+            shard_frozen=placement.parameters,
+            persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
+        )
+        self.states = [
+            UnitState(unit, self.ranks, placement, config.dtype, config.accumulator_dtype) for unit in layout.units
+        ]
+        self._take_over_rest()
+        sharded = [state for state in self.states if state.sharded]
+        self.gatherer: Gatherer | None = None
+        self.access: Access | None = None
+        if sharded:
+            self.gatherer, self.access = self._watch(sharded)
+        self.reducer = Reducer(
+            self.states,
+            self.ranks,
+            wire=config.communication_dtype,
+            bucket=zero.reduce_bucket_size,
+            every_micro_step=zero.reduces_every_micro_step,
+            overlap=zero.overlap_comm,
+            gatherer=self.gatherer,
+        )
+        self.stepper = Stepper(
+            self.states,
+            layout,
+            self.ranks,
+            self.optimizer,
+            gather_bucket=zero.allgather_bucket_size,
+            sub_group=zero.sub_group_size,
+        )
+
+    def _take_over_rest(self) -> None:
+        """Parameters in no unit (frozen, where parameters are whole) and buffers: cast, and rank 0's values for all."""
+        placed = {slot.parameter for state in self.states for slot in state.unit.slots}
+        for parameter in self.module.parameters():
+            if parameter not in placed:
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(self.config.dtype)
+                self.ranks.broadcast(parameter.data)
+        for buffer in self.module.buffers():
+            self.ranks.broadcast(buffer)
+
+    def _watch(self, sharded: list[UnitState]) -> tuple[Gatherer, Access]:
+        zero = self.config.zero_optimization
+        gatherer = Gatherer(
+            sharded,
+            self.ranks,
+            bucket=zero.allgather_bucket_size,
+            prefetch=zero.stage3_prefetch_bucket_size,
+            max_live=zero.stage3_max_live_parameters,
+        )
+        return gatherer, Access(self.module, sharded, gatherer)
+
+    # Training
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward; at stage 3 a collective, also in evaluation."""
+        if self.access is None:
+            return self.module(*args, **kwargs)
+        with self.access.forward():
+            return self.module(*args, **kwargs)
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """Backward of one leaf's mean loss, and the reduction of its gradients. A collective.
+
+        The loss is neither divided by the micro-steps nor by the ranks: the mean is taken once, at the step.
+
+        Returns:
+            ``loss``, as it was given.
+
+        Raises:
+            RuntimeError: called twice without ``step()`` between.
+        """
+        if self._backward_done:
+            raise RuntimeError(
+                "backward() was called twice; call step() after each backward(), also between boundaries"
+            )
+        self.reducer.begin(self.micro_steps % self.gradient_accumulation_steps, self.gradient_accumulation_steps)
+        scaled = loss * self.scaler.scale if self.scaler.scale != 1 else loss * 1
+        scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
+        if self.access is None:
+            scaled.backward()  # type: ignore[no-untyped-call]
+        else:
+            with self.access.backward():
+                scaled.backward()  # type: ignore[no-untyped-call]
+        self.reducer.finish()
+        self._backward_done = True
+        return loss
+
+    def step(self) -> None:
+        """Apply the optimizer at the accumulation boundary; before it, count the micro-step. A collective there.
+
+        On overflow anywhere no state moves on any rank and the schedule does not advance; only the loss scale does.
+        """
+        boundary = self.is_gradient_accumulation_boundary()
+        self.micro_steps += 1
+        self._backward_done = False
+        if boundary:
+            self._step()
+
+    def _step(self) -> None:
+        scale, leaves = self.scaler.scale, self.leaves
+        vote = self.stepper.vote(self.reducer.active, leaves, scale)
+        self._norm = vote.norm
+        self.global_steps += 1
+        self.scaler.update(vote.overflow)
+        if vote.overflow:
+            self.skipped_steps += 1
+            return
+        self.stepper.step(vote, clip_factor(vote.norm, self.config.gradient_clipping, leaves, scale))
+        if self.gatherer is not None:
+            self.gatherer.invalidate()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def train(self, mode: bool = True) -> Engine:
+        """Put the module into training mode."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Engine:
+        """Put the module into evaluation mode."""
+        return self.train(False)
+
+    # Reading
+
+    @property
+    def leaves(self) -> int:
+        """Micro-batches in one step over all ranks."""
+        return self.ranks.world * self.gradient_accumulation_steps
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale in force; 1 except in fp16."""
+        return self.scaler.scale
+
+    def get_global_grad_norm(self) -> float | None:
+        """The 2-norm of the last step's mean gradient before clipping, the same bits on every rank; None before one.
+
+        Not finite where the step was skipped.
+        """
+        return self._norm
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next ``step()`` applies the optimizer."""
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps == 0
+
+    def destroy(self) -> None:
+        """Take the engine's hooks off the module; the engine cannot be used after."""
+        self.reducer.close()
+        if self.access is not None:
+            self.access.close()
+
+
+def initialize(
+    model: nn.Module,
+    config: dict[str, Any] | str | Path,
+    model_parameters: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    lr_scheduler: Any = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> tuple[Engine, ZeroOptimizer, None, Any]:
+    """Build an engine over ``model``; a collective of the process group.
+
+    Args:
+        model: any module, on the device to train on; its parameters become views of the engine's memory. Ranks start
+            from rank 0's values. Building moves no state.
+        config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/config.md).
+        model_parameters: parameters or parameter groups for the config's optimizer; default all that train.
+        optimizer: a fresh torch.optim Adam, AdamW or SGD whose rule and groups to use instead of the config's.
+        lr_scheduler: a torch scheduler made from ``optimizer``, or a callable that makes one from the returned
+            optimizer; the engine steps it after each applied step.
+        process_group: the ranks that share the states; default all, or this process alone.
+
+    Returns:
+        (engine, optimizer, None, scheduler), in DeepSpeed's order; the third is DeepSpeed's data loader.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+        RankMismatch: the ranks were given different models or configurations.
+    """
+    parsed = load(config)
+    ranks = Ranks.of(process_group)
+    accumulation_steps(parsed, ranks.world)
+    engine_optimizer = make_optimizer(model, parsed, model_parameters, optimizer)
+    scheduler = _scheduler(lr_scheduler, engine_optimizer)
+    engine = Engine(model, parsed, engine_optimizer, scheduler, ranks)
+    return engine, engine_optimizer, None, scheduler
+
+
+def _scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
+    if given is None or not callable(given) or hasattr(given, "step"):
+        if given is not None:
+            given.optimizer = optimizer  # it was made from the client's optimizer, whose groups are no longer read
+        return given
+    return given(optimizer)
+
+
+def _check_same(module: nn.Module, config: Config, ranks: Ranks) -> None:
+    """Refuse models or configs that differ between ranks, before a collective can hang over it."""
+    model = "\n".join(
+        f"{name} {tuple(p.shape)} {p.dtype} {'trains' if p.requires_grad else 'frozen'}"
+        for name, p in module.named_parameters()
+    )
+    for what, own in (("model", model), ("config", config.model_dump_json())):
+        digests = ranks.same_everywhere(hashlib.sha256(own.encode()).hexdigest())
+        if len(set(digests)) == 1:
+            continue
+        texts = ranks.same_everywhere(own)
+        rank = next(r for r, digest in enumerate(digests) if digest != digests[0])
+        raise RankMismatch(f"rank {rank} was given another {what} than rank 0: {_difference(texts[0], texts[rank])}")
+
+
+def _difference(first: str, other: str) -> str:
+    """The first place where two descriptions differ."""
+    split = "\n" if "\n" in first + other else ","
+    a, b = first.split(split), other.split(split)
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            return f"{right!r} instead of {left!r}"
+    return f"{len(b)} entries instead of {len(a)}"

@@ -1,0 +1,11 @@
+"""The engine's errors."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """The configuration or the model cannot be used as given; the message says what was given and what to do."""
+
+
+class RankMismatch(RuntimeError):
+    """The ranks of one process group were given different models or different configurations."""

@@ -1,0 +1,226 @@
+"""The flat space: where every element of every parameter lies, and which rank owns it.
+
+Parameters are grouped in *units*: what stage 3 gathers together, as a rule one block of the model. Inside its unit each
+parameter starts on a grid of *chunks* (``chunk`` elements, a power of two). So a parameter's chunks, and with them the
+partial sums of the gradient norm, depend on the model alone, never on the world size or the stage.
+
+Ownership is cut along the same grid: rank r owns elements ``[r * shard, (r + 1) * shard)`` of each unit, where
+``shard`` is the unit's length over the world size, rounded up to whole chunks. The last rank's part may reach past
+the unit's end; what lies there, and between a parameter's end and the next chunk, is padding: it travels, but nothing
+is ever computed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one parameter in its unit: elements ``[start, start + numel)``; ``start`` is on the chunk grid."""
+
+    name: str
+    parameter: nn.Parameter
+    index: int  # among the trainable parameters in the model's own order; -1 for a frozen one
+    start: int
+    numel: int
+
+    def view(self, flat: Tensor, offset: int = 0) -> Tensor:
+        """This parameter's elements in ``flat`` (the whole unit), shaped and strided as the parameter is."""
+        size, stride = self.parameter.size(), dense_stride(self.parameter)
+        return flat.as_strided(size, stride, flat.storage_offset() + offset + self.start)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that are gathered together; lengths in elements, ``shard`` of them owned by each rank."""
+
+    index: int
+    name: str
+    module: nn.Module
+    slots: tuple[Slot, ...]
+    trainable: bool
+    persistent: bool  # kept whole on every rank even where parameters are sharded
+    length: int
+    shard: int
+    world: int
+    chunk: int
+
+    @property
+    def padded(self) -> int:
+        """Elements of the unit with the padding that makes all shards equal."""
+        return self.shard * self.world
+
+    def buckets(self, elements: int) -> Iterator[tuple[int, int]]:
+        """Cut every rank's shard alike into ranges of whole chunks, so that all ranks' together hold ``elements``.
+
+        At least one chunk of each rank; a bucket's elements are those of this range in the shards of all ranks.
+        """
+        width = max(1, elements // (self.world * self.chunk)) * self.chunk
+        for start in range(0, self.shard, width):
+            yield start, min(start + width, self.shard)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[Slot, int, int]]:
+        """The parts of parameters inside ``[start, stop)`` of the unit, as (slot, start, stop), padding left out."""
+        for slot in self.slots:
+            lo, hi = max(start, slot.start), min(stop, slot.start + slot.numel)
+            if lo < hi:
+                yield slot, lo, hi
+
+    def padding(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges of ``[start, stop)`` that hold no parameter's element, relative to ``start``."""
+        gaps, position = [], start
+        for _, lo, hi in self.pieces(start, stop):
+            if position < lo:
+                gaps.append((position - start, lo - start))
+            position = hi
+        if position < stop:
+            gaps.append((position - start, stop - start))
+        return gaps
+
+
+def dense_stride(parameter: Tensor) -> tuple[int, ...]:
+    """The parameter's own strides where its elements fill their memory without gaps, else contiguous ones."""
+    order = sorted(range(parameter.dim()), key=lambda d: parameter.stride(d))
+    expected = 1
+    for d in order:
+        if parameter.size(d) != 1:
+            if parameter.stride(d) != expected:
+                return torch.empty(parameter.size(), device="meta").stride()
+            expected *= parameter.size(d)
+    return parameter.stride()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that will share units: those a module holds directly, or those of a whole block."""
+
+    name: str
+    module: nn.Module
+    parameters: tuple[tuple[str, nn.Parameter], ...]
+
+
+def blocks(model: nn.Module) -> list[Group]:
+    """Cut the model into groups, in the model's own order, from its structure alone.
+
+    A child of the outermost ``ModuleList``, ``ModuleDict`` or ``Sequential`` is a block and one group. A module outside
+    any block makes a group of the parameters it holds directly. A tied parameter belongs where it occurs first.
+    """
+    seen: set[nn.Parameter] = set()
+    groups: list[Group] = []
+
+    def add(name: str, module: nn.Module, recurse: bool) -> None:
+        prefix = name + "." if name else ""
+        own = [(prefix + n, p) for n, p in module.named_parameters(recurse=recurse) if p not in seen]
+        seen.update(p for _, p in own)
+        if own:
+            groups.append(Group(name, module, tuple(own)))
+
+    def walk(name: str, module: nn.Module) -> None:
+        add(name, module, recurse=False)
+        for child_name, child in module.named_children():
+            path = f"{name}.{child_name}" if name else child_name
+            if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+                add(path, child, recurse=True)
+            else:
+                walk(path, child)
+
+    walk("", model)
+    return groups
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All units of a model for one world size; see the module's text."""
+
+    chunk: int
+    world: int
+    units: tuple[Unit, ...]
+    trainable: tuple[Slot, ...]  # in the model's own order
+
+    @classmethod
+    def of(cls, model: nn.Module, *, world: int, chunk: int, shard_frozen: bool, persistence: int) -> Layout:
+        """Lay out ``model`` for ``world`` ranks.
+
+        Args:
+            model: its parameters with ``requires_grad`` make the trainable units.
+            world: ranks that share the states.
+            chunk: elements; a power of two.
+            shard_frozen: make units of frozen parameters too (else they are left where they are).
+            persistence: parameters with fewer elements than this go to one persistent unit.
+        """
+        order = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+        builder = _Builder(order, world, chunk)
+        kept: list[tuple[str, nn.Parameter]] = []
+        for group in blocks(model):
+            small = [(n, p) for n, p in group.parameters if p.requires_grad and p.numel() < persistence]
+            kept += small
+            rest = [(n, p) for n, p in group.parameters if not (p.requires_grad and p.numel() < persistence)]
+            builder.add(group.name, group.module, [(n, p) for n, p in rest if p.requires_grad])
+            if shard_frozen:
+                builder.add(group.name, group.module, [(n, p) for n, p in rest if not p.requires_grad])
+        builder.add("(persistent)", model, kept, persistent=True)
+        slots = {slot.index: slot for unit in builder.units for slot in unit.slots if unit.trainable}
+        return cls(chunk, world, tuple(builder.units), tuple(slots[i] for i in range(len(slots))))
+
+    @property
+    def trainable_units(self) -> tuple[Unit, ...]:
+        """The units that have gradients and optimizer state."""
+        return tuple(unit for unit in self.units if unit.trainable)
+
+    @property
+    def owned_chunks(self) -> int:
+        """Chunks of trainable units that each rank owns, padding included."""
+        return sum(unit.shard for unit in self.trainable_units) // self.chunk
+
+    def chunk_order(self) -> Tensor:
+        """Where each chunk's partial sum lies after an all-gather of every rank's partial sums.
+
+        Returns int64 indices into the concatenation over ranks of ``owned_chunks`` values, listing the chunks of the
+        trainable parameters in the model's own order: the order in which the norm is folded.
+        """
+        base: dict[int, int] = {}
+        total = 0
+        for unit in self.trainable_units:
+            base[unit.index] = total
+            total += unit.shard // self.chunk
+        home = {slot.index: unit for unit in self.trainable_units for slot in unit.slots}
+        indices = []
+        for slot in self.trainable:
+            unit = home[slot.index]
+            per_rank = unit.shard // self.chunk
+            first = slot.start // self.chunk
+            for j in range(first, first + -(-slot.numel // self.chunk)):
+                rank, within = divmod(j, per_rank)
+                indices.append(rank * total + base[unit.index] + within)
+        return torch.tensor(indices, dtype=torch.int64)
+
+
+class _Builder:
+    """Collects units while a model is laid out."""
+
+    def __init__(self, order: dict[nn.Parameter, int], world: int, chunk: int) -> None:
+        self.order, self.world, self.chunk = order, world, chunk
+        self.units: list[Unit] = []
+
+    def add(
+        self, name: str, module: nn.Module, members: Sequence[tuple[str, nn.Parameter]], persistent: bool = False
+    ) -> None:
+        """Append the unit of ``members`` (all trainable or all frozen), if there are any."""
+        if not members:
+            return
+        slots, start = [], 0
+        for parameter_name, parameter in members:
+            slots.append(Slot(parameter_name, parameter, self.order.get(parameter, -1), start, parameter.numel()))
+            start += -(-parameter.numel() // self.chunk) * self.chunk
+        shard = -(-start // (self.chunk * self.world)) * self.chunk
+        trainable = slots[0].index >= 0
+        self.units.append(
+            Unit(
+                len(self.units), name, module, tuple(slots), trainable, persistent, start, shard, self.world, self.chunk
+            )
+        )

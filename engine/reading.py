@@ -1,0 +1,134 @@
+"""Reading and editing state that is spread over ranks. Every function here is a collective of the engine's ranks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from engine.layout import Slot
+from engine.states import UnitState
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+_engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
+
+
+def register(engine: Engine) -> None:
+    """Remember which engine the module's parameters belong to."""
+    for parameter in engine.module.parameters():
+        _engines[parameter] = weakref.ref(engine)
+
+
+def safe_get_full_fp32_param(parameter: nn.Parameter) -> Tensor | None:
+    """The whole fp32 value (the master weight) of a parameter, on every rank; None for a frozen one."""
+    engine, state, slot = _locate(parameter)
+    if state is None or not state.unit.trainable:
+        return None
+    return _whole(engine, state, slot, state.master)
+
+
+def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor | None:
+    """The whole optimizer state ``name`` (torch's, such as ``exp_avg``) of a parameter; None for a frozen one.
+
+    Raises:
+        KeyError: the optimizer keeps no such state.
+    """
+    engine, state, slot = _locate(parameter)
+    if state is None or not state.unit.trainable:
+        return None
+    if name not in state.optimizer:
+        raise KeyError(f"no optimizer state {name!r}; there is {', '.join(state.optimizer) or 'none'}")
+    return _whole(engine, state, slot, state.optimizer[name])
+
+
+def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
+    """The whole fp32 mean gradient of a parameter: loss scale undone, not clipped. None if no leaf gave it one.
+
+    To be called between the last ``backward()`` of a step and its ``step()``.
+    """
+    engine, state, slot = _locate(parameter)
+    if state is None or not state.unit.trainable:
+        return None
+    flags = engine.ranks.same_everywhere(str(engine.reducer.active[slot.index]))
+    if "True" not in flags:
+        return None
+    whole = torch.zeros(state.unit.padded, dtype=state.gradient.dtype, device=state.gradient.device)
+    engine.ranks.all_gather(whole, state.own_gradient).wait()
+    return slot.view(whole).float() * (1 / (engine.leaves * engine.loss_scale))
+
+
+@contextmanager
+def GatheredParameters(
+    parameters: Iterable[nn.Parameter] | nn.Parameter | nn.Module, modifier_rank: int | None = None
+) -> Iterator[None]:
+    """Make the parameters whole on every rank within the context; edits made inside persist on every rank.
+
+    With ``modifier_rank`` its values are the ones that persist. Without, every rank is to make the same edit, and each
+    owner keeps its part. In low precision an edited element's fp32 master becomes the edited value; the others keep
+    theirs.
+    """
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
+    found = [_locate(parameter) for parameter in chosen]
+    engines = {id(engine): engine for engine, _, _ in found}
+    places = [(engine, state, slot) for engine, state, slot in found if state is not None]
+    sharded = list(dict.fromkeys(state for _, state, _ in places if state.sharded))
+    for engine in engines.values():
+        if engine.gatherer:
+            engine.gatherer.begin("reading")
+            engine.gatherer.hold([state for state in sharded if state in engine.states])
+    try:
+        yield
+        for engine, state, slot in places:
+            _persist(engine, state, slot, modifier_rank)
+    finally:
+        for engine in engines.values():
+            if engine.gatherer:
+                engine.gatherer.drop([state for state in sharded if state in engine.states])
+                engine.gatherer.finish()
+
+
+def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
+    reference = _engines.get(parameter)  # type: ignore[no-untyped-call]
+    engine: Engine | None = reference() if reference is not None else None
+    if engine is None:
+        shape = tuple(parameter.shape)
+        raise ValueError(f"a tensor of shape {shape} is not a parameter of a living engine's module")
+    for state in engine.states:
+        for slot in state.unit.slots:
+            if slot.parameter is parameter:
+                return engine, state, slot
+    return engine, None, Slot("", parameter, -1, 0, parameter.numel())
+
+
+def _whole(engine: Engine, state: UnitState, slot: Slot, part: Tensor) -> Tensor:
+    """A copy of one parameter's elements of a state that is kept over the extent."""
+    if state.extent != state.own:
+        return slot.view(part).clone()
+    whole = torch.empty(state.unit.padded, dtype=part.dtype, device=part.device)
+    engine.ranks.all_gather(whole, part).wait()
+    return slot.view(whole).clone()
+
+
+def _persist(engine: Engine, state: UnitState, slot: Slot, modifier_rank: int | None) -> None:
+    """Take the values in ``full`` over into the shard and, where they differ from its rounding, into the master."""
+    values = state.full[slot.start : slot.start + slot.numel]
+    if modifier_rank is not None:
+        engine.ranks.broadcast(values, modifier_rank)
+    if state.sharded:
+        lo, hi = max(state.own.start, slot.start), min(state.own.stop, slot.start + slot.numel)
+        if lo < hi:
+            state.shard[lo - state.own.start : hi - state.own.start].copy_(state.full[lo:hi])
+    if not (state.unit.trainable and state.has_master_copy):
+        return
+    for start, stop, master in state.state_of(slot, state.master):
+        edited = values[start:stop]
+        master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))

@@ -1,0 +1,154 @@
+"""The data of a Scenario: every leaf of every step, from the seed alone, on any rank of any world."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.errors import UsageError
+from zerobench.scenario import Dtype, Gpt, Scenario
+from zerobench.subject import Batch
+
+DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_HELD_OUT = -1  # a step that no training has
+_TRAINED = 0.9  # the share of a text that training sees
+
+
+def leaf(scenario: Scenario, step: int, index: int) -> Batch:
+    """Leaf ``index`` of ``step``: micro-step ``index // world`` on rank ``index % world``, on the Scenario's device.
+
+    A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; an odd model's ``x`` and ``y``,
+    [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite ``scale`` of the
+    loss. Sample s of a step (leaf ``s // micro_batch``) is the same however a step's samples are cut into leaves,
+    except that dyadic targets are multiplied by the number of leaves, so that their mean over leaves is exact.
+
+    Raises:
+        UsageError: data that do not fit the model, or a text that is not there or too short.
+    """
+    return _batch(scenario, step, index) | ({"scale": math.inf} if (step, index) in scenario.poison else {})
+
+
+def held_out(scenario: Scenario) -> Batch:
+    """A batch of the same form that no step trains on; a text's comes from its last tenth."""
+    return _batch(scenario, _HELD_OUT, 0)
+
+
+def seed_leaf(scenario: Scenario, step: int, index: int) -> None:
+    """Set torch's random state, on every device, to that of a leaf: its dropout does not depend on the rank."""
+    torch.manual_seed(_key("leaf", scenario.seed, step, index))
+
+
+def dyadic_weights(model: nn.Module, seed: int) -> None:
+    """Set every parameter to -1, 0 or 1: sparse, so that products and sums through many layers stay exact.
+
+    A parameter of one element becomes 1, for a zero could cut the model in two. A step is exact where the canonical
+    trainer and its float64 run agree bit for bit; depth, dtype and learning rate decide how many steps are.
+    """
+    generator = torch.Generator().manual_seed(_key("weights", seed))
+    for parameter in model.parameters():
+        signs = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+        density = 4 / max(8, parameter.shape[-1]) if parameter.numel() > 1 else 1.0
+        kept = torch.rand(parameter.shape, generator=generator) < density
+        parameter.data.copy_(signs * kept if parameter.numel() > 1 else torch.ones(parameter.shape))
+
+
+@functools.lru_cache(maxsize=4)
+def text(path: str) -> bytes:
+    """The bytes of a file, or of the English of CPython's ``pydoc_data.topics`` where ``path`` is empty.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if not path:
+        from pydoc_data.topics import topics  # half a megabyte that only this path needs
+
+        return "\n".join(value for _, value in sorted(topics.items())).encode()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the data file {path!r} ({error.strerror}); name a readable text file") from None
+
+
+def text_digest(path: str) -> str:
+    """SHA-256 of :func:`text`, in hexadecimal."""
+    return hashlib.sha256(text(path)).hexdigest()
+
+
+def _batch(scenario: Scenario, step: int, index: int) -> dict[str, Any]:
+    sample = _sample_of_gpt if isinstance(scenario.model, Gpt) else _sample_of_odd
+    first = index * scenario.micro_batch
+    samples = [sample(scenario, step, first + i) for i in range(scenario.micro_batch)]
+    inputs, targets = (torch.stack(column).to(scenario.device) for column in zip(*samples, strict=True))
+    if isinstance(scenario.model, Gpt):
+        return {"tokens": inputs, "targets": targets}
+    return {"x": inputs, "y": targets, "route": _route(scenario, step, index)}
+
+
+def _sample_of_odd(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, Tensor]:
+    if scenario.data == "text":
+        raise UsageError("an odd model takes no text; choose a gpt, or random or dyadic data")
+    generator, shape, dtype = _generator(scenario, step, sample), (2, scenario.model.width), DTYPES[scenario.dtype]
+    if scenario.data == "random":
+        x, y = torch.randn(shape, generator=generator).to(dtype)
+        return x, y
+    if scenario.micro_batch & (scenario.micro_batch - 1):
+        raise UsageError(f"dyadic data need a micro_batch that is a power of two; got {scenario.micro_batch}")
+    x, y = torch.randint(-1, 2, shape, generator=generator).to(dtype)
+    return x, y * scenario.leaves
+
+
+def _sample_of_gpt(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, Tensor]:
+    assert isinstance(scenario.model, Gpt)
+    generator, length = _generator(scenario, step, sample), scenario.model.context + 1
+    if scenario.data == "text":
+        window = _window(_region(scenario, step), length, generator)
+    elif scenario.data == "random":
+        window = torch.randint(scenario.model.vocab, (length,), generator=generator)
+    else:
+        raise UsageError("a gpt takes no dyadic data, for its arithmetic is not exact; choose an odd model, or text")
+    return window[:-1], window[1:]
+
+
+def _window(region: Tensor, length: int, generator: torch.Generator) -> Tensor:
+    if len(region) < length:
+        raise UsageError(f"the text is too short: {len(region)} bytes where a sample takes {length}; give a longer one")
+    start = int(torch.randint(len(region) - length + 1, (), generator=generator))
+    return region[start : start + length].long()
+
+
+def _region(scenario: Scenario, step: int) -> Tensor:
+    """The bytes that ``step`` may draw from, as uint8."""
+    assert isinstance(scenario.model, Gpt)
+    if scenario.model.vocab < 256:
+        raise UsageError(f"text is bytes and needs a vocab of 256 or more; got {scenario.model.vocab}")
+    whole = _encoded(scenario.data_path)
+    border = int(len(whole) * _TRAINED)
+    return whole[border:] if step == _HELD_OUT else whole[:border]
+
+
+@functools.lru_cache(maxsize=4)
+def _encoded(path: str) -> Tensor:
+    return torch.frombuffer(bytearray(text(path)), dtype=torch.uint8)
+
+
+def _route(scenario: Scenario, step: int, index: int) -> bool:
+    """By turns: on one leaf of the step, on every second leaf, on none. Evaluation uses the routed block."""
+    if step == _HELD_OUT:
+        return True
+    return [index == (step + 1) % scenario.leaves, index % 2 == 1, False][step % 3]
+
+
+def _generator(scenario: Scenario, step: int, sample: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_key("sample", scenario.seed, step, sample))
+
+
+def _key(purpose: str, *parts: int) -> int:
+    """A seed that no two keys share, but for a chance of 2^-32."""
+    return int.from_bytes(hashlib.sha256(repr((purpose, parts)).encode()).digest()[:4], "big")

@@ -1,0 +1,75 @@
+"""Drive a subject through a Scenario on one rank and record what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Literal
+
+import torch.distributed as dist
+from torch import Tensor
+
+from zerobench import models
+from zerobench.data import held_out, leaf, seed_leaf
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import State, Subject
+
+#: The states that a recording may hold of every step.
+Part = Literal["gradients", "parameters", "model_parameters", "optimizer_state"]
+Keep = frozenset[Part]
+ALL: Keep = frozenset(("gradients", "parameters", "model_parameters", "optimizer_state"))
+
+
+def drive(
+    subject_type: type[Subject],
+    scenario: Scenario,
+    group: dist.ProcessGroup,
+    keep: Keep = frozenset(),
+    *,
+    evaluate: bool = False,
+) -> Trajectory:
+    """Train a Scenario from start to end; called by every rank of ``group``, each of which gets its own recording.
+
+    The subject is closed in any case. Whether it offers the Scenario at all is the caller's question.
+
+    Raises:
+        UsageError: the Scenario's model or data cannot be.
+    """
+    rank = dist.get_rank(group)
+    with closing(start(subject_type, scenario, group)) as subject:
+        steps = [run_step(subject, scenario, index, rank, keep) for index in range(scenario.steps)]
+        evaluation = subject.evaluate(held_out(scenario)).detach().cpu() if evaluate else None
+    return Trajectory(subject_type.name, scenario, rank, steps, evaluation)
+
+
+def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
+    """Build the Scenario's model on its device and put it into a subject; the caller closes it."""
+    return subject_type(models.build(scenario).to(scenario.device), scenario, group)
+
+
+def run_step(subject: Subject, scenario: Scenario, index: int, rank: int, keep: Keep = frozenset()) -> Step:
+    """Step ``index`` on ``rank``: the A micro-steps and the update, then the readings.
+
+    To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
+    """
+    losses: list[Tensor] = []
+    for micro_step in range(scenario.accumulation):
+        at = micro_step * scenario.world + rank
+        seed_leaf(scenario, index, at)
+        losses.append(subject.micro_step(leaf(scenario, index, at)))
+    gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
+    outcome = subject.step()
+    step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
+    if "parameters" in keep:
+        step.parameters = to_cpu(subject.parameters())
+    if "model_parameters" in keep:
+        step.model_parameters = to_cpu(subject.model_parameters())
+    if "optimizer_state" in keep:
+        step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
+    return step
+
+
+def to_cpu(state: Mapping[str, Tensor]) -> State:
+    """Copies on the CPU that nothing else writes to."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}

@@ -1,0 +1,225 @@
+"""TrafficMeter: the collectives that this rank issues, counted at torch's dispatcher.
+
+Every collective of torch.distributed, whoever issues it (Python, DDP's C++ reducer, FSDP2, DTensor), is an operation of
+the dispatcher's ``c10d`` namespaces. There, names of Python functions, which change, play no part.
+
+Logical bytes on one rank of a group of n (S = bytes of the full vector), exact integers:
+
+==============  ============================================  ======================================
+collective      sent                                          received
+==============  ============================================  ======================================
+all_reduce      2 S - c[r] - c[r+1]  (2 (n-1)/n S if even)    2 S - c[r-1] - c[r]
+all_gather      (n-1) times the own part                      the others' parts
+reduce_scatter  the others' parts of the own input            (n-1) times the own part
+all_to_all      what goes to other ranks                      what comes from other ranks
+broadcast       S on the source, once                         S on each other rank
+send, recv      S                                             S
+barrier         0                                             0
+==============  ============================================  ======================================
+
+c[r] is the chunk that rank r ends with when a ring reduces: ceil(elements / n) elements each, the last ones shorter.
+``other`` holds reduce (each rank but the root sends S, the root receives S once), gather and scatter (parts of others)
+and, with its calls only, whatever else takes a process group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zerobench.recording import Traffic
+
+#: How an operation's name starts, underscores left out, and the collective that it is.
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sharddimalltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "send": "send",
+    "isend": "send",
+    "recv": "recv",
+    "irecv": "recv",
+    "barrier": "barrier",
+    "monitoredbarrier": "barrier",
+}
+
+
+class TrafficMeter(TorchDispatchMode):
+    """Records every collective that this rank issues inside the ``with`` block, in ``traffic`` by collective.
+
+    Seen are the thread that entered the block and autograd's threads that work for it, not other threads.
+    ``on_collective`` is called with the collective's name as each one is issued.
+    """
+
+    def __init__(self, on_collective: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.traffic: dict[str, Traffic] = {}
+        self._on_collective = on_collective
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if types:  # a DTensor, say: it first turns itself into plain tensors and collectives, which come by here again
+            return NotImplemented
+        kwargs = kwargs or {}
+        call = _Call.of(func, args, kwargs)
+        if call is None:
+            return func(*args, **kwargs)
+        if self._on_collective:
+            self._on_collective(call.collective)
+        call.result = func(*args, **kwargs)
+        sent, received = call.bytes()
+        self.traffic[call.collective] = self.traffic.get(call.collective, Traffic()) + Traffic(1, sent, received)
+        return call.result
+
+
+@dataclass
+class _Call:
+    """One collective on this rank: its operation's name without namespace, its arguments by name, its result."""
+
+    op: str
+    collective: str
+    arguments: dict[str, Any]
+    rank: int
+    world: int
+    result: Any = None
+
+    @classmethod
+    def of(cls, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """The collective that an operation is, None where it takes no process group."""
+        if "c10d" not in func.namespace and func.namespace != "_dtensor":
+            return None
+        names = (argument.name for argument in func._schema.arguments)
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        group = _group(arguments)
+        if group is None:
+            return None
+        op = func._schema.name.partition("::")[2].strip("_")
+        plain = op.replace("_", "")
+        collective = next((name for start, name in _COLLECTIVES.items() if plain.startswith(start)), "other")
+        return cls(op, collective, arguments, group.rank(), group.size())
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What the rank gives (in place: gives and gets)."""
+        return _tensors(next(v for name, v in self.arguments.items() if name.startswith(("input", "tensor"))))
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """What the rank gets."""
+        given = [v for name, v in self.arguments.items() if name in ("output", "out") or name.startswith("output_t")]
+        return _tensors(given or self.arguments.get("outputs") or self.arguments.get("output_lists") or self.result)
+
+    @property
+    def root(self) -> bool:
+        """Whether this rank is the root of a rooted collective."""
+        return bool(self.rank == self.arguments.get("root_rank", self.arguments.get("src")))
+
+    def bytes(self) -> tuple[int, int]:
+        """Logical bytes sent and received."""
+        formula = _FORMULAS.get(self.collective) or _FORMULAS.get(self.op)
+        return formula(self) if formula and self.world > 1 else (0, 0)
+
+
+def _group(arguments: dict[str, Any]) -> dist.ProcessGroup | None:
+    group = arguments.get("process_group", arguments.get("group_name"))
+    if isinstance(group, str):
+        return dist.distributed_c10d._resolve_process_group(group)
+    return None if group is None else dist.ProcessGroup.unbox(group)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return list(_leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+
+
+def _size(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _all_reduce(call: _Call) -> tuple[int, int]:
+    """A ring's reduce-scatter and all-gather, of each tensor by itself."""
+    sent = received = 0
+    for tensor in call.inputs:
+        chunks = _ring_chunks(tensor.numel(), call.world)
+        before, own, after = (chunks[(call.rank + step) % call.world] for step in (-1, 0, 1))
+        sent += (2 * tensor.numel() - own - after) * tensor.element_size()
+        received += (2 * tensor.numel() - before - own) * tensor.element_size()
+    return sent, received
+
+
+def _ring_chunks(elements: int, world: int) -> list[int]:
+    chunk = -(-elements // world)
+    return [max(0, min(chunk, elements - rank * chunk)) for rank in range(world)]
+
+
+def _all_gather(call: _Call) -> tuple[int, int]:
+    own = _size(call.inputs)
+    return own * (call.world - 1), _size(call.outputs) - own
+
+
+def _reduce_scatter(call: _Call) -> tuple[int, int]:
+    own = _size(call.outputs)
+    return _size(call.inputs) - own, own * (call.world - 1)
+
+
+def _all_to_all(call: _Call) -> tuple[int, int]:
+    return _to_others(call, call.inputs, "input_split_sizes"), _to_others(call, call.outputs, "output_split_sizes")
+
+
+def _to_others(call: _Call, tensors: list[Tensor], splits: str) -> int:
+    """Bytes of all parts but the own one: given one by one, by rows in ``splits``, or equal."""
+    total = _size(tensors)
+    if call.op == "alltoall":
+        return total - tensors[call.rank].nbytes
+    rows = call.arguments.get(splits) or [1] * call.world
+    return total - total * rows[call.rank] // max(1, sum(rows))
+
+
+def _broadcast(call: _Call) -> tuple[int, int]:
+    size = _size(call.inputs)
+    return (size, 0) if call.root else (0, size)
+
+
+def _reduce(call: _Call) -> tuple[int, int]:
+    size = _size(call.inputs)
+    return (0, size) if call.root else (size, 0)
+
+
+def _gather(call: _Call) -> tuple[int, int]:
+    own = _size(call.inputs)
+    return (0, _size(call.outputs) - own) if call.root else (own, 0)
+
+
+def _scatter(call: _Call) -> tuple[int, int]:
+    own = _size(call.outputs)
+    return (_size(call.inputs) - own, 0) if call.root else (0, own)
+
+
+_FORMULAS: dict[str, Callable[[_Call], tuple[int, int]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "send": lambda call: (_size(call.inputs), 0),
+    "recv": lambda call: (0, _size(call.inputs)),
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+}

@@ -1,0 +1,29 @@
+"""The models of a Scenario: a GPT in the field's usual sizes, and an odd one that holds every peculiarity."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zerobench.data import dyadic_weights
+from zerobench.models.gpt import SIZES, GptModel
+from zerobench.models.odd import OddModel
+from zerobench.scenario import Gpt, Scenario
+
+__all__ = ["SIZES", "GptModel", "OddModel", "build"]
+
+
+def build(scenario: Scenario) -> nn.Module:
+    """The Scenario's model: fp32, on the CPU, in training mode, with the same bits in every process.
+
+    ``model(**batch)`` is the mean loss of a leaf, a 0-dimensional tensor. The caller's random state is left as it was.
+
+    Raises:
+        UsageError: sizes that make no model.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(scenario.seed)
+        model = GptModel(scenario.model) if isinstance(scenario.model, Gpt) else OddModel(scenario.model)
+    if scenario.data == "dyadic":
+        dyadic_weights(model, scenario.seed)
+    return model

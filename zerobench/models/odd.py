@@ -1,0 +1,130 @@
+"""A small model that holds, on demand, every peculiarity that has broken a sharding engine before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zerobench.errors import UsageError
+from zerobench.scenario import Odd
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
+
+
+class Block(nn.Module):
+    """A residual block: [B, width] to the same shape by way of ``inner`` features."""
+
+    def __init__(self, spec: Odd, inner: int) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[spec.activation]
+        self.norm: nn.Module = nn.LayerNorm(spec.width) if spec.norm else nn.Identity()
+        self.up = nn.Linear(spec.width, inner)
+        self.down = nn.Linear(inner, spec.width)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.dropout(self.activation(self.up(self.norm(x)))))  # type: ignore[no-any-return]
+
+
+class OddModel(nn.Module):
+    """``forward(x, y, route)`` with x and y [B, width] is the leaf's mean loss, in fp32 or wider.
+
+    With relu, no norm and the dot loss it divides by nothing but B: exact on dyadic data where B is a power of two.
+
+    Raises:
+        UsageError: a size below one.
+    """
+
+    running_mean: Tensor
+
+    def __init__(self, spec: Odd) -> None:
+        super().__init__()
+        if min(spec.width, *spec.hidden, 1) < 1:
+            raise UsageError(f"an odd model's sizes must be 1 or more; got width {spec.width}, hidden {spec.hidden}")
+        self.spec = spec
+        width = spec.width
+        self.stem = nn.Linear(width, width)  # trainable, for reentrant recomputation needs an input with a gradient
+        self.blocks = nn.ModuleList(Block(spec, inner) for inner in spec.hidden)
+        self.head = nn.Linear(width, width)
+        self._add_blocks()
+        if spec.tied:
+            self.head.weight = self.stem.weight
+        if spec.functional:
+            self.side = nn.Linear(width, width, bias=False)
+        if spec.unused:
+            self.unused = nn.Linear(width, width)
+        self._add_parameters()
+
+    def _add_blocks(self) -> None:
+        """The frozen and the routed block stand in the list like any other, so that an engine cuts units at them."""
+        if self.spec.frozen:
+            if len(self.blocks):
+                self.blocks[0].get_submodule("up").requires_grad_(False)
+            self.blocks.append(Block(self.spec, 4).requires_grad_(False))
+        if self.spec.routed:
+            self.blocks.append(Block(self.spec, 4))
+
+    def _add_parameters(self) -> None:
+        width = self.spec.width
+        if self.spec.scalar:
+            self.scalar = nn.Parameter(torch.tensor(1.25))
+        if self.spec.tiny:
+            self.one = nn.Parameter(torch.tensor([0.75]))
+            self.two = nn.Parameter(torch.tensor([0.5, -0.25]))
+        if self.spec.empty:
+            self.empty = nn.Parameter(torch.zeros(0))
+        if self.spec.transposed:  # [width, width + 1] with strides (1, width)
+            self.transposed = nn.Parameter(nn.init.normal_(torch.empty(width + 1, width), std=0.5 / width**0.5).t())
+        if self.spec.buffers:
+            self.register_buffer("running_mean", torch.zeros(width))
+
+    def forward(self, x: Tensor, y: Tensor, route: bool, scale: float = 1.0) -> Tensor:
+        hidden = self._prologue(x)
+        for block in self._calls(route):
+            hidden = self._call(block, hidden)
+        out = self.head(hidden)
+        if self.spec.scalar:
+            out = out * self.scalar
+        if self.spec.empty:
+            out = out + self.empty.sum()  # zero, but with a gradient of no element
+        return self._loss(out, y) * scale
+
+    def _prologue(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.stem(x)
+        if self.spec.functional:
+            hidden = hidden + F.linear(x, self.side.weight)
+        if self.spec.transposed:  # its last column acts as a bias
+            hidden = hidden + F.linear(F.pad(hidden, (0, 1), value=1.0), self.transposed)
+        if self.spec.tiny:
+            hidden = hidden * self.one + self.two.sum()
+        if self.spec.buffers:
+            hidden = self._center(hidden)
+        return hidden
+
+    def _center(self, hidden: Tensor) -> Tensor:
+        if self.training:
+            mean = hidden.detach().to(self.running_mean.dtype).mean(0)
+            self.running_mean.lerp_(mean, 0.5)
+        return hidden - self.running_mean.to(hidden.dtype)
+
+    def _calls(self, route: bool) -> Iterator[nn.Module]:
+        """The blocks in the order in which a forward calls them; the routed one is the last."""
+        called = len(self.blocks) - (self.spec.routed and not route)
+        for index, block in enumerate(list(self.blocks)[:called]):
+            yield block
+            if self.spec.reused and index == 0:
+                yield block
+
+    def _call(self, block: nn.Module, hidden: Tensor) -> Tensor:
+        if self.spec.recompute == "none" or not torch.is_grad_enabled():
+            return block(hidden)  # type: ignore[no-any-return]
+        return checkpoint(block, hidden, use_reentrant=self.spec.recompute == "reentrant")  # type: ignore[no-any-return]
+
+    def _loss(self, out: Tensor, y: Tensor) -> Tensor:
+        wide = torch.promote_types(out.dtype, torch.float32)
+        out, y = out.to(wide), y.to(wide)
+        return F.mse_loss(out, y) if self.spec.loss == "mse" else (out * y).sum(1).mean()

@@ -1,0 +1,1 @@
+"""What a subject is judged against; nothing here knows the engine."""

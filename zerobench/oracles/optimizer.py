@@ -1,0 +1,60 @@
+"""torch.optim as a Scenario configures it; the canonical trainer and torch's own subjects build theirs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.scenario import Optimizer
+from zerobench.subject import State
+
+RULES: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+def build_optimizer(
+    spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None
+) -> torch.optim.Optimizer:
+    """The optimizer of these parameters; never torch's fused one, whose rounding depends on where a tensor is cut."""
+    flags: dict[str, Any] = {"foreach": foreach, "fused": False}
+    return RULES[spec.name](groups(spec, named), **hyperparameters(spec), **flags)
+
+
+def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
+    """The parameter groups: one, or with ``second_group`` those of two or more dimensions before the rest."""
+    if not spec.second_group:
+        return [{"params": list(named.values())}]
+    matrices = [p for p in named.values() if p.ndim >= 2]
+    rest = [p for p in named.values() if p.ndim < 2]
+    return [{"params": matrices}, {"params": rest, "lr": 2 * spec.lr, "weight_decay": 0.0}]
+
+
+def hyperparameters(spec: Optimizer) -> dict[str, Any]:
+    """The rule's keyword arguments, as its constructor in torch.optim takes them."""
+    common = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    return common | ({"momentum": spec.momentum} if spec.name == "sgd" else {"betas": spec.betas, "eps": spec.eps})
+
+
+def state_keys(spec: Optimizer) -> tuple[str, ...]:
+    """torch's names of the state tensors that have their parameter's shape."""
+    if spec.name != "sgd":
+        return ("exp_avg", "exp_avg_sq")
+    return ("momentum_buffer",) if spec.momentum else ()
+
+
+def read_state(
+    spec: Optimizer, states: Mapping[Tensor, Mapping[str, Tensor]], named: Mapping[str, nn.Parameter]
+) -> dict[str, State]:
+    """Each parameter's state tensors by name and key, from an optimizer's ``state``; zeros where never updated."""
+
+    def tensor(p: nn.Parameter, key: str) -> Tensor:
+        found = states.get(p, {}).get(key)
+        return torch.zeros_like(p) if found is None else found
+
+    return {name: {key: tensor(p, key).detach() for key in state_keys(spec)} for name, p in named.items()}

@@ -1,0 +1,64 @@
+"""RankFault: why a task failed, said first, and what every rank was doing."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from zerobench.errors import RankFailure
+
+Kind = Literal["raised", "crashed", "timeout"]
+
+#: Of what a rank printed, this many lines stay in a report: the last ones, which are nearest to the fault.
+_LAST_LINES = 30
+
+
+@dataclass(frozen=True)
+class Sign:
+    """How one rank ended: ``kind`` is None where it returned; ``details`` are its traceback or stacks."""
+
+    rank: int
+    kind: Kind | None
+    what: str  # continues "rank 1 ..."
+    details: str = ""
+    output: str = ""
+
+    def report(self) -> str:
+        """The section of the message on this rank, and on all others that ended alike."""
+        printed = self.output.splitlines()[-_LAST_LINES:]
+        parts = [self.what, self.details.rstrip(), *(["printed:", *printed] if printed else [])]
+        return "\n".join(part for part in parts if part)
+
+
+class RankFault(RankFailure):
+    """A task did not return on every rank: the message names the cause first and then holds every rank's report.
+
+    ``kind`` and ``rank`` are the cause's. A death explains an exception on another rank (its connection broke), and
+    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind.
+    """
+
+    def __init__(self, signs: list[Sign]) -> None:
+        cause = next(sign for kind in ("crashed", "raised", "timeout") for sign in signs if sign.kind == kind)
+        signs = sorted(signs, key=lambda sign: sign.rank)
+        alike: dict[str, list[int]] = {}
+        for sign in signs:
+            alike.setdefault(sign.report(), []).append(sign.rank)
+        headline = f"{_ranks([sign.rank for sign in signs if sign.what == cause.what])} {cause.what}"
+        super().__init__("\n\n".join([headline, *(f"{_ranks(ranks)} {report}" for report, ranks in alike.items())]))
+        self.kind: Kind = cause.kind or "raised"
+        self.rank = cause.rank
+        self.signs = signs
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def how_it_died(exit_code: int | None) -> str:
+    """An exit code as multiprocessing gives it, in words."""
+    if exit_code is None:
+        return "closed its pipe"
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"exited with code {exit_code}"

@@ -1,0 +1,43 @@
+"""Tasks and results as bytes: pickle, with a short cut for tensors.
+
+pickle takes about 100 microseconds for a tensor, there and back; a result may hold thousands. These bytes travel only
+between a pool and its own workers.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | Any:
+        if type(value) is not Tensor or not _is_plain(value):
+            return NotImplemented
+        flat = value.detach().contiguous().flatten().view(torch.uint8)
+        return _tensor, (bytearray(flat.numpy()), value.dtype, tuple(value.shape))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()
+
+
+def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
+
+
+def pack(value: Any) -> bytes:
+    """The value as bytes; a CPU tensor goes as its contiguous values, without its autograd history."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> Any:
+    """The value that :func:`pack` was given."""
+    return pickle.loads(data)

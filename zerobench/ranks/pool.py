@@ -1,0 +1,302 @@
+"""Pool: a set of ranks that outlives its tasks."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+
+from zerobench.errors import RankFailure, UsageError
+from zerobench.ranks import worker
+from zerobench.ranks.fault import RankFault, Sign, how_it_died
+from zerobench.ranks.parcel import pack, unpack
+from zerobench.ranks.worker import Raised, Returned, Seat
+
+T = TypeVar("T")
+
+#: Seconds that a task may take where the caller does not say.
+TIME_LIMIT = 120.0
+#: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
+GRACE = 1.0
+#: Seconds that a worker gets for writing its stacks, which takes milliseconds.
+_DUMPING = 0.2
+
+#: What the fork server imports, so that a fresh worker starts in milliseconds: torch loads the last two on first use.
+_PRELOAD = ["__main__", "zerobench.ranks.worker", "torch._dynamo", "torch.distributed.fsdp"]
+
+
+@dataclass(frozen=True)
+class _Crashed:
+    exit_code: int | None
+
+
+_Reply = Returned | Raised | _Crashed
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A rank as its parent sees it."""
+
+    seat: Seat
+    process: BaseProcess
+    connection: Connection
+
+    def receive(self) -> _Reply:
+        """The reply that is ready, or how the process died."""
+        try:
+            data = self.connection.recv_bytes() if self.connection.poll() else b""
+        except (EOFError, OSError):
+            data = b""
+        if data:
+            return unpack(data)  # type: ignore[no-any-return]
+        self.process.join(GRACE)  # the pipe breaks a moment before the process is gone
+        return _Crashed(self.process.exitcode)
+
+    def sign(self, reply: _Reply | None, waiting: str) -> Sign:
+        """How the rank ended; without a reply it is still at it, ``waiting`` says since when."""
+        rank, output = self.seat.rank, _read(self.seat.output)
+        match reply:
+            case Returned():
+                return Sign(rank, None, "returned", output=output)
+            case Raised():
+                return Sign(rank, "raised", f"raised {reply.error}", reply.traceback, output)
+            case _Crashed():
+                return Sign(rank, "crashed", how_it_died(reply.exit_code), output=output)
+        return Sign(rank, "timeout", waiting, _stacks(self.seat), output)
+
+
+class Pending(Generic[T]):
+    """A task that the ranks are at; the parent may compute meanwhile."""
+
+    def __init__(self, pool: Pool, world: int, timeout: float) -> None:
+        self._pool = pool
+        self._world = world
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._values: list[T] | None = None
+
+    def result(self) -> list[T]:
+        """What the task returned on each rank, in rank order; waits for it.
+
+        Raises:
+            UsageError: every rank raised this same UsageError.
+            RankFault: a rank raised, died or did not finish; see :class:`Pool`.
+        """
+        if self._values is None:
+            try:
+                self._values = self._judge(self._collect())
+            except UsageError:
+                raise
+            except BaseException:  # an interrupt of the parent, too, leaves no reply behind for the next task
+                self._pool._stop()
+                raise
+            finally:
+                self._pool._pending = None
+        return self._values
+
+    def _collect(self) -> dict[int, _Reply]:
+        """Replies by rank in order of arrival; the first one that is a failure leaves the others the grace."""
+        workers = self._pool._workers[: self._world]
+        replies: dict[int, _Reply] = {}
+        while len(replies) < self._world:
+            sources = {
+                source: each
+                for each in workers
+                if each.seat.rank not in replies
+                for source in (each.connection, each.process.sentinel)
+            }
+            ready = wait(list(sources), max(0.0, self._deadline - time.monotonic()))
+            if not ready:
+                break
+            for each in {sources[source].seat.rank: sources[source] for source in ready}.values():
+                replies[each.seat.rank] = reply = each.receive()
+                if not isinstance(reply, Returned):
+                    self._deadline = min(self._deadline, time.monotonic() + GRACE)
+        return replies
+
+    def _judge(self, replies: dict[int, _Reply]) -> list[T]:
+        returned = {rank: reply.value for rank, reply in replies.items() if isinstance(reply, Returned)}
+        if len(returned) == self._world:
+            return [returned[rank] for rank in range(self._world)]
+        _raise_common_usage_error(list(replies.values()), self._world)
+        workers = self._pool._workers[: self._world]
+        at_it = [each for each in workers if each.seat.rank not in replies]
+        _dump_stacks(at_it)
+        self._pool._kill()
+        failed = len(returned) < len(replies)
+        waiting = "was still waiting when it was ended" if failed else f"did not finish within {self._timeout:g} s"
+        order = [workers[rank] for rank in replies] + at_it
+        signs = [each.sign(replies.get(each.seat.rank), waiting) for each in order]
+        raise RankFault(signs)
+
+
+class Pool:
+    """Runs a task on real ranks, which keep their process group from one task to the next.
+
+    A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA it
+    is NCCL where there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
+    pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
+
+    Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time limit.
+    From the first of these signs the other ranks have a second for their own; whoever is still at the task then
+    writes the stacks of its threads. Then every worker is killed and waited for, and :class:`RankFault` says the cause and
+    what each rank reported. The next task starts fresh workers. One failure is none of the workers': where every
+    rank raises the same UsageError, having issued equally many collectives, that error itself is raised here and the
+    workers live on.
+
+    Raises:
+        UsageError: a world size below 1, or no CUDA where it is asked for.
+    """
+
+    def __init__(self, world: int, device: str = "cpu", threads: int = 1) -> None:
+        if world < 1:
+            raise UsageError(f"a world of {world} ranks was asked for; give at least 1")
+        if device not in ("cpu", "cuda"):
+            raise UsageError(f"device {device!r} was asked for; give 'cpu' or 'cuda'")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("device 'cuda' was asked for, but torch sees no CUDA GPU here; give 'cpu'")
+        self.world = world
+        self.device = device
+        self.threads = threads
+        self._workers: list[_Worker] = []
+        self._pending: Pending[Any] | None = None
+        self._directory: Path | None = None
+
+    def run(self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT) -> list[T]:
+        """``task(group, *args)`` on ranks 0..world-1: what it returned on each, in rank order.
+
+        ``task`` is a function at the top of a module; it, ``args`` and the results travel by pickle, tensors by value.
+
+        Raises:
+            UsageError: a world that the pool does not have, a task that cannot be pickled, or raised by every rank.
+            RankFault: a rank raised, died or did not finish within ``timeout`` seconds.
+        """
+        return self.submit(task, *args, world=world, timeout=timeout).result()
+
+    def submit(
+        self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT
+    ) -> Pending[T]:
+        """Like :meth:`run`, without waiting. A task whose result nobody took is waited for and forgotten first."""
+        world = self.world if world is None else world
+        if not 1 <= world <= self.world:
+            raise UsageError(f"a world of {world} ranks was asked for; this pool has 1 to {self.world}")
+        message = _pack_task(world, task, args)
+        self._settle()
+        if not self._workers:
+            self._start()
+        for each in self._workers[:world]:
+            with suppress(OSError):  # it died just now, which is seen when its reply is
+                each.connection.send_bytes(message)
+        self._pending = Pending(self, world, timeout)
+        return self._pending
+
+    def _settle(self) -> None:
+        """Leave either workers that are ready for a task, or none."""
+        if self._pending:
+            with suppress(UsageError, RankFailure):
+                self._pending.result()
+        if wait([each.process.sentinel for each in self._workers], 0):
+            self._stop()
+
+    def _start(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="zerobench-"))
+        atexit.register(self.close)
+        try:
+            for rank in range(self.world):
+                self._workers.append(_seat(Seat(rank, self.world, self.device, self.threads, self._directory)))
+        except BaseException:
+            self._stop()
+            raise
+        Pending[None](self, self.world, TIME_LIMIT).result()
+
+    def _kill(self) -> None:
+        for each in self._workers:
+            each.process.kill()
+        for each in self._workers:
+            each.process.join()
+
+    def _stop(self) -> None:
+        """End the workers at once and forget them."""
+        self._kill()
+        for each in self._workers:
+            each.connection.close()
+            each.process.close()
+        self._workers = []
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """End the workers; a later task would start new ones."""
+        if not self._pending:
+            for each in self._workers:
+                each.connection.close()
+            for each in self._workers:
+                each.process.join(GRACE)
+        self._pending = None
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _seat(seat: Seat) -> _Worker:
+    """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
+    context = multiprocessing.get_context("spawn" if seat.device == "cuda" else "forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    ours, theirs = context.Pipe()
+    with theirs:
+        process = context.Process(target=worker.main, args=(seat, theirs), name=f"rank {seat.rank}", daemon=True)
+        process.start()
+    return _Worker(seat, process, ours)
+
+
+def _pack_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    try:
+        return pack((world, task, args))
+    except Exception as error:
+        raise UsageError(f"a task must be a function at the top of a module, with arguments for pickle: {error}") from error
+
+
+def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
+    """Raise the UsageError that all ranks agree on; equal counts of collectives mean that none waits for its peers."""
+    errors = [(reply.usage, reply.issued) for reply in replies if isinstance(reply, Raised) and reply.usage is not None]
+    if len(errors) == world and len(set(errors)) == 1:
+        raise UsageError(errors[0][0])
+
+
+def _dump_stacks(workers: list[_Worker]) -> None:
+    """Ask for the stacks of ranks that are still at the task."""
+    for each in workers:
+        with suppress(ProcessLookupError):
+            os.kill(each.process.pid or 0, worker.DUMP_STACKS)
+    if workers:
+        time.sleep(_DUMPING)
+
+
+def _stacks(seat: Seat) -> str:
+    """What the rank wrote of its threads, less the one of ours that waits for the parent's end."""
+    threads = _read(seat.stacks).split("\n\n")
+    return "\n\n".join(stack for stack in threads if worker.end_with_parent.__name__ not in stack)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

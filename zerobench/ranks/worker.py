@@ -1,0 +1,158 @@
+"""One rank: a process that joins the process group once and then runs the tasks its parent sends."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.errors import UsageError
+from zerobench.ranks.parcel import pack, unpack
+
+#: The parent sends this signal to ask a worker for the stacks of its threads.
+DUMP_STACKS = signal.SIGUSR1
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a worker is told when it starts; ``directory`` is private to this generation of workers."""
+
+    rank: int
+    world: int
+    device: str
+    threads: int
+    directory: Path
+
+    @property
+    def store(self) -> Path:
+        """Where the ranks meet."""
+        return self.directory / "store"
+
+    @property
+    def output(self) -> Path:
+        """What the running task printed, and what native code wrote to its standard error."""
+        return self.directory / f"output-{self.rank}"
+
+    @property
+    def stacks(self) -> Path:
+        """Where the stacks go on :data:`DUMP_STACKS`."""
+        return self.directory / f"stacks-{self.rank}"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The task returned on this rank."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The task raised on this rank."""
+
+    error: str  # "ValueError: first line of its message"
+    traceback: str
+    usage: str | None  # the whole message, where it is a UsageError
+    issued: int  # collectives that the group had issued by then
+
+
+def main(seat: Seat, connection: Connection) -> None:
+    """Serve tasks until the parent closes its end; the first message says whether the group could be joined."""
+    output = _become_quiet(seat)
+    threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
+    try:
+        groups = _join(seat)
+    except Exception as error:
+        connection.send_bytes(pack(_raised(error)))
+        return
+    connection.send_bytes(pack(Returned(None)))
+    while (message := _receive(connection)) is not None:
+        os.ftruncate(output, 0)
+        connection.send_bytes(_reply(message, groups))
+    dist.destroy_process_group()
+
+
+def _become_quiet(seat: Seat) -> int:
+    """Send both standard streams to a file and leave interrupts to the parent; returns the file's descriptor."""
+    output = os.open(seat.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # by lines: what was printed must outlive a SIGKILL
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    faulthandler.enable(output)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(DUMP_STACKS, os.open(seat.stacks, os.O_WRONLY | os.O_CREAT), all_threads=True)
+    return output
+
+
+def end_with_parent(directory: Path) -> None:
+    """End this process when the parent is gone, however it went.
+
+    The parent is the process that made the pool: what is waited for is a pipe that only it holds open. (Under
+    forkserver the operating system's parent is the fork server, which lives as long as its workers.)
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(1)
+
+
+def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
+    """The group of the first n ranks for every n, by n; made once, as each costs a rendezvous of all ranks."""
+    torch.set_num_threads(seat.threads)
+    backend = "gloo"
+    if seat.device == "cuda":
+        devices = torch.cuda.device_count()
+        torch.cuda.set_device(seat.rank % devices)
+        # NCCL refuses two ranks on one GPU. Tensors on the CPU need gloo in either case.
+        backend = "cpu:gloo,cuda:nccl" if devices >= seat.world else "gloo"
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback:  # so that the kernel's loopback counters see all traffic, and no host name need resolve
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    store = dist.FileStore(str(seat.store), seat.world)
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.world)
+    groups = {n: dist.new_group(range(n)) for n in range(1, seat.world)}
+    return {**groups, seat.world: dist.group.WORLD}
+
+
+def _receive(connection: Connection) -> bytes | None:
+    """The next task, or None where the parent closed its end."""
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def _reply(message: bytes, groups: dict[int, dist.ProcessGroup]) -> bytes:
+    """Run one task; every local of it is gone when the reply is returned."""
+    group = None
+    try:
+        world, task, args = unpack(message)
+        group = groups[world]
+        return pack(Returned(task(group, *args)))
+    except BaseException as error:  # a task that calls sys.exit has failed, too
+        return pack(_raised(error, group))
+
+
+def _raised(error: BaseException, group: dist.ProcessGroup | None = None) -> Raised:
+    lines, frames = str(error).splitlines() or [""], error.__traceback__  # the first frame is this file's own
+    return Raised(
+        error=f"{type(error).__name__}: {lines[0]}".removesuffix(": "),
+        traceback="".join(traceback.format_exception(type(error), error, frames and (frames.tb_next or frames))),
+        usage=str(error) if isinstance(error, UsageError) else None,
+        issued=group._get_sequence_number_for_group() if group else 0,
+    )

@@ -1,0 +1,66 @@
+"""Recording: what happened in a run, in a versioned schema, written as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from zerobench.scenario import Scenario
+from zerobench.subject import State
+
+SCHEMA = 1
+
+Verdict = Literal["ok", "unsupported", "failed", "crashed", "timeout"]
+
+
+@dataclass
+class Step:
+    """One optimizer step as one rank saw it; tensors are full, on the CPU, and only there where they were asked for."""
+
+    losses: list[Tensor]  # of this rank's leaves, in order of the micro-steps; 0-dimensional, as the model returned
+    norm: float | None
+    skipped: bool
+    loss_scale: float
+    gradients: State = field(default_factory=dict)
+    parameters: State = field(default_factory=dict)
+    model_parameters: State = field(default_factory=dict)
+    optimizer_state: dict[str, State] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Logical bytes and calls of one collective on one rank."""
+
+    calls: int = 0
+    sent: int = 0
+    received: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.calls + other.calls, self.sent + other.sent, self.received + other.received)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes resident on one rank between steps, and the peaks within a step."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
+    peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
+
+
+@dataclass
+class Trajectory:
+    """What one rank recorded of a run."""
+
+    subject: str
+    scenario: Scenario
+    rank: int
+    steps: list[Step]
+    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, where asked for
+    memory: Memory | None = None
+    traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
+    seconds: list[float] = field(default_factory=list)  # of each timed step

@@ -1,0 +1,210 @@
+"""Scenario: one frozen value that says everything about a run.
+
+A Scenario is drawn by Hypothesis, listed by the benchmark grid, keys a report row, and is printed by a failure so that
+it can be pasted to run again (``zerobench replay``). It round-trips through JSON exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from zerobench.errors import UsageError, unknown
+
+Dtype = Literal["fp32", "bf16", "fp16"]
+Recompute = Literal["none", "reentrant", "non_reentrant"]
+
+
+@dataclass(frozen=True)
+class Gpt:
+    """A decoder-only transformer on bytes of text; the sizes are those of the field's usual names."""
+
+    kind: Literal["gpt"] = "gpt"
+    vocab: int = 256
+    context: int = 128
+    width: int = 192
+    layers: int = 6
+    heads: int = 6
+    tied: bool = False
+    dropout: float = 0.0
+    recompute: Recompute = "none"
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A small model that holds, on demand, every peculiarity that has broken a sharding engine before.
+
+    Each flag adds one: see :mod:`zerobench.models.odd`, which builds them.
+    """
+
+    kind: Literal["odd"] = "odd"
+    width: int = 5
+    hidden: tuple[int, ...] = (7, 3)  # one block for each entry: width -> entry -> width, with a residual
+    activation: Literal["relu", "tanh", "gelu"] = "gelu"
+    loss: Literal["mse", "dot"] = "mse"
+    norm: bool = True  # a LayerNorm in each block
+    tied: bool = False  # the head reuses the weight of the stem
+    functional: bool = False  # the root's forward uses a submodule's weight without calling the submodule
+    reused: bool = False  # the first block is called twice in a forward
+    frozen: bool = False  # one linear of a block, and one whole block, do not require gradients
+    unused: bool = False  # a trainable linear that no forward calls
+    routed: bool = False  # a block that only leaves with ``route`` true use (see Batch)
+    scalar: bool = False  # a 0-dimensional parameter outside any block
+    tiny: bool = False  # parameters of one and two elements
+    empty: bool = False  # a parameter with no element
+    transposed: bool = False  # a dense but not contiguous parameter
+    buffers: bool = False  # a running-mean buffer that training updates
+    dropout: float = 0.0
+    recompute: Recompute = "none"
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer's rule and hyperparameters, named as torch names them."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    momentum: float = 0.9  # sgd only
+    second_group: bool = False  # parameters of one dimension or fewer: no weight decay, twice the lr
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """fp16 loss scaling: static when ``static`` is positive, else the dynamic state machine of DeepSpeed."""
+
+    static: float = 0.0
+    initial_power: int = 8
+    window: int = 1000
+    hysteresis: int = 2
+    consecutive_hysteresis: bool = False
+    minimum: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything about a run; sizes are in elements, ``context`` and ``micro_batch`` in samples and tokens."""
+
+    model: Gpt | Odd = field(default_factory=Odd)
+    world: int = 2
+    stage: int = 0
+    dtype: Dtype = "fp32"
+    steps: int = 3
+    micro_batch: int = 2  # samples in one leaf
+    accumulation: int = 1  # micro-steps per step
+    clip: float = 0.0  # 0 = off
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    loss_scale: LossScale = field(default_factory=LossScale)
+    schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
+    communication_dtype: Dtype | None = None  # None = dtype
+    accumulator_dtype: Dtype | None = None  # None = fp32
+    overlap: bool = True
+    chunk: int = 1024
+    reduce_bucket: int = 500_000_000
+    allgather_bucket: int = 500_000_000
+    prefetch_bucket: int = 50_000_000
+    persistence: int = 0
+    max_live: int = 0
+    sub_group: int = 1_000_000_000
+    data: Literal["random", "dyadic", "text"] = "random"
+    data_path: str = ""
+    poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
+    device: Literal["cpu", "cuda"] = "cpu"
+    seed: int = 0
+
+    @property
+    def leaves(self) -> int:
+        """Micro-batches in one step over all ranks: L = N * A."""
+        return self.world * self.accumulation
+
+    @property
+    def reduction(self) -> Literal["micro_step", "boundary"]:
+        """The reduction schedule in force; the two are different sums (see docs/contract.md)."""
+        if self.schedule == "auto":
+            return "boundary" if self.stage < 2 else "micro_step"
+        return self.schedule
+
+    def but(self, **changes: Any) -> Scenario:
+        """The same Scenario with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> str:
+        """One line of JSON that :meth:`from_json` reads back to an equal value; fields at their default are left out."""
+        return json.dumps(_sparse(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            UsageError: not JSON, or a field or value that no Scenario has.
+        """
+        try:
+            raw = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"a Scenario must be a JSON object, as a failure prints it; {error}") from None
+        return typing.cast(Self, _decode(cls, raw, "scenario"))
+
+
+def _sparse(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_sparse(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    out = {}
+    for item in dataclasses.fields(value):
+        current = getattr(value, item.name)
+        default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+        if item.name == "kind" or current != default:
+            out[item.name] = _sparse(current)
+    return out
+
+
+def _decode(hint: Any, raw: Any, where: str) -> Any:
+    """Build the value of type ``hint`` from parsed JSON, checking every level."""
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _decode_dataclass(hint, raw, where)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(typing.get_args(hint), raw, where)
+    if origin is tuple and isinstance(raw, list):
+        args = typing.get_args(hint)
+        kinds = [args[0]] * len(raw) if args[-1] is Ellipsis else list(args)
+        if len(kinds) == len(raw):
+            return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, raw, strict=True)))
+    if origin is Literal and raw in typing.get_args(hint):
+        return raw
+    if hint is float and isinstance(raw, int | float) and not isinstance(raw, bool):
+        return float(raw)
+    if isinstance(hint, type) and type(raw) is hint:
+        return raw
+    expected = " or ".join(map(repr, typing.get_args(hint))) if origin is Literal else getattr(hint, "__name__", hint)
+    raise UsageError(f"{where}: expected {expected}, got {raw!r}")
+
+
+def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
+    if not isinstance(raw, dict):
+        raise UsageError(f"{where}: expected an object, got {raw!r}")
+    hints = typing.get_type_hints(hint)
+    for name in raw:
+        if name not in hints:
+            raise unknown(f"field of {where}", name, hints)
+    return hint(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in raw.items()})
+
+
+def _decode_union(members: tuple[Any, ...], raw: Any, where: str) -> Any:
+    if raw is None and type(None) in members:
+        return None
+    for member in members:
+        if dataclasses.is_dataclass(member) and isinstance(raw, dict) and raw.get("kind") == getattr(member, "kind", None):
+            return _decode(member, raw, where)
+    rest = [m for m in members if m is not type(None) and not dataclasses.is_dataclass(m)]
+    if rest:
+        return _decode(rest[0], raw, where)
+    raise UsageError(f"{where}: expected an object whose kind is gpt or odd, got {raw!r}")

@@ -1,0 +1,98 @@
+"""Subject: the protocol behind which an engine is put under test.
+
+The harness drives every engine through the same few calls, on every rank, in the same order::
+
+    subject = Engine(model, scenario, group)      # all ranks; the models are equal
+    for each step:
+        for each of the A micro-steps:
+            loss = subject.micro_step(batch)       # forward and backward of one leaf
+        gradients = subject.gradients()            # only when asked for; a collective
+        outcome = subject.step()
+        state = subject.parameters(), ...          # only when asked for; collectives
+    subject.close()
+
+Every reading call is made by all ranks together and returns full, unsharded values, so that an engine may use
+collectives to answer. ``resident`` is local: it names the tensors this rank really holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.scenario import Scenario
+
+Batch = Mapping[str, Any]
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one optimizer step did: ``norm`` is of the mean gradient before clipping, None where not computed."""
+
+    norm: float | None
+    skipped: bool = False
+    loss_scale: float = 1.0
+
+
+class Subject(ABC):
+    """An engine under test on one rank; see the module's text for the order of calls."""
+
+    name: ClassVar[str]
+    #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
+    promises_bits: ClassVar[bool] = False
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        """Why this engine does not offer the Scenario (a reason, not a failure), or None where it does."""
+        return None
+
+    @abstractmethod
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        """Wrap ``model`` (fp32, on the scenario's device, equal on all ranks of ``group``)."""
+
+    @abstractmethod
+    def micro_step(self, batch: Batch) -> Tensor:
+        """Forward (``model(**batch)`` is the mean loss of the leaf) and backward; returns the detached loss."""
+
+    @abstractmethod
+    def step(self) -> Outcome:
+        """Apply the optimizer after A micro-steps, or skip on overflow."""
+
+    @abstractmethod
+    def evaluate(self, batch: Batch) -> Tensor:
+        """The loss of ``batch`` in eval mode without gradients; changes nothing."""
+
+    @abstractmethod
+    def parameters(self) -> State:
+        """Full fp32 values (master weights where there are any) by name as ``named_parameters`` gives them."""
+
+    @abstractmethod
+    def model_parameters(self) -> State:
+        """Full values in the dtype the forward uses, frozen parameters included."""
+
+    @abstractmethod
+    def gradients(self) -> State:
+        """Full fp32 mean gradients (loss scale divided out, before clipping) of the parameters that received one.
+
+        Called after the last micro-step and before :meth:`step`.
+        """
+
+    @abstractmethod
+    def optimizer_state(self) -> dict[str, State]:
+        """Full optimizer state: parameter name -> torch's key (``exp_avg``, ...) -> tensor of the parameter's shape."""
+
+    @abstractmethod
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        """The tensors of training state this rank holds now, by ``parameters``, ``gradients``, ``optimizer``.
+
+        fp32 master weights count as ``optimizer``, as in the ZeRO paper's K. Between steps; each storage once.
+        """
+
+    def close(self) -> None:
+        """Free what outlives the object (hooks, files, groups); called once, also after a failure."""

@@ -1,0 +1,167 @@
+"""A model and torch.optim in one process: the compute-only step, and what torch's own subjects share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.data import DTYPES
+from zerobench.oracles.optimizer import build_optimizer, read_state
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome, State, Subject
+
+
+class Plain(Subject):
+    """Mixed-precision training as people write it in torch, with places for a wrapper to come in.
+
+    In bf16 and fp16 the model is cast and fp32 masters stand beside it; gradients accumulate in the model's dtype. fp16
+    takes a static loss scale and skips a step whose norm is not finite. Gradients are freed at the next step's start,
+    so that between steps :meth:`resident` shows them.
+    """
+
+    #: The only stages offered; all where empty.
+    stages: ClassVar[tuple[int, ...]] = ()
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if cls.stages and scenario.stage not in cls.stages:
+            return f"{cls.name} is stage {' or '.join(map(str, cls.stages))}, not {scenario.stage}"
+        if scenario.dtype == "fp16" and not scenario.loss_scale.static:
+            return f"{cls.name} has no dynamic loss scale of DeepSpeed's kind"
+        if scenario.poison and scenario.dtype != "fp16":
+            return f"{cls.name} checks for overflow in fp16 only"
+        return None
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.model, self.scenario, self.group = model, scenario, group
+        self.scale = scenario.loss_scale.static if scenario.dtype == "fp16" else 1.0
+        self.masters = self._take_masters()
+        self.module = self._wrap()
+        self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.masters = self.masters or self.working
+        self.optimizer = self._optimizer()
+        self.micro_steps = 0  # since the last step
+
+    def _take_masters(self) -> dict[str, nn.Parameter]:
+        """Cast the model to the Scenario's dtype and return fp32 copies of what it trains; nothing in fp32."""
+        if self.scenario.dtype == "fp32":
+            return {}
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        masters = {name: nn.Parameter(p.detach().clone()) for name, p in named.items()}
+        for p in self.model.parameters():
+            p.data = p.data.to(DTYPES[self.scenario.dtype])
+        return masters
+
+    def _wrap(self) -> nn.Module:
+        """What :meth:`micro_step` calls in place of the model."""
+        return self.model
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return build_optimizer(self.scenario.optimizer, self.masters)
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        """The context of a forward and backward whose gradients are, or need not yet be, reduced."""
+        return nullcontext()
+
+    def _full(self, tensor: Tensor) -> Tensor:
+        """The whole of what this rank may hold a shard of."""
+        return tensor.detach()
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        if self.micro_steps == 0:
+            self.model.zero_grad(set_to_none=True)
+        self.micro_steps += 1
+        last = self.micro_steps == self.scenario.accumulation
+        with self._synchronizing(last or self.scenario.reduction == "micro_step"):
+            loss: Tensor = self.module(**batch)
+            (loss * (self.scale / self.scenario.accumulation)).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    @torch.no_grad()
+    def step(self) -> Outcome:
+        self.micro_steps = 0
+        self._unscale()
+        norm = self._clip()
+        skipped = self.scenario.dtype == "fp16" and norm is not None and not math.isfinite(norm)
+        if not skipped:
+            self.optimizer.step()
+        if self.masters is not self.working:
+            self._publish()
+        return Outcome(norm, skipped, self.scale)
+
+    def _unscale(self) -> None:
+        """Give the masters their gradients in fp32, the loss scale divided out."""
+        for name, p in self.working.items():
+            if self.masters is not self.working:
+                self.masters[name].grad = None if p.grad is None else p.grad.float()
+            if self.scale != 1.0 and (grad := self.masters[name].grad) is not None:
+                grad.mul_(1.0 / self.scale)
+
+    def _clip(self) -> float | None:
+        """Clip where asked for; the norm, which fp16 needs in any case, or None."""
+        if not self.scenario.clip and self.scenario.dtype != "fp16":
+            return None
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)
+        return float(self._full(norm))
+
+    def _publish(self) -> None:
+        for name, master in self.masters.items():
+            self.working[name].copy_(master)
+            master.grad = None
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.model.eval()
+        loss: Tensor = self.model(**batch)
+        self.model.train()
+        return loss
+
+    def parameters(self) -> State:
+        return {name: self._full(p) for name, p in self.masters.items()}
+
+    def model_parameters(self) -> State:
+        dtype = DTYPES[self.scenario.dtype]
+        return {name: self._full(p).to(dtype) for name, p in self.model.named_parameters()}
+
+    def gradients(self) -> State:
+        gradients = {name: p.grad for name, p in self.working.items() if p.grad is not None}
+        return {name: self._full(grad).float() / self.scale for name, grad in gradients.items()}
+
+    def optimizer_state(self) -> dict[str, State]:
+        states = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
+        return {name: {key: self._full(t) for key, t in state.items()} for name, state in states.items()}
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        masters = self.masters.values() if self.masters is not self.working else ()
+        return {
+            "parameters": storages(self.model.parameters()),
+            "gradients": storages(p.grad for p in self.working.values() if p.grad is not None),
+            "optimizer": storages([*masters, *tensors_of(self.optimizer.state)]),
+        }
+
+
+class ComputeOnly(Plain):
+    """Each rank trains on its own leaves and sends nothing: the time that no engine can go below."""
+
+    name = "compute-only"
+
+
+def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:
+    """The tensors in the ``state`` of an optimizer of torch, step counts included."""
+    return [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
+
+
+def storages(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Each storage behind ``tensors`` once, as a flat tensor over all of its bytes."""
+    whole: dict[int, Tensor] = {}
+    for tensor in tensors:
+        storage = tensor.detach().untyped_storage()
+        if storage.nbytes():
+            whole.setdefault(storage.data_ptr(), tensor.detach().new_empty(0).set_(storage))
+    return list(whole.values())

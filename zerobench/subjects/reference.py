@@ -1,0 +1,145 @@
+"""The reference engine as a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import engine as zero
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome, State, Subject
+
+
+class Reference(Subject):
+    """zerobench's own engine, through its public API."""
+
+    name = "reference"
+    promises_bits = True
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.model = model
+        self.engine, self.optimizer, _, _ = zero.initialize(
+            model, config(scenario), model_parameters=parameter_groups(model, scenario), process_group=group
+        )
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = self.engine(**batch)
+        self.engine.backward(loss)
+        if not self.engine.is_gradient_accumulation_boundary():
+            self.engine.step()
+        return loss.detach()  # type: ignore[no-any-return]
+
+    def step(self) -> Outcome:
+        scale, skipped = self.engine.loss_scale, self.engine.skipped_steps
+        self.engine.step()
+        return Outcome(self.engine.get_global_grad_norm(), self.engine.skipped_steps > skipped, scale)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.engine.eval()
+        with torch.no_grad():
+            loss = self.engine(**batch)
+        self.engine.train()
+        return loss  # type: ignore[no-any-return]
+
+    def parameters(self) -> State:
+        return self._read(zero.safe_get_full_fp32_param)
+
+    def gradients(self) -> State:
+        return self._read(zero.safe_get_full_grad)
+
+    def _read(self, get: Any) -> State:
+        found = {name: get(p) for name, p in self.model.named_parameters() if p.requires_grad}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def model_parameters(self) -> State:
+        with zero.GatheredParameters(self.model):
+            return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def optimizer_state(self) -> dict[str, State]:
+        return {
+            name: {
+                key: value
+                for key in self.optimizer.state_names
+                if (value := zero.safe_get_full_optimizer_state(p, key)) is not None
+            }
+            for name, p in self.model.named_parameters()
+            if p.requires_grad
+        }
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        states = self.engine.states
+        trained = [state for state in states if state.unit.trainable]
+        whole = [p.detach() for p in self.model.parameters()]
+        return {
+            "parameters": [*whole, *(state.shard for state in states)],
+            "gradients": [state.gradient for state in trained],
+            "optimizer": [
+                *(state.master for state in trained if state.has_master_copy),
+                *(tensor for state in trained for tensor in state.optimizer.values()),
+            ],
+        }
+
+    def close(self) -> None:
+        self.engine.destroy()
+
+
+def config(scenario: Scenario) -> dict[str, Any]:
+    """The engine's configuration of a Scenario."""
+    scale, optimizer = scenario.loss_scale, scenario.optimizer
+    out: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": scenario.micro_batch,
+        "gradient_accumulation_steps": scenario.accumulation,
+        "gradient_clipping": scenario.clip,
+        "optimizer": {"type": optimizer.name, "params": _optimizer_params(scenario)},
+        "zero_optimization": {
+            "stage": scenario.stage,
+            "overlap_comm": scenario.overlap,
+            "reduce_bucket_size": scenario.reduce_bucket,
+            "allgather_bucket_size": scenario.allgather_bucket,
+            "stage3_prefetch_bucket_size": scenario.prefetch_bucket,
+            "stage3_param_persistence_threshold": scenario.persistence,
+            "stage3_max_live_parameters": scenario.max_live,
+            "sub_group_size": scenario.sub_group,
+            "chunk_size": scenario.chunk,
+            "reduction_schedule": scenario.schedule,
+        },
+    }
+    if scenario.dtype == "bf16":
+        out["bf16"] = {"enabled": True}
+    if scenario.dtype == "fp16":
+        out["fp16"] = {
+            "enabled": True,
+            "loss_scale": scale.static,
+            "initial_scale_power": scale.initial_power,
+            "loss_scale_window": scale.window,
+            "hysteresis": scale.hysteresis,
+            "consecutive_hysteresis": scale.consecutive_hysteresis,
+            "min_loss_scale": scale.minimum,
+        }
+    if scenario.communication_dtype:
+        out["communication_data_type"] = scenario.communication_dtype
+    if scenario.accumulator_dtype:
+        out["data_types"] = {"grad_accum_dtype": scenario.accumulator_dtype}
+    return out
+
+
+def _optimizer_params(scenario: Scenario) -> dict[str, Any]:
+    optimizer = scenario.optimizer
+    params: dict[str, Any] = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
+    if optimizer.name == "sgd":
+        return {**params, "momentum": optimizer.momentum}
+    params |= {"betas": list(optimizer.betas), "eps": optimizer.eps}
+    return {**params, "adam_w_mode": False} if optimizer.name == "adam" else params
+
+
+def parameter_groups(model: nn.Module, scenario: Scenario) -> list[dict[str, Any]]:
+    """One group, or two: matrices, and the rest with twice the learning rate and no weight decay."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not scenario.optimizer.second_group:
+        return [{"params": trained}]
+    rest = {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0, "lr": scenario.optimizer.lr * 2}
+    return [group for group in ({"params": [p for p in trained if p.dim() >= 2]}, rest) if group["params"]]

@@ -1,0 +1,94 @@
+"""torch's FSDP2 (``fully_shard``) on each block and the root: stages 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from zerobench.data import DTYPES
+from zerobench.scenario import Odd, Scenario
+from zerobench.subject import Batch
+from zerobench.subjects.plain import Plain, storages, tensors_of
+
+
+class TorchFsdp2(Plain):
+    """Parameters are sharded by rows between steps, at both stages; stage 2 keeps them from forward to backward.
+
+    The shards are the fp32 masters; in bf16 and fp16 they are cast as they are gathered, and no other copy is kept.
+    """
+
+    name = "torch-fsdp2"
+    stages = (2, 3)
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if (reason := super().unsupported(scenario)) is not None:
+            return reason
+        wire = scenario.communication_dtype or scenario.dtype
+        accumulator = "fp32" if scenario.reduction == "micro_step" else wire
+        if scenario.accumulator_dtype not in (None, accumulator):
+            return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}"
+        return _unsupported_model(scenario.model, scenario.world) if isinstance(scenario.model, Odd) else None
+
+    def _take_masters(self) -> dict[str, nn.Parameter]:
+        return {}
+
+    def _wrap(self) -> nn.Module:
+        scenario = self.scenario
+        mesh = DeviceMesh.from_group(self.group, scenario.device)
+        policy = MixedPrecisionPolicy(
+            param_dtype=DTYPES[scenario.dtype],
+            reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
+        )
+        blocks = self.model.get_submodule("blocks").children()
+        for block in blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=scenario.stage == 3)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+        return self.model
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        assert isinstance(self.module, FSDPModule)
+        self.module.set_requires_gradient_sync(needed)
+        return nullcontext()
+
+    def _full(self, tensor: Tensor) -> Tensor:
+        detached = tensor.detach()
+        return detached.full_tensor() if isinstance(detached, DTensor) else detached
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # no backward comes to do it
+        return loss
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        shards = storages(_local(self.model.parameters()))
+        masters = shards if self.scenario.dtype != "fp32" else []
+        return {
+            "parameters": [] if masters else shards,
+            "gradients": storages(_local(p.grad for p in self.working.values() if p.grad is not None)),
+            "optimizer": [*masters, *storages(_local(tensors_of(self.optimizer.state)))],
+        }
+
+
+def _unsupported_model(model: Odd, world: int) -> str | None:
+    """Each found by trying: the first three raise, the fourth hangs or aborts, the last goes wrong in silence."""
+    refused = {
+        "a 0-dimensional parameter": model.scalar,
+        "a parameter with no element": model.empty,
+        "a parameter that is not contiguous": model.transposed,
+        "a block that only some ranks use": model.routed and world > 1,
+        "a block called twice under reentrant recomputation": model.reused and model.recompute == "reentrant",
+    }
+    return next((f"FSDP2 does not train {what}" for what, there in refused.items() if there), None)
+
+
+def _local(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What this rank holds of each."""
+    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]

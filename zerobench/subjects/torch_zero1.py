@@ -1,0 +1,55 @@
+"""torch's ZeroRedundancyOptimizer on top of DDP: stage 1, the optimizer's state sharded by whole parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zerobench.oracles.optimizer import RULES, groups, hyperparameters, read_state
+from zerobench.subject import State
+from zerobench.subjects.plain import storages, tensors_of
+from zerobench.subjects.torch_ddp import TorchDdp
+
+with warnings.catch_warnings():  # importing its package compiles scripts, which torch itself warns of
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+class TorchZero1(TorchDdp):
+    """As DDP, but each parameter has one owner, which alone keeps its state, updates it and broadcasts it."""
+
+    name = "torch-zero1"
+    stages = (1,)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        spec = self.scenario.optimizer
+        return ZeroRedundancyOptimizer(
+            groups(spec, self.masters),
+            optimizer_class=RULES[spec.name],
+            process_group=self.group,
+            **hyperparameters(spec),
+        )
+
+    def optimizer_state(self) -> dict[str, State]:
+        """Each owner's state added to the others' zeros."""
+        states = read_state(self.scenario.optimizer, self._local.state, self.masters)
+        for state in states.values():
+            for key, tensor in state.items():
+                state[key] = tensor.clone()
+                dist.all_reduce(state[key], group=self.group)
+        return states
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        masters = self.masters.values() if self.masters is not self.working else ()
+        return {**super().resident(), "optimizer": storages([*masters, *tensors_of(self._local.state)])}
+
+    @property
+    def _local(self) -> torch.optim.Optimizer:
+        """The optimizer of the parameters this rank owns."""
+        assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
+        local: torch.optim.Optimizer = self.optimizer.optim
+        return local
