@@ -56,8 +56,7 @@ def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
         return None
-    flags = engine.ranks.same_everywhere(str(engine.reducer.active[slot.index]))
-    if "True" not in flags:
+    if not engine.ranks.anywhere(engine.reducer.active[slot.index], state.gradient.device):
         return None
     whole = torch.zeros(state.unit.padded, dtype=state.gradient.dtype, device=state.gradient.device)
     engine.ranks.all_gather(whole, state.own_gradient).wait()

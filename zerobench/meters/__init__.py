@@ -1,4 +1,4 @@
-"""Meters watch any engine from outside: the dispatcher, the allocator, the kernel's counters. No engine knows of them."""
+"""Meters watch any engine from outside, by dispatcher, allocator and the kernel's counters; no engine knows of them."""
 
 from zerobench.meters.memory import ParameterPeak, PeakMeter, Stray, live_tensors, resident, unattributed
 from zerobench.meters.traffic import TrafficMeter

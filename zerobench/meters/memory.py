@@ -5,12 +5,14 @@ Sizes are those of storages: what an engine has allocated, not what its views sh
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -87,9 +89,9 @@ class ParameterPeak:
 class PeakMeter:
     """The allocator's peak inside the ``with`` block, in ``bytes`` above what it held at the block's start.
 
-    On the CPU it is torch's own allocator, through the profiler, which does not see that something older than its
-    watch is freed. So enter the block before what is to be measured is built, and call :meth:`restart` where the
-    peak is to count from. On CUDA it is the caching allocator of the current device.
+    On the CPU it is torch's own allocator, through the profiler; on CUDA the caching allocator of the current device.
+    Neither sees memory that torch did not allocate. On the CPU, freeing what is older than the block counts as nothing:
+    enter it before what is to be measured is built, and call :meth:`restart` where the peak is to count from.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -102,6 +104,7 @@ class PeakMeter:
             self._start = torch.cuda.memory_allocated()
             self.restart()
         else:
+            self._stack.enter_context(_every_thread_counts())
             self._profile = self._stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
         return self
 
@@ -110,6 +113,7 @@ class PeakMeter:
         if self._device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         else:
+            torch.empty(1)  # an event, so that the total is that of now
             with record_function(_RESTART):
                 pass
 
@@ -126,14 +130,49 @@ class PeakMeter:
 _RESTART = "zerobench: restart of the peak"
 
 
+@contextmanager
+def _every_thread_counts() -> Iterator[None]:
+    """Let the allocator's total follow all threads.
+
+    The profiler hears only of the threads that it watches. gloo's own threads often are the last to hold a tensor that
+    was sent, and what they free would count for ever. One switch of torch's native library makes the total right;
+    there is no other way to it.
+    """
+    library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libc10.*"))))
+    switch = ctypes.c_bool.in_dll(library, "FLAGS_caffe2_report_cpu_memory_usage")
+    before, switch.value = switch.value, True
+    try:
+        yield
+    finally:
+        switch.value = before
+
+
 def _peak(finished: profile) -> int:
-    """Walk the allocator's events in time: each carries the bytes that it added, or, below zero, gave back."""
-    results = finished.profiler.kineto_results
-    allocated = peak = 0
-    for event in sorted(results.events(), key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            allocated += event.nbytes()
-            peak = max(peak, allocated)
-        elif event.name() == _RESTART:
-            peak = allocated
+    """Walk the allocator's events in time; each holds its block, the bytes that it added, and the total after it."""
+    inner: Any = finished.profiler
+    start, now, peak = None, 0, 0
+    ours: set[int] = set()
+    for event in sorted(_flat(inner.kineto_results.experimental_event_tree()), key=lambda event: event.start_time_ns):
+        if event.name == _RESTART:
+            peak = now
+        elif event.name == "[memory]":
+            block = event.extra_fields
+            start = block.total_allocated - block.alloc_size if start is None else start
+            if block.alloc_size > 0:
+                ours.add(block.ptr)
+            elif block.ptr in ours:
+                ours.remove(block.ptr)
+            else:  # older than the watch: it was never added, and torch may even remember another block's size for it
+                start += block.alloc_size
+            now = block.total_allocated - start
+            peak = max(peak, now)
     return peak
+
+
+def _flat(events: Iterable[Any]) -> Iterator[Any]:
+    """The events and what happened within each; a list of one's own, for calls nest deeper than Python recurses."""
+    waiting = list(events)
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        yield event

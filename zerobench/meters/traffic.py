@@ -31,7 +31,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from zerobench.recording import Traffic
 
@@ -52,7 +52,7 @@ _COLLECTIVES = {
 }
 
 
-class TrafficMeter(TorchDispatchMode):
+class TrafficMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every collective that this rank issues inside the ``with`` block, in ``traffic`` by collective.
 
     Seen are the thread that entered the block and autograd's threads that work for it, not other threads.
@@ -60,15 +60,15 @@ class TrafficMeter(TorchDispatchMode):
     """
 
     def __init__(self, on_collective: Callable[[str], None] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.traffic: dict[str, Traffic] = {}
         self._on_collective = on_collective
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if types:  # a DTensor, say: it first turns itself into plain tensors and collectives, which come by here again
-            return NotImplemented
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented  # let a DTensor first turn into plain tensors and collectives: those come by here
         kwargs = kwargs or {}
         call = _Call.of(func, args, kwargs)
         if call is None:
@@ -115,8 +115,8 @@ class _Call:
     @property
     def outputs(self) -> list[Tensor]:
         """What the rank gets."""
-        given = [v for name, v in self.arguments.items() if name in ("output", "out") or name.startswith("output_t")]
-        return _tensors(given or self.arguments.get("outputs") or self.arguments.get("output_lists") or self.result)
+        given = [v for name, v in self.arguments.items() if name.startswith("out") and not name.endswith("sizes")]
+        return _tensors(given or self.result)
 
     @property
     def root(self) -> bool:
@@ -131,8 +131,8 @@ class _Call:
 
 def _group(arguments: dict[str, Any]) -> dist.ProcessGroup | None:
     group = arguments.get("process_group", arguments.get("group_name"))
-    if isinstance(group, str):
-        return dist.distributed_c10d._resolve_process_group(group)
+    if isinstance(group, str):  # the functional collectives name their group
+        return dist.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined, arg-type]
     return None if group is None else dist.ProcessGroup.unbox(group)
 
 
@@ -187,7 +187,7 @@ def _to_others(call: _Call, tensors: list[Tensor], splits: str) -> int:
     total = _size(tensors)
     if call.op == "alltoall":
         return total - tensors[call.rank].nbytes
-    rows = call.arguments.get(splits) or [1] * call.world
+    rows: list[int] = call.arguments.get(splits) or [1] * call.world
     return total - total * rows[call.rank] // max(1, sum(rows))
 
 

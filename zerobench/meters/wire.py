@@ -10,7 +10,7 @@ _COUNTERS = Path("/proc/net/dev")
 
 
 class LoopbackMeter:
-    """Counts the bytes received on ``lo`` inside the ``with`` block, in ``bytes``; None where the kernel has no counter.
+    """Counts the bytes received on ``lo`` inside the ``with`` block, in ``bytes``; None where there is no counter.
 
     The bytes are those of every process of the machine, TCP/IP headers and acknowledgements included.
     """

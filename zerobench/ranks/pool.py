@@ -66,7 +66,7 @@ class _Worker:
         return _Crashed(self.process.exitcode)
 
     def sign(self, reply: _Reply | None, waiting: str) -> Sign:
-        """How the rank ended; without a reply it is still at it, ``waiting`` says since when."""
+        """How the rank ended; without a reply it is still at it, as ``waiting`` says."""
         rank, output = self.seat.rank, _read(self.seat.output)
         match reply:
             case Returned():
@@ -112,7 +112,7 @@ class Pending(Generic[T]):
         workers = self._pool._workers[: self._world]
         replies: dict[int, _Reply] = {}
         while len(replies) < self._world:
-            sources = {
+            sources: dict[Any, _Worker] = {
                 source: each
                 for each in workers
                 if each.seat.rank not in replies
@@ -137,7 +137,9 @@ class Pending(Generic[T]):
         _dump_stacks(at_it)
         self._pool._kill()
         failed = len(returned) < len(replies)
-        waiting = "was still waiting when it was ended" if failed else f"did not finish within {self._timeout:g} s"
+        waiting = (
+            "still waited when the fault ended the task" if failed else f"did not finish within {self._timeout:g} s"
+        )
         order = [workers[rank] for rank in replies] + at_it
         signs = [each.sign(replies.get(each.seat.rank), waiting) for each in order]
         raise RankFault(signs)
@@ -146,16 +148,16 @@ class Pending(Generic[T]):
 class Pool:
     """Runs a task on real ranks, which keep their process group from one task to the next.
 
-    A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA it
-    is NCCL where there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
+    A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA
+    it is NCCL where there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
     pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
 
-    Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time limit.
-    From the first of these signs the other ranks have a second for their own; whoever is still at the task then
-    writes the stacks of its threads. Then every worker is killed and waited for, and :class:`RankFault` says the cause and
-    what each rank reported. The next task starts fresh workers. One failure is none of the workers': where every
-    rank raises the same UsageError, having issued equally many collectives, that error itself is raised here and the
-    workers live on.
+    Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time
+    limit. From the first of these signs the other ranks have a second for their own; whoever is still at the task
+    then writes the stacks of its threads. Then every worker is killed and waited for, and :class:`RankFault` says the
+    cause and what each rank reported. The next task starts fresh workers. One failure is none of the workers': where
+    every rank raises the same UsageError, having issued equally many collectives, that error itself is raised here
+    and the workers live on.
 
     Raises:
         UsageError: a world size below 1, or no CUDA where it is asked for.
@@ -260,7 +262,8 @@ class Pool:
 
 def _seat(seat: Seat) -> _Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
-    context = multiprocessing.get_context("spawn" if seat.device == "cuda" else "forkserver")
+    cuda = seat.device == "cuda"
+    context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     ours, theirs = context.Pipe()
     with theirs:
@@ -273,7 +276,7 @@ def _pack_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) -> b
     try:
         return pack((world, task, args))
     except Exception as error:
-        raise UsageError(f"a task must be a function at the top of a module, with arguments for pickle: {error}") from error
+        raise UsageError(f"a task must be a module's function with arguments that pickle takes: {error}") from error
 
 
 def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:

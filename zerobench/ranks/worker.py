@@ -66,7 +66,7 @@ class Raised:
     error: str  # "ValueError: first line of its message"
     traceback: str
     usage: str | None  # the whole message, where it is a UsageError
-    issued: int  # collectives that the group had issued by then
+    issued: int  # collectives that the group had issued by then; counted for a UsageError only
 
 
 def main(seat: Seat, connection: Connection) -> None:
@@ -75,7 +75,7 @@ def main(seat: Seat, connection: Connection) -> None:
     threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
     try:
         groups = _join(seat)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
         connection.send_bytes(pack(_raised(error)))
         return
     connection.send_bytes(pack(Returned(None)))
@@ -90,8 +90,8 @@ def _become_quiet(seat: Seat) -> int:
     output = os.open(seat.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # by lines: what was printed must outlive a SIGKILL
-    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - by lines, to outlive a SIGKILL
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(output)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(DUMP_STACKS, os.open(seat.stacks, os.O_WRONLY | os.O_CREAT), all_threads=True)
@@ -123,8 +123,7 @@ def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback:  # so that the kernel's loopback counters see all traffic, and no host name need resolve
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    store = dist.FileStore(str(seat.store), seat.world)
-    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.world)
+    dist.init_process_group(backend, f"file://{seat.store}", rank=seat.rank, world_size=seat.world)
     groups = {n: dist.new_group(range(n)) for n in range(1, seat.world)}
     return {**groups, seat.world: dist.group.WORLD}
 
@@ -144,15 +143,16 @@ def _reply(message: bytes, groups: dict[int, dist.ProcessGroup]) -> bytes:
         world, task, args = unpack(message)
         group = groups[world]
         return pack(Returned(task(group, *args)))
-    except BaseException as error:  # a task that calls sys.exit has failed, too
+    except BaseException as error:  # noqa: BLE001 - a task that calls sys.exit has failed, too
         return pack(_raised(error, group))
 
 
-def _raised(error: BaseException, group: dist.ProcessGroup | None = None) -> Raised:
+def _raised(error: BaseException, group: Any = None) -> Raised:
     lines, frames = str(error).splitlines() or [""], error.__traceback__  # the first frame is this file's own
+    is_usage = isinstance(error, UsageError)
     return Raised(
         error=f"{type(error).__name__}: {lines[0]}".removesuffix(": "),
         traceback="".join(traceback.format_exception(type(error), error, frames and (frames.tb_next or frames))),
-        usage=str(error) if isinstance(error, UsageError) else None,
-        issued=group._get_sequence_number_for_group() if group else 0,
+        usage=str(error) if is_usage else None,
+        issued=group._get_sequence_number_for_group() if is_usage and group else 0,
     )

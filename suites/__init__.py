@@ -1,0 +1,1 @@
+"""The suites: what an engine must do, each requirement a test of its own."""

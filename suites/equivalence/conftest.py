@@ -1,0 +1,23 @@
+"""What the equivalence suite asks of an engine before it holds it to a property."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.trials import Trials
+
+
+@pytest.fixture(scope="session")
+def bits(trials: Trials) -> Trials:
+    """An engine that promises the contract's bits; others are held to the error budget instead (test_peers.py)."""
+    if not trials.subject.promises_bits:
+        pytest.skip(f"{trials.name} does not promise the contract's bits")
+    return trials
+
+
+@pytest.fixture(scope="session")
+def reference(trials: Trials) -> Trials:
+    """The reference engine, for properties of its own public API."""
+    if trials.name != "reference":
+        pytest.skip("a property of the reference engine's API")
+    return trials

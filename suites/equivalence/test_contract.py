@@ -1,0 +1,72 @@
+"""One training trajectory, bit for bit, whatever the stage and the settings."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import assume
+
+from suites.strategies import SETTINGS, drawn, models, scenarios
+from suites.trials import Trials
+from zerobench.scenario import Scenario
+
+
+@drawn(scenarios(), share=4)
+def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
+    """Full parameters, masters, optimizer state, reduced gradients, norms, losses and skipped steps of every step are
+    those of the canonical trainer, bit for bit, on every rank."""
+    _assume_offered(bits, scenario)
+    trajectories, expected = bits.run_beside_canonical(scenario)
+    bits.agree(trajectories, expected)
+
+
+@drawn(scenarios(stage=0), share=1.5)
+def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
+    """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
+    stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
+    runs = [bits.run(each) for each in stages if bits.offers(each)]
+    assume(len(runs) > 1)
+    for run in runs[1:]:
+        bits.agree(run, runs[0])
+
+
+@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.5)
+def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: Scenario) -> None:
+    """Activation checkpointing, in both modes, and dropout change nothing across stages."""
+    stages = [scenario.but(stage=stage, schedule="micro_step") for stage in (0, 3)]
+    runs = [bits.run(each) for each in stages if bits.offers(each)]
+    assume(len(runs) == 2)
+    bits.agree(runs[1], runs[0])
+
+
+@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1.5)
+def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
+    """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
+    one, changes = scenario
+    other = one.but(**changes)
+    _assume_offered(bits, one)
+    _assume_offered(bits, other)
+    bits.agree(bits.run(other), bits.run(one))
+
+
+@drawn(scenarios(model=models(buffers=False), dtype="fp32", accumulator_dtype=None, communication_dtype=None), share=0.75)
+def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
+    """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
+    whole = scenario.but(world=1, accumulation=4, schedule="micro_step")
+    worlds = [whole.but(world=world, accumulation=4 // world) for world in (1, 2, 4)]
+    runs = [bits.run(each) for each in worlds if bits.offers(each)]
+    assume(len(runs) > 1)
+    for run in runs[1:]:
+        bits.agree(run[:1], runs[0][:1], ("norm", "gradients", "parameters", "optimizer_state"))
+
+
+@drawn(scenarios(steps=2), share=0.75)
+def test_ranks_hold_the_same_state(bits: Trials, scenario: Scenario) -> None:
+    """After every step all ranks hold identical parameters, norms and decisions."""
+    _assume_offered(bits, scenario)
+    first, *others = bits.run(scenario)
+    for other in others:
+        bits.agree([other], [first], ("norm", "gradients", "parameters", "model_parameters", "optimizer_state"))
+
+
+def _assume_offered(trials: Trials, scenario: Scenario) -> None:
+    assume(trials.offers(scenario))

@@ -1,0 +1,121 @@
+"""Against other oracles than the canonical trainer: torch DDP, float64, and data on which every sum is exact."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume
+
+from suites.strategies import drawn, models, optimizers, scenarios
+from suites.trials import Trials, exact
+from zerobench.errors import Disagreement
+from zerobench.bounds import gradient_bound
+from zerobench.judge import agree_within, budget_used, error_against, is_exact, reproduce
+from zerobench.oracles.canonical import canonical
+from zerobench.scenario import Odd, Optimizer, Scenario
+from zerobench.subjects.torch_ddp import TorchDdp
+
+
+@drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1)
+def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
+    """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in no other order: the same bits."""
+    scenario = scenario.but(world=min(scenario.world, 2))
+    ddp = scenario.but(stage=0)
+    assume(bits.offers(scenario) and TorchDdp.unsupported(ddp) is None)
+    got, expected = bits.run(scenario), bits.run(ddp, subject="torch-ddp")
+    bits.agree(got, expected, ("losses", "gradients", "parameters", "optimizer_state"))
+
+
+@drawn(scenarios(steps=1, clip=0.0, accumulator_dtype=None), share=1)
+def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scenario) -> None:
+    """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
+    assume(trials.offers(scenario))
+    expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True)
+    assume(not expected.steps[0].skipped)
+    bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
+    agree_within(trials.run(scenario), expected, [bound], name=trials.name)
+
+
+@drawn(scenarios(clip=0.0), share=1)
+def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
+    """The error against a float64 run of the same leaves is at most twice that of DDP in the same precision."""
+    ddp = scenario.but(stage=0, overlap=True)
+    assume(trials.offers(scenario) and TorchDdp.unsupported(ddp) is None)
+    reference = exact(scenario.but(dtype="fp32", stage=0))
+    got, base = trials.run(scenario)[0], trials.run(ddp, subject="torch-ddp")[0]
+    assume(not any(step.skipped for step in got.steps))
+    error, yardstick = error_against(got, reference), error_against(base, reference)
+    _within_budget(trials, scenario, "DDP", error, yardstick)
+
+
+def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float, yardstick: float) -> None:
+    used = budget_used(error, yardstick)
+    if used > 1:
+        raise Disagreement(
+            f"{trials.name} used {used:.0%} of its error budget: {error:.3g} against float64, where {whose} has "
+            f"{yardstick:.3g}\n{reproduce(scenario, trials.name)}"
+        )
+
+
+@drawn(
+    scenarios(
+        model=models(buffers=False, dropout=0.0, routed=False),
+        dtype="fp32",
+        steps=1,
+        accumulation=2,
+        clip=0.0,
+        micro_batch=2,
+        optimizer=optimizers(name="sgd"),
+    ),
+    share=0.5,
+)
+def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -> None:
+    """A micro-steps of m samples give the gradient of one micro-step of A * m samples, within the error budget."""
+    large = scenario.but(accumulation=1, micro_batch=4)
+    assume(trials.offers(scenario) and trials.offers(large))
+    got, base = trials.run(scenario)[0], trials.run(large)[0]
+    reference = exact(large.but(stage=0))
+    error, yardstick = error_against(got, reference), error_against(base, reference)
+    _within_budget(trials, scenario, "one large batch", error, yardstick)
+
+
+_DYADIC = models(activation="relu", loss="dot", norm=False, dropout=0.0, functional=False, buffers=False)
+
+
+@drawn(
+    scenarios(
+        model=_DYADIC,
+        dtype="fp32",
+        data="dyadic",
+        steps=1,
+        micro_batch=2,
+        clip=0.0,
+        optimizer=optimizers(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0, second_group=False),
+        communication_dtype=None,
+        accumulator_dtype=None,
+    ),
+    share=2,
+)
+def test_exact_data(trials: Trials, scenario: Scenario) -> None:
+    """On dyadic data every sum is exact, so every engine, in whatever order it adds, gives the same bits."""
+    assume(trials.offers(scenario))
+    expected = canonical(scenario, frozenset(["gradients", "parameters"]))
+    assume(is_exact(expected, exact(scenario)))
+    trials.agree(trials.run(scenario), expected, ("losses", "gradients", "parameters"))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("peer", ["torch-ddp", "torch-zero1", "torch-fsdp2"])
+def test_peers_on_exact_data(trials: Trials, peer: str, world: int) -> None:
+    """The peers give the same bits on dyadic data as well, at every world size."""
+    stage = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3}[peer]
+    scenario = Scenario(
+        model=Odd(width=8, hidden=(7,), activation="relu", loss="dot", norm=False),
+        world=world,
+        stage=stage,
+        steps=1,
+        data="dyadic",
+        optimizer=Optimizer(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0),
+    )
+    expected = canonical(scenario, frozenset(["gradients", "parameters"]))
+    assert is_exact(expected, exact(scenario)), "the data are not exact: choose smaller ones"
+    trials.agree(trials.run(scenario, subject=peer), expected, ("losses", "gradients", "parameters"))

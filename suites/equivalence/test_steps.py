@@ -1,0 +1,122 @@
+"""Within a step: norms and clipping, loss scale and overflow, peculiar parameters, padding."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import assume
+
+from suites.strategies import PECULIAR, STAGES, drawn, models, scenarios
+from suites.trials import Trials
+from zerobench.errors import Disagreement
+from zerobench.recording import Trajectory
+from zerobench.scenario import LossScale, Odd, Scenario
+
+
+@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=1)
+def test_clipping(bits: Trials, scenario: Scenario) -> None:
+    """The norm is the oracle's, the same bits on every rank, and the clipped update follows from it."""
+    assume(bits.offers(scenario))
+    trajectories, expected = bits.run_beside_canonical(scenario)
+    bits.agree(trajectories, expected, ("norm", "parameters"))
+
+
+@drawn(st.tuples(scenarios(dtype="fp16", accumulator_dtype=None), st.sampled_from([2.0, 8.0, 64.0])), share=0.75)
+def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenario, float]) -> None:
+    """A static loss scale that is a power of two changes no bit, as long as fp16 neither over- nor underflows."""
+    one, factor = scenario
+    one = one.but(loss_scale=LossScale(static=256.0))
+    other = one.but(loss_scale=LossScale(static=256.0 * factor))
+    assume(bits.offers(one) and bits.offers(other))
+    base, scaled = bits.run(one), bits.run(other)
+    assume(not _leaves_fp16(base[0], 256.0) and not _leaves_fp16(scaled[0], 256.0 * factor))
+    bits.agree(scaled, base, ("losses", "norm", "skipped", "gradients", "parameters", "optimizer_state"))
+
+
+def _leaves_fp16(run: Trajectory, scale: float) -> bool:
+    """Whether scaled gradients came near fp16's limits, where rounding depends on the scale."""
+    values = [g.abs() * scale for step in run.steps for g in step.gradients.values() if g.numel()]
+    small = any(bool(((v > 0) & (v < 2.0**-3)).any()) for v in values)
+    return small or any(bool((v > 2.0**12).any()) for v in values) or any(step.skipped for step in run.steps)
+
+
+@drawn(
+    st.tuples(
+        scenarios(
+            dtype="fp16",
+            steps=5,
+            model=models(dropout=0.0),
+            loss_scale=st.builds(
+                LossScale,
+                initial_power=st.sampled_from([0, 3, 8]),
+                window=st.integers(1, 3),
+                hysteresis=st.integers(1, 3),
+                consecutive_hysteresis=st.booleans(),
+                minimum=st.sampled_from([0.25, 1.0, 2.0]),
+            ),
+        ),
+        st.sets(st.integers(0, 4), max_size=4),
+        st.integers(0, 11),
+    ),
+    share=1,
+)
+def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int]) -> None:
+    """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says."""
+    one, bad, leaf = scenario
+    one = one.but(poison=tuple((step, leaf % one.leaves) for step in sorted(bad)))
+    assume(bits.offers(one))
+    trajectories, expected = bits.run_beside_canonical(one)
+    bits.agree(trajectories, expected)
+
+
+@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=1)
+def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
+    """A gradient that is not finite on any one rank: every rank skips, and no state moves."""
+    one, step, leaf = scenario
+    one = one.but(poison=((step, leaf % one.leaves),))
+    assume(bits.offers(one))
+    for trajectory in bits.run(one):
+        here = trajectory.steps[step]
+        if not here.skipped:
+            raise Disagreement(f"rank {trajectory.rank} did not skip step {step} of {one.to_json()}")
+        if step:
+            still = Trajectory(trajectory.subject, one, trajectory.rank, [here])
+            before = Trajectory(trajectory.subject, one, trajectory.rank, [trajectory.steps[step - 1]])
+            bits.agree([still], [before], ("parameters", "model_parameters", "optimizer_state"))
+
+
+@pytest.mark.parametrize("peculiarity", PECULIAR)
+def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
+    """Frozen, unused, used on one rank only, tied, reused, tiny, empty, 0-dimensional: each alone, at every stage."""
+
+    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.5)
+    def check(scenario: Scenario) -> None:
+        assume(bits.offers(scenario))
+        trajectories, expected = bits.run_beside_canonical(scenario)
+        bits.agree(trajectories, expected)
+
+    check()
+
+
+@drawn(scenarios(model=models(tiny=True, scalar=True)), share=0.75)
+def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
+    """Padding filled with NaN, in every state and every buffer, reaches no result."""
+    name = "suites.equivalence.padding:NanPadding"
+    reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
+
+
+@drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0), share=0.5)
+def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
+    """A step that is not skipped changes parameters: nothing passes by doing nothing."""
+    assume(trials.offers(scenario))
+    first, last = trials.run(scenario)[0].steps
+    assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
+    if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):
+        raise Disagreement(f"no parameter moved in the second step of {scenario.to_json()}")
+
+
+def test_the_model_is_odd() -> None:
+    """Every peculiarity that a model can have is drawn."""
+    flags = {name for name, value in vars(Odd()).items() if value is False}
+    assert flags == set(PECULIAR)

@@ -1,0 +1,73 @@
+"""A fault on one rank ends all ranks with every rank's traceback, leaves no process behind, and the next Scenario runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from suites.trials import train
+from zerobench.errors import RankFailure
+from zerobench.ranks import Pool
+from zerobench.scenario import Scenario
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Pool]:
+    """A pool of its own: these tests break it."""
+    with Pool(3) as pool:
+        yield pool
+
+
+def _train(pool: Pool, subject: str, scenario: Scenario, timeout: float = 20.0) -> None:
+    pool.run(train, subject, scenario, frozenset(), world=scenario.world, timeout=timeout)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize(
+    ("fault", "cause", "timeout"),
+    [
+        ("Killed", "rank 1 was killed by SIGKILL", 20.0),
+        ("Raises", "rank 1 raised ValueError: the data loader lost its place", 20.0),
+        ("Hangs", "did not finish within 2", 2.0),
+    ],
+)
+def test_fault_in_a_step(ranks: Pool, fault: str, cause: str, timeout: float, stage: int) -> None:
+    """A rank that is killed, raises or hangs mid-step: the error names it, and every rank's place is told."""
+    scenario = Scenario(world=3, stage=stage)
+    _train(ranks, "reference", scenario)
+    before = _children()
+    with pytest.raises(RankFailure) as failure:
+        _train(ranks, f"suites.faults.faulty:{fault}", scenario, timeout)
+    message = str(failure.value)
+    assert cause in message.splitlines()[0], message
+    for rank in range(3):
+        assert f"rank {rank} " in message, f"rank {rank} is missing in: {message}"
+    if fault == "Hangs":
+        assert "in fail" in message, "the stack of the rank that hangs is missing"
+    _gone(before)
+    _train(ranks, "reference", scenario)
+
+
+@pytest.mark.parametrize(("fault", "what"), [("OtherConfig", "config"), ("OtherModel", "model")])
+def test_ranks_that_do_not_match(ranks: Pool, fault: str, what: str) -> None:
+    """Ranks given different configurations or models end at once, and the error says which rank and where."""
+    started = time.monotonic()
+    with pytest.raises(RankFailure, match=f"rank 1 was given another {what} than rank 0"):
+        _train(ranks, f"suites.faults.faulty:{fault}", Scenario(world=3, stage=2))
+    assert time.monotonic() - started < 10
+    _train(ranks, "reference", Scenario(world=3))
+
+
+def _children() -> set[psutil.Process]:
+    """The rank processes that are there now."""
+    return {child for child in psutil.Process().children(recursive=True) if "forkserver" in " ".join(child.cmdline())}
+
+
+def _gone(processes: set[psutil.Process]) -> None:
+    """Wait for the ranks to end; the server they are forked from stays."""
+    ranks = [p for p in processes if p.is_running() and p.parent() != psutil.Process()]
+    _, alive = psutil.wait_procs(ranks, timeout=5)
+    assert not alive, f"processes stayed behind: {alive}"

@@ -1,0 +1,65 @@
+"""The suite's own power: it must fail on every engine that is wrong, and say where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from suites.equivalence import test_contract, test_peers, test_steps
+from suites.meta.mutants import MUTANTS, RightButSlow
+from suites.trials import Trials
+from zerobench.errors import Disagreement, RankFailure
+from zerobench.ranks import Pool
+
+#: The properties in the order in which they are tried, those that see most first.
+BITS = [
+    test_contract.test_equals_the_canonical_trainer,
+    test_steps.test_dynamic_loss_scale,
+    test_steps.test_overflow_moves_nothing,
+    test_contract.test_stages_agree,
+]
+PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
+    """A deliberately wrong engine fails, and the message points at the fault."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    message = _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING)
+    assert message, f"{mutant.__name__} passed: {trials.ran} Scenarios did not see it"
+    assert re.search(mutant.points_at, message), f"the message does not point at the fault of {mutant.__name__}: {message}"
+
+
+def test_right_but_slow_passes(pool: Pool) -> None:
+    """An engine that is only slow passes."""
+    trials = Trials(pool, f"{RightButSlow.__module__}:{RightButSlow.__name__}")
+    message = _first_failure(trials, BITS, examples=8)
+    assert not message, message
+    assert trials.ran >= 8
+
+
+def _first_failure(trials: Trials, properties: list[Any], examples: int = 150) -> str:
+    """What the first property that fails says; empty if none does."""
+    for test in properties:
+        try:
+            _again(test, examples)(trials)
+        except (Disagreement, RankFailure) as failure:
+            return str(failure)
+    return ""
+
+
+def _again(test: Any, examples: int) -> Callable[[Trials], None]:
+    """The property's test without shrinking, on an engine of our choice."""
+    chosen = settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return chosen(given(scenario=test.strategy)(test.hypothesis.inner_test))  # type: ignore[no-any-return]

@@ -1,0 +1,158 @@
+"""Bench: train several subjects side by side, a step of each by turns, so that all of them meet the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from zerobench import live
+from zerobench.ranks import Pool, RankFault
+from zerobench.recording import Trajectory, Verdict
+from zerobench.scenario import Gpt, LossScale, Scenario
+
+T = TypeVar("T")
+
+#: The same step without communication; it is in every run and every time is given as a multiple of its.
+COMPUTE_ONLY = "compute-only"
+#: What the peers correspond to. The reference, and a subject of your own, run at every stage that is asked for.
+STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
+STAGES_OF_ZERO = (0, 1, 2, 3)
+
+_VERDICTS: dict[str, Verdict] = {"raised": "failed", "crashed": "crashed", "timeout": "timeout"}
+
+
+@dataclass
+class Measured:
+    """One row: a subject in a Scenario, and what came of it; nothing but a reason where the verdict is not ok."""
+
+    subject: str  # as --subjects takes it
+    scenario: Scenario
+    verdict: Verdict = "ok"
+    reason: str = ""
+    trajectories: list[Trajectory] = field(default_factory=list)  # by rank
+
+    @property
+    def key(self) -> live.Key:
+        """How the ranks know it."""
+        return self.subject, self.scenario
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return self.subject if self.subject == COMPUTE_ONLY else f"{self.subject} stage {self.scenario.stage}"
+
+
+def rows(base: Scenario, subjects: Sequence[str], stages: Sequence[int]) -> list[Measured]:
+    """The rows of a run: each subject at its stages, compute-only last."""
+    named = [(name, stage) for name in subjects for stage in ([STAGES[name]] if name in STAGES else stages)]
+    named = [each for each in named if each[0] != COMPUTE_ONLY] + [(COMPUTE_ONLY, 0)]
+    return [Measured(name, at_stage(base, stage)) for name, stage in dict.fromkeys(named)]
+
+
+def at_stage(base: Scenario, stage: int) -> Scenario:
+    """``base`` at a stage; at stage 3 with settings that really shard, and fp16 with a loss scale all subjects have.
+
+    Stage 3 keeps LayerNorms and biases whole, at most four times the width, and nothing else longer than it is used; it
+    fetches one block ahead.
+    """
+    assert isinstance(base.model, Gpt)
+    width = base.model.width
+    if base.dtype == "fp16":
+        base = base.but(loss_scale=LossScale(static=256.0))
+    if stage < 3:
+        return base.but(stage=stage)
+    return base.but(stage=3, max_live=0, persistence=4 * width + 1, prefetch_bucket=12 * width**2 + 13 * width)
+
+
+@dataclass
+class Bench:
+    """Measures ``rows`` on a pool; a subject that fails becomes a row that says so, and the others go on.
+
+    A rank that dies takes every subject with it, so that the rounds start again without the one at fault.
+    """
+
+    pool: Pool
+    rows: list[Measured]
+    time_limit: float  # seconds for a step, or for building a subject
+    progress: Callable[[str], None]
+
+    @property
+    def alive(self) -> list[Measured]:
+        """The rows that nothing has happened to."""
+        return [row for row in self.rows if row.verdict == "ok"]
+
+    def train(self, steps: int) -> None:
+        """Train ``steps`` steps of every subject in rounds, a step of each; then read its parameters and close it."""
+        while not (self._build() and self._rounds(steps)):
+            pass
+
+    def _build(self) -> bool:
+        """Build the subjects, on fresh ranks where a subject failed; False where another one failed."""
+        for row in self.alive:
+            self.progress(f"building {row.label}")
+            reasons = self._run(row, live.build)
+            if reasons is None:
+                return False
+            if reasons[0] is not None:
+                row.verdict, row.reason = "unsupported", reasons[0]
+        self.pool.run(live.hush)
+        return True
+
+    def _rounds(self, steps: int) -> bool:
+        """Train all subjects that were built; False where one failed."""
+        alive = self.alive
+        for row in alive:
+            row.trajectories = [Trajectory(row.subject, row.scenario, rank, []) for rank in range(self.pool.world)]
+        for index in range(steps):
+            for row in turn(alive, index):
+                self.progress(f"round {index + 1} of {steps}: {row.label}")
+                if not self._step(row, index):
+                    return False
+        return all(self._finish(row) for row in alive)
+
+    def _step(self, row: Measured, index: int) -> bool:
+        done = self._run(row, live.timed_step, index)
+        for trajectory, (step, seconds) in zip(row.trajectories, done or [], strict=False):
+            trajectory.steps.append(step)
+            trajectory.seconds.append(seconds)
+        return done is not None
+
+    def _finish(self, row: Measured) -> bool:
+        self.progress(f"reading {row.label}")
+        done = self._run(row, live.finish)
+        for trajectory, parameters in zip(row.trajectories, done or [], strict=False):
+            trajectory.steps[-1].parameters = parameters
+        return done is not None
+
+    def meter(self) -> None:
+        """Meter memory and traffic of each subject, made anew and alone; compute-only has nothing to show."""
+        for row in self.alive:
+            if row.subject != COMPUTE_ONLY:
+                self.progress(f"metering {row.label}")
+                done = self._run(row, live.meter)
+                for trajectory, (memory, traffic) in zip(row.trajectories, done or [], strict=False):
+                    trajectory.memory, trajectory.traffic = memory, traffic
+
+    def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
+        """The oracles' answers, in order; the ranks share the work."""
+        self.progress("running the canonical trainer and the float64 run")
+        limit = self.time_limit * max(1, *(scenario.steps for _, scenario, _ in questions))
+        answers = [iter(each) for each in self.pool.run(live.ask, questions, timeout=limit)]
+        return [next(answers[i % self.pool.world]) for i in range(len(questions))]
+
+    def _run(self, row: Measured, task: Callable[..., T], *args: object) -> list[T] | None:
+        """The task's results by rank; None where a rank failed, which becomes the row's verdict."""
+        try:
+            return self.pool.run(task, row.key, *args, timeout=self.time_limit)
+        except RankFault as fault:
+            row.verdict, row.reason = _VERDICTS[fault.kind], str(fault)
+            row.trajectories = []
+            return None
+
+
+def turn(rows: Sequence[Measured], index: int) -> list[Measured]:
+    """The order of round ``index``: it rotates, and every second round runs backwards, so that neighbours change."""
+    at = index % len(rows) if rows else 0
+    order = [*rows[at:], *rows[:at]]
+    return order[::-1] if index % 2 else order

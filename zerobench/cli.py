@@ -1,0 +1,97 @@
+"""The command line: ``zerobench run`` measures and reports, ``zerobench replay`` runs one Scenario again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from zerobench import ConfigError, options, report
+from zerobench.bench import Bench, rows
+from zerobench.data import held_out
+from zerobench.errors import RankFailure, UsageError
+from zerobench.live import surroundings
+from zerobench.ranks import Pool
+from zerobench.replay import replay
+from zerobench.results import Json, all_right, results
+from zerobench.subjects import load
+from zerobench.trial import Trial
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code.
+
+    0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
+    try:
+        given = options.parser().parse_args(arguments)
+        return _replay(given) if given.command == "replay" else _run(given, shlex.join(["zerobench", *arguments]))
+    except (UsageError, ConfigError) as error:
+        return _complain(str(error), 2)
+    except RankFailure as error:
+        return _complain(str(error), 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+
+
+def _complain(what: str, code: int) -> int:
+    print(f"zerobench: {what}", file=sys.stderr)
+    return code
+
+
+def _run(given: argparse.Namespace, command: str) -> int:
+    """Measure, print and write the report."""
+    report.writable(given.out)
+    for name in given.subjects:
+        load(name)
+    measured = _measure(given, command)
+    report.write(given.out, measured)
+    print(json.dumps(measured) if given.json else report.render(measured))
+    print(f"zerobench: wrote {' and '.join(str(given.out / name) for name in report.FILES)}", file=sys.stderr)
+    return 0 if all_right(measured) else 1
+
+
+def _measure(given: argparse.Namespace, command: str) -> Json:
+    base = options.base_scenario(given)
+    held_out(base.but(device="cpu"))  # whether there is text enough
+    threads = max(1, len(os.sched_getaffinity(0)) // base.world)
+    with closing(_Progress()) as progress, Pool(base.world, base.device, threads) as pool:
+        bench = Bench(pool, rows(base, given.subjects, given.stages), given.time_limit, progress)
+        progress("starting the ranks")
+        where = pool.run(surroundings, world=1)[0]
+        bench.train(base.steps)
+        trial = Trial.of(bench)
+        bench.meter()
+        progress("writing the report")
+        return results(bench.rows, trial, base, options.warmup(base.steps), given.model, command, where)
+
+
+def _replay(given: argparse.Namespace) -> int:
+    verdict = replay(given.scenario, given.subject)
+    if isinstance(verdict, str):
+        print(f"{given.subject} does not offer this Scenario: {verdict}")
+        return 0
+    print(verdict)
+    return 0 if verdict.right else 1
+
+
+class _Progress:
+    """One line on standard error that is written over; nothing where that is no terminal."""
+
+    def __call__(self, what: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        self("")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Live: what a rank does for the benchmark; its subjects stay alive from one task to the next.
+
+Every function with a ``group`` is a task of a pool. A subject is known by its name and Scenario.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from zerobench import ConfigError, models
+from zerobench.drive import Keep, run_step, start, to_cpu
+from zerobench.environment import environment
+from zerobench.errors import UsageError
+from zerobench.meters import ParameterPeak, PeakMeter, TrafficMeter, resident
+from zerobench.oracles.canonical import canonical, float64
+from zerobench.recording import Memory, Step, Traffic, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import State, Subject
+from zerobench.subjects import load
+
+Key = tuple[str, Scenario]
+#: What to ask an oracle: who, about what, and (float64 only) which steps were skipped.
+Question = tuple[Literal["canonical", "float64"], Scenario, tuple[bool, ...]]
+
+_subjects: dict[Key, Subject] = {}
+
+#: The step that is metered: by then optimizer states exist and stage 3 knows the order of its units.
+METERED_STEP = 2
+
+
+def build(group: dist.ProcessGroup, key: Key) -> str | None:
+    """Make a subject and keep it; where it does not offer the Scenario, say why instead."""
+    name, scenario = key
+    subject = load(name)
+    reason = subject.unsupported(scenario)
+    if reason is None:
+        try:
+            _subjects[key] = start(subject, scenario, group)
+        except ConfigError as error:
+            raise UsageError(f"{name}: {error}") from error
+    return reason
+
+
+def hush(group: dist.ProcessGroup) -> None:
+    """Keep the garbage collector from walking through everything alive now while steps are timed."""
+    gc.collect()
+    gc.freeze()
+
+
+def timed_step(group: dist.ProcessGroup, key: Key, index: int) -> tuple[Step, float]:
+    """Train step ``index``: what happened, and the seconds it took from when all ranks were ready."""
+    scenario = key[1]
+    _synchronize(scenario)
+    dist.barrier(group)
+    begin = time.perf_counter()
+    step = run_step(_subjects[key], scenario, index, dist.get_rank(group))
+    _synchronize(scenario)
+    return step, time.perf_counter() - begin
+
+
+def finish(group: dist.ProcessGroup, key: Key) -> State:
+    """Read a subject's full parameters and close it."""
+    with closing(_subjects.pop(key)) as subject:
+        return to_cpu(subject.parameters())
+
+
+def ask(group: dist.ProcessGroup, questions: Sequence[Question]) -> list[Trajectory]:
+    """Answer the questions that fall to this rank: number r, r + world, ...
+
+    Only the last step's parameters are kept.
+    """
+    gc.unfreeze()
+    return [_answer(*question) for question in questions[dist.get_rank(group) :: dist.get_world_size(group)]]
+
+
+def _answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Trajectory:
+    keep: Keep = frozenset({"parameters"})
+    answer = canonical(scenario, keep) if oracle == "canonical" else float64(scenario, keep, skipped=skipped)
+    for step in answer.steps[:-1]:
+        step.parameters = {}
+    return answer
+
+
+def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic]]:
+    """Bytes that a fresh subject holds, and what it does in step :data:`METERED_STEP`; it leaves nothing behind."""
+    name, scenario = key
+    rank = dist.get_rank(group)
+    with PeakMeter(scenario.device) as peak:
+        model = models.build(scenario).to(scenario.device)
+        with closing(load(name)(model, scenario, group)) as subject:
+            for index in range(METERED_STEP):
+                run_step(subject, scenario, index, rank)
+            parameters = ParameterPeak(model)
+            peak.restart()
+            with TrafficMeter(parameters.observe) as traffic:
+                run_step(subject, scenario, METERED_STEP, rank)
+            held = {category: resident(tensors) for category, tensors in subject.resident().items()}
+    return Memory(**held, peak=peak.bytes, peak_parameters=parameters.bytes), traffic.traffic
+
+
+def surroundings(group: dist.ProcessGroup) -> dict[str, Any]:
+    """The environment as a rank sees it: its number of threads, not the parent's."""
+    return environment()
+
+
+def _synchronize(scenario: Scenario) -> None:
+    if scenario.device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,157 @@
+"""The command line's flags and what each accepts; a value that cannot be is a UsageError of one line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn, get_args
+
+from zerobench import __version__
+from zerobench.bench import STAGES_OF_ZERO
+from zerobench.errors import UsageError, unknown
+from zerobench.models import SIZES
+from zerobench.scenario import Dtype, Gpt, Scenario
+
+_SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
+_STEPS = 15
+_WARMUP = 3
+_MICRO_BATCH = 4
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises in place of printing the usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """A UsageError that says where help is."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def parser() -> Parser:
+    """The parser of the whole command line; ``options.command`` is the command's name."""
+    top = Parser(prog="zerobench", description="The benchmark and conformance suite for ZeRO.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"zerobench {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_run(commands.add_parser("run", help="train a small GPT with several engines and report", allow_abbrev=False))
+    replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
+    replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
+    replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
+    return top
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.description = (
+        "Trains a GPT on text with several engines, a step of each by turns, judges what they computed, meters memory "
+        "and traffic, and writes report.md and results.json."
+    )
+    add = run.add_argument
+    add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
+    add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
+    add("--ranks", type=_whole("ranks", 1), default=2, metavar="N", help="default: 2")
+    add(
+        "--model",
+        type=_one_of("model", SIZES),
+        default="mini",
+        metavar="NAME",
+        help=f"{', '.join(SIZES)}; default: mini",
+    )
+    add("--dtype", type=_one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
+    add(
+        "--accumulation",
+        type=_whole("accumulation", 1),
+        default=1,
+        metavar="A",
+        help="micro-steps in a step; default: 1",
+    )
+    add(
+        "--clip", type=_number("clip"), default=0.0, metavar="NORM", help="clip gradients to this norm; default: 0, off"
+    )
+    add(
+        "--steps",
+        type=_whole("steps", 1),
+        default=_STEPS,
+        metavar="N",
+        help="the first 3, or half, warm up; default: 15",
+    )
+    add("--data", default="", metavar="FILE", help="text to train on; default: the English of pydoc_data.topics")
+    add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
+    add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
+    add("--out", type=Path, default=Path("zerobench-report"), metavar="DIR", help="default: zerobench-report")
+    add("--json", action="store_true", help="print the results as JSON, not as tables")
+    add(
+        "--time-limit",
+        type=_number("time-limit"),
+        default=120.0,
+        metavar="S",
+        help="of one step, seconds; default: 120",
+    )
+
+
+def base_scenario(options: argparse.Namespace) -> Scenario:
+    """What all rows of a run have in common."""
+    model: Gpt = SIZES[options.model]
+    return Scenario(
+        model=model,
+        world=options.ranks,
+        dtype=options.dtype,
+        steps=options.steps,
+        micro_batch=_MICRO_BATCH,
+        accumulation=options.accumulation,
+        clip=options.clip,
+        data="text",
+        data_path=options.data,
+        device=options.device,
+        seed=options.seed,
+    )
+
+
+def warmup(steps: int) -> int:
+    """How many of the first steps are not timed."""
+    return min(_WARMUP, steps // 2)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Distinct names between commas."""
+    names = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
+    if not names:
+        raise UsageError(f"--subjects: expected names between commas, got {text!r}")
+    return names
+
+
+def _stages(text: str) -> tuple[int, ...]:
+    one = _one_of("stage", map(str, STAGES_OF_ZERO))
+    return tuple(dict.fromkeys(int(one(stage.strip())) for stage in text.split(",")))
+
+
+def _one_of(kind: str, known: Iterable[str]) -> Callable[[str], str]:
+    names = list(known)
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise unknown(kind, text, names)
+        return text
+
+    return parse
+
+
+def _whole(flag: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise UsageError(f"--{flag}: expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _number(flag: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise UsageError(f"--{flag}: expected a number of at least 0, got {text!r}")
+        return value
+
+    return parse

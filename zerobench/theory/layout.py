@@ -1,0 +1,97 @@
+"""The reference engine's layout in closed form: how a model is cut in units, what each rank owns, and the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from torch import nn
+
+from zerobench.scenario import Scenario
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that travel together, by name; lengths in elements.
+
+    ``length`` is the sum of the parameters' lengths, each rounded up to whole chunks; ``shard``, which each rank owns, is
+    ``length / world`` rounded up to whole chunks.
+    """
+
+    home: str  # the module that holds it
+    members: tuple[str, ...]
+    trainable: bool
+    persistent: bool  # kept whole on every rank even at stage 3
+    length: int
+    shard: int
+    world: int
+    chunk: int
+
+    @property
+    def padded(self) -> int:
+        """Elements of all ranks' shards."""
+        return self.shard * self.world
+
+    def buckets(self, elements: int) -> int:
+        """Collectives that carry the unit, where each may carry ``elements``: every rank's share is whole chunks."""
+        width = max(1, elements // (self.world * self.chunk)) * self.chunk
+        return -(-self.shard // width)
+
+
+def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
+    """The model's units in order.
+
+    A child of the outermost list, dict or sequence of modules is a block, and a unit; every other module makes a unit of
+    the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones of
+    the same module, and in none elsewhere. At stage 3 trainable parameters of fewer elements than the persistence
+    threshold are in one unit for the whole model, the last.
+    """
+    parameters = dict(model.named_parameters())
+    threshold = scenario.persistence if scenario.stage == 3 else 0
+    small = [name for name, p in parameters.items() if p.requires_grad and p.numel() < threshold]
+    cut: list[Unit] = []
+    for home, names in groupby(parameters, key=lambda name: _home(model, name)):
+        rest = [name for name in names if name not in small]
+        kinds = (True, False) if scenario.stage == 3 else (True,)
+        for trainable in kinds:
+            members = [name for name in rest if parameters[name].requires_grad == trainable]
+            cut += _unit(scenario, home, {name: parameters[name] for name in members})
+    return cut + list(_unit(scenario, "", {name: parameters[name] for name in small}, persistent=True))
+
+
+def _home(model: nn.Module, name: str) -> str:
+    """The block that a parameter is in, else the module that holds it."""
+    path = name.split(".")[:-1]
+    for depth in range(len(path)):
+        if isinstance(model.get_submodule(".".join(path[:depth])), _CONTAINERS):
+            return ".".join(path[: depth + 1])
+    return ".".join(path)
+
+
+def _unit(
+    scenario: Scenario, home: str, members: dict[str, nn.Parameter], *, persistent: bool = False
+) -> Iterator[Unit]:
+    """The unit of these parameters, if there are any."""
+    if members:
+        world, chunk = scenario.world, scenario.chunk
+        length = sum(_up(p.numel(), chunk) for p in members.values())
+        trainable = next(iter(members.values())).requires_grad
+        shard = _up(length, chunk * world) // world
+        yield Unit(home, tuple(members), trainable, persistent, length, shard, world, chunk)
+
+
+def _up(number: int, grid: int) -> int:
+    return -(-number // grid) * grid
+
+
+def owned(of: Iterable[Unit]) -> int:
+    """Elements of these units that each rank owns, padding included."""
+    return sum(unit.shard for unit in of)
+
+
+def whole(of: Iterable[Unit]) -> int:
+    """Elements of these units on a rank that keeps them whole, padding included."""
+    return sum(unit.padded for unit in of)

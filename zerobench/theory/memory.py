@@ -1,0 +1,96 @@
+"""Bytes of training state resident on one rank between steps, in closed form, padding included."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from torch import nn
+
+from zerobench.data import DTYPES
+from zerobench.scenario import Scenario
+from zerobench.theory import peers
+from zerobench.theory.layout import owned, units, whole
+from zerobench.theory.peers import Bytes
+from zerobench.theory.rounds import play
+
+_FP32 = 4
+
+#: What the numbers of the reference engine are made of; shard and padded are those of a unit, e bytes of an element.
+FORMULAS = {
+    "parameters": "e(dtype) * sum of padded, of shard alone for units sharded at stage 3; + e(dtype) * frozen elements "
+    "at stages 0 to 2",
+    "gradients": "e(accumulator) * sum over trainable units of padded (stages 0 and 1) or shard (stages 2 and 3)",
+    "optimizer": "4 * (2 for Adam, 1 for SGD with momentum; + 1 for the master in bf16 and fp16) * sum over trainable "
+    "units of padded (stage 0) or shard (stages 1 to 3)",
+}
+
+
+def predicted(
+    scenario: Scenario, model: nn.Module, rank: int = 0, subject: str = "reference", steps: int = 1
+) -> Bytes | None:
+    """Bytes of ``parameters``, ``gradients`` and ``optimizer`` on ``rank`` after ``steps`` steps, none of them skipped.
+
+    The reference engine holds the same bytes on every rank from its building on (with stage 3's ``max_live``, which
+    may keep units whole between micro-steps, too: a step makes their values old). torch's subjects hold no gradients
+    and no optimizer state before the first step. None where no closed form of the subject is known.
+    """
+    if subject != "reference":
+        return peers.memory(scenario, model, rank, subject, steps)
+    cut = units(scenario, model)
+    trained = [unit for unit in cut if unit.trainable]
+    kept = [unit for unit in cut if scenario.stage < 3 or unit.persistent]
+    sharded = [unit for unit in cut if unit not in kept]
+    size = DTYPES[scenario.dtype].itemsize
+    return {
+        "parameters": size * (whole(kept) + owned(sharded) + _frozen_in_place(scenario, model)),
+        "gradients": DTYPES[scenario.accumulator_dtype or "fp32"].itemsize
+        * (whole(trained) if scenario.stage < 2 else owned(trained)),
+        "optimizer": _FP32
+        * (_states(scenario) + (scenario.dtype != "fp32"))
+        * (whole(trained) if scenario.stage < 1 else owned(trained)),
+    }
+
+
+def _states(scenario: Scenario) -> int:
+    """fp32 values that the optimizer's rule keeps for each element."""
+    if scenario.optimizer.name == "sgd":
+        return 1 if scenario.optimizer.momentum else 0
+    return 2
+
+
+def _frozen_in_place(scenario: Scenario, model: nn.Module) -> int:
+    """Elements of frozen parameters, which are in no unit below stage 3."""
+    return 0 if scenario.stage == 3 else sum(p.numel() for p in model.parameters() if not p.requires_grad)
+
+
+def chunk_order(scenario: Scenario, model: nn.Module) -> int:
+    """Chunks of trainable parameters: the reference engine keeps an int64 index of so many, which is no state."""
+    return sum(-(-p.numel() // scenario.chunk) for p in model.parameters() if p.requires_grad)
+
+
+def parameter_peak(scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int:
+    """The most bytes of the model's parameters that are whole at once on ``rank`` in a step of the reference engine.
+
+    Below stage 3 all of them always are; at stage 3 the persistent unit is, and what the touches of the step need
+    (:mod:`zerobench.theory.rounds`). The shards, memory of their own, are not counted.
+    """
+    cut, size = units(scenario, model), DTYPES[scenario.dtype].itemsize
+    if scenario.stage < 3:
+        return size * (whole(cut) + _frozen_in_place(scenario, model))
+    sharded_peak = max(micro_step.peaks[rank] for micro_step in play(scenario, model, step + 1)[step])
+    return size * (whole(unit for unit in cut if unit.persistent) + sharded_peak)
+
+
+def paper(stage: int, parameters: int | Fraction, world: int, k: int = 12) -> dict[str, Fraction]:
+    """The ZeRO paper's bytes of each state per rank (arXiv 1910.02054, figure 1): 2, 2 and K bytes an element.
+
+    Stage 0: 2 + 2 + K; 1: 4 + K/N; 2: 2 + (2 + K)/N; 3: (4 + K)/N, of ``parameters`` elements each; no padding. K is
+    12 for Adam with an fp32 master, momentum and variance.
+    """
+    elements = Fraction(parameters)
+    shard = elements / world
+    return {
+        "parameters": 2 * (shard if stage >= 3 else elements),
+        "gradients": 2 * (shard if stage >= 2 else elements),
+        "optimizer": k * (shard if stage >= 1 else elements),
+    }

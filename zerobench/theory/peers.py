@@ -1,0 +1,231 @@
+"""Memory and traffic of torch's own engines, as their sources say, for the models that zerobench builds.
+
+DDP, and ZeroRedundancyOptimizer on top of it, reduce their gradients in buckets: one that holds all parameters before
+the first backward, then, unless some parameter may go unused, buckets filled in the order in which gradients were
+complete; where the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from torch import nn
+
+from zerobench.data import DTYPES, leaf
+from zerobench.recording import Traffic
+from zerobench.scenario import Odd, Scenario
+from zerobench.theory.touches import events
+
+#: Bytes by category; the categories are those of :class:`zerobench.recording.Memory`.
+Bytes = dict[str, int]
+
+_Parameters = dict[str, nn.Parameter]
+
+_FP32 = _INT32 = 4
+_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20  # bytes after which DDP closes a bucket: the first one, any other
+
+
+def memory(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps: int) -> Bytes | None:
+    """Bytes on ``rank`` after ``steps`` steps, as :func:`zerobench.theory.memory.predicted` describes."""
+    if subject == "torch-fsdp2":
+        return _fsdp2_memory(scenario, model, rank, steps)
+    if subject not in ("torch-ddp", "torch-zero1"):
+        return None
+    trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
+    masters = _FP32 * _numel(trained.values()) if scenario.dtype != "fp32" else 0
+    active = _active(scenario, model, steps)
+    owned = _owners(scenario, trained)[rank] if subject == "torch-zero1" else set(trained)
+    return {
+        "parameters": size * _numel(model.parameters()),
+        "gradients": size * _numel(trained.values()) if steps else 0,  # the buckets, of which gradients are views
+        "optimizer": masters + sum(_state(scenario, trained[name].numel()) for name in active & owned),
+    }
+
+
+def traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str, step: int) -> dict[str, Traffic] | None:
+    """Traffic on ``rank`` in one step, as :func:`zerobench.theory.traffic.predicted` describes."""
+    if subject == "compute-only":
+        return {}
+    if subject == "torch-fsdp2":
+        return _fsdp2_traffic(scenario, model, step)
+    if subject not in ("torch-ddp", "torch-zero1"):
+        return None
+    total = _ddp_traffic(scenario, model, rank, step)
+    if subject == "torch-zero1":
+        trained = _trained(model)
+        own = _owners(scenario, trained)[rank]
+        sent = _FP32 * _numel(trained[name] for name in own)
+        spread = Traffic(len(trained), sent, _FP32 * _numel(trained.values()) - sent)
+        total["broadcast"] = total.get("broadcast", Traffic()) + spread
+    return total
+
+
+def _trained(model: nn.Module) -> _Parameters:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _numel(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(p.numel() for p in parameters)
+
+
+def _active(scenario: Scenario, model: nn.Module, steps: int) -> set[str]:
+    """The trainable parameters that received a gradient on some leaf of the first ``steps`` steps."""
+    leaves = [(step, index) for step in range(steps) for index in range(scenario.leaves)]
+    routes = {_route(scenario, step, index) for step, index in leaves}
+    done = {name for route in routes for name in _completed(scenario, model, route)}
+    return done & set(_trained(model))
+
+
+def _route(scenario: Scenario, step: int, index: int) -> bool:
+    routed = isinstance(scenario.model, Odd) and scenario.model.routed
+    return routed and bool(leaf(scenario, step, index)["route"])
+
+
+def _completed(scenario: Scenario, model: nn.Module, route: bool) -> list[str]:
+    """Parameters in the order in which their gradients are complete."""
+    return [name for e in events(scenario, model, route) if e.kind == "complete" for name in e.names]
+
+
+def _state(scenario: Scenario, numel: int) -> int:
+    """Bytes that torch's optimizer keeps for a parameter: Adam's step count is an fp32 tensor of its own."""
+    if scenario.optimizer.name == "sgd":
+        return _FP32 * numel if scenario.optimizer.momentum else 0
+    return 2 * _FP32 * numel + _FP32
+
+
+def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
+    """ZeroRedundancyOptimizer: group by group, the largest parameter first, to the rank that has least so far."""
+    names = list(trained)
+    if scenario.optimizer.second_group:
+        names.sort(key=lambda name: trained[name].ndim < 2)
+    groups = groupby(names, key=lambda name: scenario.optimizer.second_group and trained[name].ndim < 2)
+    owners: list[set[str]] = [set() for _ in range(scenario.world)]
+    sizes = [0] * scenario.world
+    for _, group in groups:
+        for name in sorted(group, key=lambda name: trained[name].numel(), reverse=True):
+            least = sizes.index(min(sizes))
+            owners[least].add(name)
+            sizes[least] += trained[name].numel()
+    return owners
+
+
+# DDP
+
+
+def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
+    """An all-reduce of each bucket whenever gradients are reduced."""
+    trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
+    some_unused = isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
+    reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
+    in_order = [trained[name] for name in _completed(scenario, model, route=True) if name in trained]
+    buckets = _buckets(trained.values() if some_unused else in_order, size)
+    total = Traffic()
+    for reduction in range(step * reductions, (step + 1) * reductions):
+        first = reduction == 0 and not some_unused
+        for elements in [_numel(trained.values())] if first else buckets:
+            total += _all_reduce(scenario.world, rank, elements, size)
+        if some_unused:  # which parameters were used, everywhere
+            total += _all_reduce(scenario.world, rank, len(trained), _INT32)
+    if not some_unused and step * reductions <= 1 < (step + 1) * reductions:
+        order = _broadcast(rank, _INT32 * (len(trained) + 1)) + _broadcast(rank, _INT32 * len(buckets))
+        return {"all_reduce": total, "broadcast": order}
+    return {"all_reduce": total}
+
+
+def _buckets(parameters: Iterable[nn.Parameter], size: int) -> list[int]:
+    """Elements of each bucket: parameters in order, until it holds its size or more."""
+    buckets, current = [], 0
+    for p in parameters:
+        current += p.numel()
+        if current * size >= (_BUCKET if buckets else _FIRST_BUCKET):
+            buckets.append(current)
+            current = 0
+    return [*buckets, current] if current else buckets
+
+
+def _all_reduce(world: int, rank: int, elements: int, size: int) -> Traffic:
+    """A ring: every rank sends all chunks but two, in the reduction its next one's, in the gathering its own."""
+    chunk = -(-elements // world)
+    chunks = [max(0, min(chunk, elements - r * chunk)) for r in range(world)]
+    before, own, after = chunks[rank - 1], chunks[rank], chunks[(rank + 1) % world]
+    return Traffic(1, (2 * elements - own - after) * size, (2 * elements - before - own) * size)
+
+
+def _broadcast(rank: int, size: int) -> Traffic:
+    return Traffic(1, size, 0) if rank == 0 else Traffic(1, 0, size)
+
+
+# FSDP2
+
+
+def _rows(p: nn.Parameter, world: int) -> int:
+    """Rows of each rank's shard, padding included."""
+    return -(-p.shape[0] // world)
+
+
+def _shard(p: nn.Parameter, world: int) -> int:
+    """Elements of a rank's shard, padding included."""
+    return _rows(p, world) * (p.numel() // max(1, p.shape[0]))
+
+
+def _held(p: nn.Parameter, world: int, rank: int) -> int:
+    """Elements of the rows that a rank really has."""
+    rows = _rows(p, world)
+    return max(0, min(rows, p.shape[0] - rank * rows)) * (p.numel() // max(1, p.shape[0]))
+
+
+def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -> Bytes:
+    """The shards are the fp32 masters: parameters in fp32, else optimizer; gradients are padded, the state is not."""
+    trained, world = _trained(model), scenario.world
+    active = [trained[name] for name in _active(scenario, model, steps)]
+    shards = _FP32 * sum(_shard(p, world) for p in model.parameters())
+    state = sum(_state(scenario, _held(p, world, rank)) for p in active)
+    low = scenario.dtype != "fp32"
+    return {
+        "parameters": 0 if low else shards,
+        "gradients": _FP32 * sum(_shard(p, world) for p in active),
+        "optimizer": state + (shards if low else 0),
+    }
+
+
+def _fsdp2_traffic(scenario: Scenario, model: nn.Module, step: int) -> dict[str, Traffic] | None:
+    """Every block and the root gather once in forward, and the blocks once more in backward where stage 3 let go.
+
+    None where a norm is taken, or a block called twice: both take collectives that no formula here tells.
+    """
+    reused = isinstance(scenario.model, Odd) and scenario.model.reused
+    if scenario.clip or scenario.dtype == "fp16" or reused:
+        return None
+    if scenario.world == 1:
+        return {}
+    active = _active(scenario, model, 1)
+    gathered = reduced = Traffic()
+    for block, members in _fsdp2_groups(model).items():
+        times = 2 if block and scenario.stage == 3 else 1
+        shard = sum(_shard(p, scenario.world) for p in members.values())
+        gathered += _moved(scenario, times, shard * DTYPES[scenario.dtype].itemsize)
+        shard = sum(_shard(p, scenario.world) for name, p in members.items() if name in active)
+        if shard:
+            wire = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
+            reduced += _moved(scenario, 1, shard * wire)
+    reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
+    return {"all_gather": _times(gathered, scenario.accumulation), "reduce_scatter": _times(reduced, reductions)}
+
+
+def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
+    """The parameters of each block, and under "" those of the root."""
+    groups: dict[str, _Parameters] = {}
+    for name, p in model.named_parameters():
+        block = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else ""
+        groups.setdefault(block, {})[name] = p
+    return groups
+
+
+def _moved(scenario: Scenario, calls: int, size: int) -> Traffic:
+    moved = (scenario.world - 1) * size * calls
+    return Traffic(calls, moved, moved)
+
+
+def _times(traffic: Traffic, number: int) -> Traffic:
+    return Traffic(traffic.calls * number, traffic.sent * number, traffic.received * number)

@@ -1,0 +1,115 @@
+"""Calls and bytes of every collective of one optimizer step, in closed form.
+
+With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank: what a ring's
+all-gather or reduce-scatter of the padded unit moves. With one rank nothing is sent.
+
+======================  ========================================  ==========================================
+what                    how often in a step                       elements, and their dtype
+======================  ========================================  ==========================================
+gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
+vote (all_gather)       1                                         8 bytes a chunk owned + 1 a parameter
+stage 0: gradients      1                                         trainable units, accumulator's dtype
+1, 2: parameters        1                                         trainable units, dtype
+3: persistent unit      1                                         the persistent unit, dtype
+3: touched units        A * (forward, and backward's again)       touched units, dtype
+3: rounds               A * (gathers + reductions + 1)            units // 8 + 1 + 4 bytes
+======================  ========================================  ==========================================
+
+A unit's gather or exchange takes ``buckets`` calls, a vote and a round one.
+
+Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers tokens,
+positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an embedding's weight
+takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a round of its own; so is
+each of the L + 4 units whose gradients are complete during backward (with overlap, after the first micro-step, and not
+under reentrant recomputation); and one round ends the pass: 3 L + 10 rounds, or 2 L + 6. Recomputation changes neither:
+the recomputing forward and the backward after it touch the same unit. Tied, the head's weight is in the tokens' unit,
+which is gathered at the start and at the end of forward and is still whole when backward begins, and one unit less is
+complete: again 2 L + 5 gathers, and 3 L + 9 rounds. In general the touches decide: :mod:`zerobench.theory.rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from zerobench.data import DTYPES
+from zerobench.recording import Traffic
+from zerobench.scenario import Scenario
+from zerobench.theory import peers
+from zerobench.theory.layout import Unit, owned, units
+from zerobench.theory.rounds import play
+
+#: What the numbers of the reference engine are made of.
+FORMULAS = {
+    "all_to_all": "(N - 1) * e(communication) * sum of trainable shards, at every micro-step or once",
+    "all_gather": "(N - 1) * (8 * owned chunks + parameters; stage 0: e(accumulator) * shards; 1, 2: e(dtype) * shards; "
+    "3: e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)",
+}
+
+
+def predicted(
+    scenario: Scenario, model: nn.Module, rank: int = 0, subject: str = "reference", step: int = 2
+) -> dict[str, Traffic] | None:
+    """Calls and bytes by collective on ``rank`` in step ``step`` (from 0; the first and, for torch's DDP, the second
+    differ from the rest), its A micro-steps and the update, without any reading; no step so far was skipped.
+
+    None where no closed form of the subject is known.
+    """
+    if subject != "reference":
+        return peers.traffic(scenario, model, rank, subject, step)
+    if scenario.world == 1:
+        return {}
+    cut = units(scenario, model)
+    total = {"all_to_all": _gradients(scenario, cut)}
+    total["all_gather"] = _vote(scenario, model, cut) + _spread(scenario, cut)
+    if scenario.stage == 3 and not all(unit.persistent for unit in cut):
+        total["all_gather"] += _rounds(scenario, model, cut, step)
+    return {collective: traffic for collective, traffic in total.items() if traffic.calls}
+
+
+def _each(scenario: Scenario, calls: int, size: int) -> Traffic:
+    """Collectives in which every rank gives ``size`` bytes, in all, to each other rank."""
+    others = scenario.world - 1
+    return Traffic(calls, others * size, others * size)
+
+
+def _moved(scenario: Scenario, moved: Iterable[Unit], bucket: int, itemsize: int) -> Traffic:
+    moved = list(moved)
+    return _each(scenario, sum(unit.buckets(bucket) for unit in moved), owned(moved) * itemsize)
+
+
+def _gradients(scenario: Scenario, cut: list[Unit]) -> Traffic:
+    size = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
+    once = _moved(scenario, (unit for unit in cut if unit.trainable), scenario.reduce_bucket, size)
+    return _times(once, scenario.accumulation if scenario.reduction == "micro_step" else 1)
+
+
+def _times(traffic: Traffic, number: int) -> Traffic:
+    return Traffic(traffic.calls * number, traffic.sent * number, traffic.received * number)
+
+
+def _vote(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffic:
+    """fp64 partial sums of the owned chunks' squares, and a flag for each trainable parameter."""
+    chunks = owned(unit for unit in cut if unit.trainable) // scenario.chunk
+    flags = sum(p.requires_grad for p in model.parameters())
+    return _each(scenario, 1, 8 * chunks + flags)
+
+
+def _spread(scenario: Scenario, cut: list[Unit]) -> Traffic:
+    """What an owner has and the others need: at stage 0 gradients before the update, else parameters after it."""
+    needed = [unit for unit in cut if unit.trainable and (scenario.stage < 3 or unit.persistent)]
+    dtype = scenario.dtype if scenario.stage else scenario.accumulator_dtype or "fp32"
+    return _moved(scenario, needed, scenario.allgather_bucket, DTYPES[dtype].itemsize)
+
+
+def _rounds(scenario: Scenario, model: nn.Module, cut: list[Unit], step: int) -> Traffic:
+    """Stage 3's gathers, and the rounds in which ranks agree on them: a bit for each unit and one more, and a count."""
+    played = play(scenario, model, step + 1)[step]
+    rounds = [gathered for micro_step in played for gathered in micro_step.rounds]
+    sharded = sum(not unit.persistent for unit in cut)
+    gathered = (unit for each in rounds for unit in each)
+    message = sharded // 8 + 1 + 4
+    return _each(scenario, len(rounds), len(rounds) * message) + _moved(
+        scenario, gathered, scenario.allgather_bucket, DTYPES[scenario.dtype].itemsize
+    )
