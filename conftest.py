@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from zerobench.ranks import Pool
 
 # A Scenario takes as long as its ranks take, so no deadline. The profiles differ in the number of examples only; all
 # but `thorough` draw the same ones each time, so that a red run is red again.
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "deadline": None,
     "print_blob": False,
     "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explain would trace every line
@@ -69,8 +70,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     scenarios = sum(made.ran for made in _trials)
     if scenarios:
         seconds = time.monotonic() - config.stash[_STARTED]
-        subject = _trials[0].name
-        terminalreporter.write_line(f"{scenarios} Scenarios on {subject}, {scenarios / seconds:.1f} Scenarios per second")
+        rate = f"{scenarios / seconds:.1f} Scenarios per second"
+        terminalreporter.write_line(f"{scenarios} Scenarios on {_trials[0].name}, {rate}")
 
 
 _STARTED = pytest.StashKey[float]()

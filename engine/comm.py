@@ -69,11 +69,12 @@ class Ranks:
             return torch.device("cpu")
         return device
 
-    def anywhere(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is true on any rank."""
-        flags = torch.zeros(self.world, dtype=torch.uint8, device=device)
-        self.all_gather(flags, torch.full((1,), int(flag), dtype=torch.uint8, device=device)).wait()
-        return bool(flags.any())
+    def anywhere(self, flags: list[bool], device: torch.device) -> list[bool]:
+        """Which of the flags are true on any rank."""
+        own = torch.tensor(flags, dtype=torch.uint8, device=device)
+        everyone = torch.empty(self.world, len(flags), dtype=torch.uint8, device=device)
+        self.all_gather(everyone.view(-1), own).wait()
+        return everyone.any(dim=0).tolist()
 
     def same_everywhere(self, value: str) -> list[str]:
         """What every rank gave, in rank order."""

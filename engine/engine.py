@@ -17,7 +17,7 @@ from engine.errors import RankMismatch
 from engine.gather import Gatherer
 from engine.groups import ZeroOptimizer, make_optimizer
 from engine.layout import Layout
-from engine.reading import register
+from engine.reading import Recent, register
 from engine.reduce import Reducer
 from engine.scaler import LossScaler
 from engine.stages import Placement
@@ -53,6 +53,7 @@ class Engine:
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self._norm: float | None = None
         self._backward_done = False
+        self.recently_read = Recent()
         _check_same(module, config, ranks)
         self._place()
         register(self)
@@ -137,6 +138,7 @@ class Engine:
         Raises:
             RuntimeError: called twice without ``step()`` between.
         """
+        self.recently_read = Recent()
         if self._backward_done:
             raise RuntimeError(
                 "backward() was called twice; call step() after each backward(), also between boundaries"
@@ -158,6 +160,7 @@ class Engine:
 
         On overflow anywhere no state moves on any rank and the schedule does not advance; only the loss scale does.
         """
+        self.recently_read = Recent()
         boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._backward_done = False

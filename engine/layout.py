@@ -85,7 +85,7 @@ class Unit:
 
 def dense_stride(parameter: Tensor) -> tuple[int, ...]:
     """The parameter's own strides where its elements fill their memory without gaps, else contiguous ones."""
-    order = sorted(range(parameter.dim()), key=lambda d: parameter.stride(d))
+    order = sorted(range(parameter.dim()), key=parameter.stride)
     expected = 1
     for d in order:
         if parameter.size(d) != 1:

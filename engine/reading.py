@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from engine.comm import Ranks
 from engine.layout import Slot
 from engine.states import UnitState
 
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
+
+
+class Recent:
+    """The last unit that was gathered for reading, so that reading its parameters in turn gathers it once.
+
+    Whatever moves a state makes a new one; each rank does, so all ranks gather again or none.
+    """
+
+    def __init__(self) -> None:
+        self.active: list[bool] | None = None  # by trainable parameter, on any rank
+        self._part: Tensor | None = None
+        self._whole: Tensor | None = None
+
+    def gathered(self, ranks: Ranks, state: UnitState, part: Tensor) -> Tensor:
+        """The whole unit of which ``part`` is this rank's shard; not to be written to."""
+        if self._whole is None or self._part is not part:
+            self._part = part
+            self._whole = torch.empty(state.unit.padded, dtype=part.dtype, device=part.device)
+            ranks.all_gather(self._whole, part).wait()
+        return self._whole
 
 
 def register(engine: Engine) -> None:
@@ -56,10 +77,12 @@ def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
         return None
-    if not engine.ranks.anywhere(engine.reducer.active[slot.index], state.gradient.device):
+    recent = engine.recently_read
+    if recent.active is None:
+        recent.active = engine.ranks.anywhere(engine.reducer.active, state.gradient.device)
+    if not recent.active[slot.index]:
         return None
-    whole = torch.zeros(state.unit.padded, dtype=state.gradient.dtype, device=state.gradient.device)
-    engine.ranks.all_gather(whole, state.own_gradient).wait()
+    whole = recent.gathered(engine.ranks, state, state.own_gradient)
     return slot.view(whole).float() * (1 / (engine.leaves * engine.loss_scale))
 
 
@@ -88,6 +111,7 @@ def GatheredParameters(
         yield
         for engine, state, slot in places:
             _persist(engine, state, slot, modifier_rank)
+            engine.recently_read = Recent()
     finally:
         for engine in engines.values():
             if engine.gatherer:
@@ -112,9 +136,7 @@ def _whole(engine: Engine, state: UnitState, slot: Slot, part: Tensor) -> Tensor
     """A copy of one parameter's elements of a state that is kept over the extent."""
     if state.extent != state.own:
         return slot.view(part).clone()
-    whole = torch.empty(state.unit.padded, dtype=part.dtype, device=part.device)
-    engine.ranks.all_gather(whole, part).wait()
-    return slot.view(whole).clone()
+    return slot.view(engine.recently_read.gathered(engine.ranks, state, part)).clone()
 
 
 def _persist(engine: Engine, state: UnitState, slot: Slot, modifier_rank: int | None) -> None:

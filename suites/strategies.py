@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
-
-T = TypeVar("T", bound=Callable[..., None])
 
 #: Rare: a peculiarity that is on in every model hides those that only show without it.
 _seldom = st.sampled_from([False, False, True])
@@ -30,7 +28,7 @@ def models(**fixed: Any) -> st.SearchStrategy[Odd]:
         "hidden": st.lists(st.sampled_from([1, 2, 7, 16, 40]), min_size=1, max_size=3).map(tuple),
         "activation": st.sampled_from(["relu", "tanh", "gelu"]),
         "norm": st.booleans(),
-        **{name: _seldom for name in PECULIAR},
+        **dict.fromkeys(PECULIAR, _seldom),
         "dropout": st.sampled_from([0.0, 0.0, 0.25]),
         "recompute": st.sampled_from(["none", "none", "reentrant", "non_reentrant"]),
     }
@@ -98,10 +96,10 @@ def scenarios(**fixed: Any) -> st.SearchStrategy[Scenario]:
     return st.builds(Scenario, **(drawn | _strategies(fixed)))
 
 
-def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[T], T]:
+def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``."""
 
-    def decorate(test: T) -> T:
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
         examples = max(1, round(settings().max_examples * share))
         decorated = settings(max_examples=examples)(given(scenario=strategy)(test))
         decorated.strategy = strategy  # type: ignore[attr-defined]  # the meta suite runs the test on other engines

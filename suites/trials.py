@@ -8,8 +8,8 @@ from functools import lru_cache
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.drive import ALL, Keep, drive
 from zerobench.difference import ALL_PARTS, Part
+from zerobench.drive import ALL, Keep, drive
 from zerobench.judge import agree
 from zerobench.oracles.canonical import canonical, float64
 from zerobench.ranks import Pool
@@ -19,6 +19,9 @@ from zerobench.subject import Subject
 
 #: Seconds after which a Scenario hangs; the longest takes a few.
 TIME_LIMIT = 60.0
+
+#: Kept of every step; the other states of the last one only, into which a wrong bit of an earlier step leads.
+GRADIENTS: Keep = frozenset(["gradients"])
 
 
 class Trials:
@@ -37,8 +40,10 @@ class Trials:
         """Whether the engine offers the Scenario at all."""
         return self.subject.unsupported(scenario) is None
 
-    def run(self, scenario: Scenario, keep: Keep = ALL, *, subject: str | None = None) -> list[Trajectory]:
+    def run(self, scenario: Scenario, keep: Keep = GRADIENTS, *, subject: str | None = None) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
+
+        It holds ``keep`` of every step, and all states of the last.
 
         Raises:
             RankFault: a rank raised, died or hung.
@@ -64,14 +69,16 @@ class Trials:
     def run_beside_canonical(self, scenario: Scenario) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
         self.ran += 1
-        pending = self.pool.submit(train, self.name, scenario, ALL, world=scenario.world, timeout=TIME_LIMIT)
-        expected = canonical(scenario, ALL, magnitudes=True)
+        pending = self.pool.submit(train, self.name, scenario, GRADIENTS, world=scenario.world, timeout=TIME_LIMIT)
+        expected = canonical(scenario, ALL)
+        for step in expected.steps[:-1]:
+            step.parameters, step.model_parameters, step.optimizer_state = {}, {}, {}
         return pending.result(), expected
 
 
 def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    """One rank's part of a Scenario, with an evaluation at its end."""
-    return drive(subjects.load(subject), scenario, group, keep, evaluate=True)
+    """One rank's part of a Scenario, with all states and an evaluation at its end."""
+    return drive(subjects.load(subject), scenario, group, keep, last=ALL, evaluate=True)
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
+    if os.curdir not in sys.path:
+        sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
     try:
         given = options.parser().parse_args(arguments)
         return _replay(given) if given.command == "replay" else _run(given, shlex.join(["zerobench", *arguments]))

@@ -73,23 +73,27 @@ class Difference:
         return "\n".join([f"{self.subject} differs from {self.against}", *shown])
 
 
-def first_difference(got: Trajectory, expected: Trajectory, parts: Collection[Part] = ALL_PARTS) -> Difference | None:
+def first_difference(
+    got: Trajectory, expected: Trajectory, parts: Collection[Part] = ALL_PARTS, beyond: float = 0.0
+) -> Difference | None:
     """The first bit of ``parts`` in which one rank's recording is not ``expected``, or None.
 
     Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
     ``expected`` is the canonical trainer's recording, whose leaf a * N + r is micro-step a on rank r, or one rank's
     recording of another subject or Scenario. What only one of them recorded differs, except a norm: not every subject
-    computes one.
+    computes one. With ``beyond``, a tensor that is apart by no more than that share of its 2-norm passes.
     """
     agreed: set[str] = set()
     for step in range(max(len(got.steps), len(expected.steps))):
         for part in ALL_PARTS[:-1]:
             if part in parts:
-                found = _Comparison(got, expected, part, step).first()
+                found = _Comparison(got, expected, part, step, beyond).first()
                 if found is not None:
                     return replace(found, hints=(*found.hints, *_follow(part, step, agreed)))
                 agreed.add(part)
-    return _Comparison(got, expected, "evaluation", None).first() if "evaluation" in parts else None
+    if "evaluation" not in parts or got.rank != expected.rank:  # every rank evaluates with its own buffers
+        return None
+    return _Comparison(got, expected, "evaluation", None, beyond).first()
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:
@@ -135,12 +139,13 @@ class _Comparison:
     expected: Trajectory
     part: Part
     step: int | None
+    beyond: float
 
     def first(self) -> Difference | None:
         got, expected = self._values(self.got, self.step), self._values(self.expected, self.step)
         if self.part == "norm" and not (got and expected):
             return None
-        names = [name for name in expected | got if not _agree(got.get(name), expected.get(name))]
+        names = [name for name in expected | got if not _agree(got.get(name), expected.get(name), self.beyond)]
         if not names:
             return None
         shapes = {name: value.shape for name, value in (got | expected).items()}
@@ -203,8 +208,13 @@ def describe(value: Tensor | None) -> str:
     return f"{item!r} ({item.hex()}, {value.dtype})" if isinstance(item, float) else repr(item)
 
 
-def _agree(got: Tensor | None, expected: Tensor | None) -> bool:
-    return got is not None and expected is not None and same_bits(got, expected)
+def _agree(got: Tensor | None, expected: Tensor | None, beyond: float) -> bool:
+    if got is None or expected is None or got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if same_bits(got, expected):
+        return True
+    right = expected.double()
+    return bool((got.double() - right).norm() <= beyond * right.norm())
 
 
 def _values(part: Part, step: Step, compared: Trajectory) -> State:

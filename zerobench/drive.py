@@ -27,9 +27,12 @@ def drive(
     group: dist.ProcessGroup,
     keep: Keep = frozenset(),
     *,
+    last: Keep = frozenset(),
     evaluate: bool = False,
 ) -> Trajectory:
     """Train a Scenario from start to end; called by every rank of ``group``, each of which gets its own recording.
+
+    ``keep`` is recorded of every step, ``last`` of the last one as well: reading costs more than training.
 
     The subject is closed in any case. Whether it offers the Scenario at all is the caller's question.
 
@@ -38,7 +41,8 @@ def drive(
     """
     rank = dist.get_rank(group)
     with closing(start(subject_type, scenario, group)) as subject:
-        steps = [run_step(subject, scenario, index, rank, keep) for index in range(scenario.steps)]
+        kept = [keep] * (scenario.steps - 1) + [keep | last]
+        steps = [run_step(subject, scenario, index, rank, parts) for index, parts in enumerate(kept)]
         evaluation = subject.evaluate(held_out(scenario)).detach().cpu() if evaluate else None
     return Trajectory(subject_type.name, scenario, rank, steps, evaluation)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from zerobench import hints
 from zerobench.bounds import excess, gradient_bound
+from zerobench.data import DTYPES
 from zerobench.difference import ALL_PARTS, Difference, Part, describe, first_difference, located
 from zerobench.errors import Disagreement
 from zerobench.recording import Trajectory
@@ -55,6 +56,7 @@ class Judgement:
     right: bool
     error: float  # against the float64 run, at the last step; the worst rank's
     budget: float  # the share of the error budget used
+    worst: str  # the parameter that holds most of the error
     difference: Difference | None  # from the canonical trainer
 
     @property
@@ -67,8 +69,9 @@ class Judgement:
         if self.difference is None:
             return f"{self.subject}: right, bit for bit ({share})"
         if self.right:
-            return f"{self.subject}: right within the error budget ({share})\n{self.difference}"
-        return f"{self.subject}: WRONG ({share})\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
+            return f"{self.subject}: right within the error budget ({share})"
+        verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
+        return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
 
     def demand(self) -> None:
         """Raise :class:`Disagreement` unless right."""
@@ -92,11 +95,15 @@ def judge(
     within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, without it, of the canonical trainer.
     """
     difference = across_ranks(got, canonical, parts)
-    error = max(error_against(each, reference64) for each in got)
-    budget = budget_used(error, yardstick)
+    errors = [error_against(each, reference64) for each in got]
+    budget = budget_used(max(errors), yardstick)
     bits_due = promises_bits or is_exact(canonical, reference64)
     right = difference is None or (not bits_due and budget <= 1)
-    return Judgement(name, got[0].scenario, right, error, budget, difference)
+    if not right and not bits_due:  # rounding is not to blame: show what is, if it can be seen
+        half_the_digits = torch.finfo(DTYPES[canonical.scenario.dtype]).eps ** 0.5
+        difference = across_ranks(got, canonical, parts, half_the_digits) or difference
+    worst = _worst(got[errors.index(max(errors))], reference64)
+    return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
 
 
 def agree(
@@ -124,11 +131,12 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
         found = _first_excess(each, expected, step, bound)
         if found is not None:
             raise Disagreement(f"{found}\n{reproduce(each.scenario, name)}")
-    return max(
+    shares = (
         _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
         for each, (step, bound) in itertools.product(got, enumerate(bounds))
         for key in bound
     )
+    return max(shares, default=0.0)
 
 
 def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
@@ -136,11 +144,23 @@ def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -
 
     Infinite where the names are not the same.
     """
-    got, expected = trajectory.steps[step].parameters, reference64.steps[step].parameters
-    if got.keys() != expected.keys():
-        return math.inf
-    apart = sum(float((got[name].double() - p).square().sum()) for name, p in expected.items())
+    expected = reference64.steps[step].parameters
+    apart = sum(_squares(trajectory, reference64, step).values())
     return math.sqrt(apart / (sum(float(p.square().sum()) for p in expected.values()) or 1.0))
+
+
+def _squares(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> dict[str, float]:
+    """Each parameter's sum of squared errors; infinite where only one side has it."""
+    got, expected = trajectory.steps[step].parameters, reference64.steps[step].parameters
+    missing = dict.fromkeys(got.keys() ^ expected.keys(), math.inf)
+    return missing | {
+        name: float((got[name].double() - expected[name]).square().sum()) for name in got.keys() & expected
+    }
+
+
+def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:
+    squares = _squares(trajectory, reference64)
+    return max(squares, key=squares.__getitem__, default="no parameter")
 
 
 def budget_used(error: float, yardstick: float) -> float:
@@ -160,12 +180,16 @@ def is_exact(canonical: Trajectory, reference64: Trajectory) -> bool:
 
 
 def across_ranks(
-    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part]
+    got: Sequence[Trajectory],
+    expected: Trajectory | Sequence[Trajectory],
+    parts: Collection[Part],
+    beyond: float = 0.0,
 ) -> Difference | None:
-    """The first rank's first difference, with what the ranks' differences have in common."""
+    """The first :func:`first_difference` of any rank, with what the ranks' differences have in common."""
     others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
     pairs = zip(got, others, strict=True)
-    found = {d.rank: d for d in (first_difference(each, other, parts) for each, other in pairs) if d is not None}
+    all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)
+    found = {difference.rank: difference for difference in all_found if difference is not None}
     if not found:
         return None
     first = min(found.values(), key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))

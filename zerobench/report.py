@@ -43,7 +43,7 @@ def _headline(results: Json) -> str:
     clipped = f"clipped at {s['clip']:g}" if s["clip"] else "not clipped"
     return (
         f"A GPT of {s['parameters']:,} parameters ({s['model']}) on {s['ranks']} ranks ({s['device']}), {s['dtype']}, "
-        f"{s['micro_batch']} x {s['context']} tokens in a micro-step, {s['accumulation']} micro-steps in a step, "
+        f"{s['accumulation']} x {s['micro_batch']} x {s['context']} tokens on each rank in a step, "
         f"{clipped}, seed {s['seed']}; {s['steps']} steps, of which {s['warmup']} to warm up.\n\n"
         f"Text: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}."
     )
@@ -82,36 +82,36 @@ def _right(judgement: Json | None) -> str:
 
 
 def _main_legend(results: Json) -> str:
-    budget = results["budget"]
-    times = (
-        "Times: medians over rounds, of the slowest rank; x compute: the median of the rounds' ratios to compute-only."
-    )
-    if budget is None:
-        return times
-    return (
-        "bitwise: every loss, norm and skipped step and the final fp32 parameters have the bits of the canonical "
-        f"trainer. A percentage: the error of the parameters after step {budget['step']} against a float64 run, as a "
-        f"share of {budget['times']:g} times that of {budget['yardstick']}, {budget['error']:.3g}.\n{times}"
-    )
+    lines = ["step: the median over rounds of the slowest rank; x compute: the median of the ratios to compute-only."]
+    budget, judgements = results["budget"], [row["judgement"] for row in results["rows"] if row["judgement"]]
+    if any(judgement["bitwise"] for judgement in judgements):
+        lines.append("bitwise: every loss and norm and the final parameters have the bits of the canonical trainer.")
+    if not all(judgement["bitwise"] for judgement in judgements):
+        lines.append(
+            f"A percentage: the error of the parameters after step {budget['step']} against a float64 run, as a share "
+            f"of the budget, which is {budget['times']:g} times that of {budget['yardstick']}, {budget['error']:.3g}."
+        )
+    return "\n".join(lines)
 
 
+_EXACT = "=: just what the closed form predicts, on every rank; a number in brackets: what it predicts instead."
 _MEMORY_LEGEND = (
-    "Of the rank that holds most, between steps. = says that the closed form predicts these very bytes on every rank. "
-    "peak: the allocator's, within a step, all that the subject and the step allocate; parameters at peak: the most "
-    "bytes of whole parameters at any collective."
+    f"Between steps, on the rank that holds most. {_EXACT}\n"
+    "whole at once: the most bytes behind the model's own parameters at any collective of a step.\n"
+    "peak: what the allocator gave to subject and step at the worst moment of a step."
 )
 _CATEGORIES = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "optimizer",
-    "peak_parameters": "parameters at peak",
+    "peak_parameters": "whole at once",
+    "peak": "peak",
 }
 
 
 def _memory_table(results: Json) -> str:
-    headers = ["subject", "stage", *(h for title in _CATEGORIES.values() for h in (title, "predicted")), "peak"]
     rows = [_memory_cells(row) for row in results["rows"] if row["memory"]]
-    return _table(headers, rows, left=2) if rows else ""
+    return _table(["subject", "stage", *_CATEGORIES.values()], rows, left=2) if rows else ""
 
 
 def _memory_cells(row: Json) -> Cells:
@@ -119,43 +119,41 @@ def _memory_cells(row: Json) -> Cells:
     cells = [row["subject"], str(row["stage"])]
     for category in _CATEGORIES:
         forms = predicted and [rank.get(category) for rank in predicted]
-        cells += _beside([rank[category] for rank in measured], forms)
-    return [*cells, _or_unknown(max((rank["peak"] or 0 for rank in measured), default=None), ",d")]
+        cells.append(_beside([rank[category] for rank in measured], forms))
+    return cells
 
 
-_TRAFFIC_LEGEND = (
-    "Logical bytes, of the rank that sends most; = says that the closed form predicts the very number on every rank."
-)
+_TRAFFIC_LEGEND = f"Logical bytes, of the rank that sends most. {_EXACT}"
 
 
 def _traffic_table(results: Json) -> str:
-    headers = ["subject", "stage", "collective", *(h for title in ("calls", "sent") for h in (title, "predicted"))]
     rows = [cells for row in results["rows"] if row["traffic"] for cells in _traffic_rows(row)]
-    return _table(headers, rows, left=3) if rows else ""
+    return _table(["subject", "stage", "collective", "calls", "sent"], rows, left=3) if rows else ""
 
 
 def _traffic_rows(row: Json) -> Iterator[Cells]:
-    """A line for each collective that was measured or predicted on any rank."""
+    """A line for each collective that was measured or predicted on any rank, and one for their sum."""
     measured, predicted = row["traffic"]["measured"], row["traffic"]["predicted"]
     collectives = sorted({name for ledger in [*measured, *(predicted or [])] for name in ledger})
-    for collective in collectives or [_UNKNOWN]:
-        cells = [row["subject"], str(row["stage"]), collective]
+    for title, names in [*((name, [name]) for name in collectives), ("total", collectives)]:
+        cells = [row["subject"], str(row["stage"]), title]
         for number in ("calls", "sent"):
-            values, forms = (
-                ledgers and [ledger.get(collective, {}).get(number, 0) for ledger in ledgers]
-                for ledgers in (measured, predicted)
-            )
-            cells += _beside(values, forms)
+            forms = predicted and [_sum(ledger, names, number) for ledger in predicted]
+            cells.append(_beside([_sum(ledger, names, number) for ledger in measured], forms))
         yield cells
 
 
-def _beside(measured: Sequence[int], predicted: Sequence[int | None] | None) -> Cells:
-    """The largest of the ranks' values, and what was predicted for that rank; "=" where all ranks' agree."""
+def _sum(ledger: Json, collectives: Sequence[str], number: str) -> int:
+    return sum(ledger[name][number] for name in collectives if name in ledger)
+
+
+def _beside(measured: Sequence[int], predicted: Sequence[int | None] | None) -> str:
+    """The largest of the ranks' values, beside what was predicted for that rank, where anything was."""
     rank = max(range(len(measured)), key=measured.__getitem__)
+    shown = f"{measured[rank]:,}"
     if not predicted or predicted[rank] is None:
-        return [f"{measured[rank]:,}", _UNKNOWN]
-    same = list(measured) == list(predicted)
-    return [f"{measured[rank]:,}", "=" if same else f"{predicted[rank]:,}"]
+        return shown
+    return f"{shown} =" if list(measured) == list(predicted) else f"{shown} ({predicted[rank]:,})"
 
 
 def _troubles(results: Json) -> Iterator[str]:
@@ -172,7 +170,7 @@ def _trouble(row: Json) -> Iterator[str]:
     elif row["verdict"] != "ok":
         yield f"{name}: {row['verdict']}\n\n```\n{row['reason']}\n```"
     elif row["judgement"] and not row["judgement"]["right"]:
-        yield f"{name}: wrong\n\n```\n{row['judgement']['difference']}\n```"
+        yield f"{name}: wrong\n\n```\n{row['judgement']['message']}\n```"
 
 
 def _environment(results: Json) -> str:
@@ -216,8 +214,9 @@ def writable(directory: Path) -> None:
 
 def write(directory: Path, results: Json) -> None:
     """Write the report and the results, each under a temporary name first, so that both appear or none."""
-    directory.mkdir(parents=True, exist_ok=True)
     texts = (render(results), json.dumps(results, indent=1, allow_nan=False) + "\n")
+    writable(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
         temporary = [directory / f".{name}.{os.getpid()}" for name in FILES]
         for path, content in zip(temporary, texts, strict=True):

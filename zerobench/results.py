@@ -112,7 +112,7 @@ def _judgement(judgement: Judgement) -> Json:
         "bitwise": judgement.bitwise,
         "error": judgement.error,
         "budget_used": judgement.budget,
-        "difference": judgement.difference and str(judgement.difference),
+        "message": str(judgement),
     }
 
 

@@ -27,6 +27,7 @@ def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=240,
+        check=False,
     )
 
 

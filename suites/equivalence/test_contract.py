@@ -48,7 +48,7 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
     bits.agree(bits.run(other), bits.run(one))
 
 
-@drawn(scenarios(model=models(buffers=False), dtype="fp32", accumulator_dtype=None, communication_dtype=None), share=0.75)
+@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.75)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
     whole = scenario.but(world=1, accumulation=4, schedule="micro_step")

@@ -7,8 +7,8 @@ from hypothesis import assume
 
 from suites.strategies import drawn, models, optimizers, scenarios
 from suites.trials import Trials, exact
-from zerobench.errors import Disagreement
 from zerobench.bounds import gradient_bound
+from zerobench.errors import Disagreement
 from zerobench.judge import agree_within, budget_used, error_against, is_exact, reproduce
 from zerobench.oracles.canonical import canonical
 from zerobench.scenario import Odd, Optimizer, Scenario

@@ -24,7 +24,7 @@ from zerobench.subjects.reference import Reference
 def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
     """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
     trajectories, expected = bits.run_beside_canonical(scenario)
-    bits.agree(trajectories[:1], expected, ("evaluation",))
+    bits.agree(trajectories, expected, ["evaluation"])
 
 
 @drawn(st.tuples(scenarios(steps=1), st.sampled_from([None, 0, 1]), st.integers(0, 3)), share=0.5)
@@ -42,7 +42,9 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
             raise Disagreement(f"rank {rank}: reading alone moved a master in {one.to_json()}")
 
 
-def _edit(group: dist.ProcessGroup, scenario: Scenario, modifier: int | None, which: int) -> tuple[Tensor, Tensor, bool]:
+def _edit(
+    group: dist.ProcessGroup, scenario: Scenario, modifier: int | None, which: int
+) -> tuple[Tensor, Tensor, bool]:
     subject = start(Reference, scenario, group)
     assert isinstance(subject, Reference)
     run_step(subject, scenario, 0, dist.get_rank(group))

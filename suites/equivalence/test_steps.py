@@ -9,6 +9,7 @@ from hypothesis import assume
 
 from suites.strategies import PECULIAR, STAGES, drawn, models, scenarios
 from suites.trials import Trials
+from zerobench.drive import ALL
 from zerobench.errors import Disagreement
 from zerobench.recording import Trajectory
 from zerobench.scenario import LossScale, Odd, Scenario
@@ -76,7 +77,7 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
     one, step, leaf = scenario
     one = one.but(poison=((step, leaf % one.leaves),))
     assume(bits.offers(one))
-    for trajectory in bits.run(one):
+    for trajectory in bits.run(one, ALL):
         here = trajectory.steps[step]
         if not here.skipped:
             raise Disagreement(f"rank {trajectory.rank} did not skip step {step} of {one.to_json()}")
@@ -110,7 +111,7 @@ def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
 def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     """A step that is not skipped changes parameters: nothing passes by doing nothing."""
     assume(trials.offers(scenario))
-    first, last = trials.run(scenario)[0].steps
+    first, last = trials.run(scenario, ALL)[0].steps
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
     if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):
         raise Disagreement(f"no parameter moved in the second step of {scenario.to_json()}")

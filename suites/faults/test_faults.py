@@ -1,4 +1,4 @@
-"""A fault on one rank ends all ranks with every rank's traceback, leaves no process behind, and the next Scenario runs."""
+"""A fault on one rank ends all ranks, with every rank's traceback and no process left, and the next Scenario runs."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ import dataclasses
 import math
 import time
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import engine.engine
-import engine.reduce
 from engine.ops.fold import fold
 from engine.step import Vote
 from suites.equivalence.padding import NanPadding
@@ -54,11 +54,8 @@ class Mutant(Reference):
         drain = self.engine.reducer._drain
 
         def sabotaged(allowed: int) -> None:
-            engine.reduce.fold = change
-            try:
+            with mock.patch("engine.reduce.fold", change):
                 drain(allowed)
-            finally:
-                engine.reduce.fold = fold
 
         self.engine.reducer._drain = sabotaged  # type: ignore[method-assign]
 
@@ -166,7 +163,7 @@ class DoubleCountsATiedWeight(Mutant):
         names = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
         for p in self.model.parameters():
             if p.requires_grad and names.count(id(p)) > 1:
-                p.register_hook(lambda grad: grad * 2)
+                p.register_hook(lambda grad: grad * 2)  # type: ignore[no-untyped-call]
 
 
 class UsesTheLocalNorm(Mutant):

@@ -34,7 +34,7 @@ def memory(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps:
         return None
     trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
     masters = _FP32 * _numel(trained.values()) if scenario.dtype != "fp32" else 0
-    active = _active(scenario, model, steps)
+    active = _active(scenario, model, range(steps))
     owned = _owners(scenario, trained)[rank] if subject == "torch-zero1" else set(trained)
     return {
         "parameters": size * _numel(model.parameters()),
@@ -48,16 +48,16 @@ def traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str, step:
     if subject == "compute-only":
         return {}
     if subject == "torch-fsdp2":
-        return _fsdp2_traffic(scenario, model, step)
+        return _fsdp2_traffic(scenario, model, rank, step)
     if subject not in ("torch-ddp", "torch-zero1"):
         return None
     total = _ddp_traffic(scenario, model, rank, step)
     if subject == "torch-zero1":
         trained = _trained(model)
         own = _owners(scenario, trained)[rank]
-        sent = _FP32 * _numel(trained[name] for name in own)
-        spread = Traffic(len(trained), sent, _FP32 * _numel(trained.values()) - sent)
-        total["broadcast"] = total.get("broadcast", Traffic()) + spread
+        for name, p in trained.items():
+            spread = _broadcast(scenario.world, name in own, _FP32 * p.numel())
+            total["broadcast"] = total.get("broadcast", Traffic()) + spread
     return total
 
 
@@ -69,9 +69,9 @@ def _numel(parameters: Iterable[nn.Parameter]) -> int:
     return sum(p.numel() for p in parameters)
 
 
-def _active(scenario: Scenario, model: nn.Module, steps: int) -> set[str]:
-    """The trainable parameters that received a gradient on some leaf of the first ``steps`` steps."""
-    leaves = [(step, index) for step in range(steps) for index in range(scenario.leaves)]
+def _active(scenario: Scenario, model: nn.Module, steps: range) -> set[str]:
+    """The trainable parameters that received a gradient on some leaf of some of the ``steps``."""
+    leaves = [(step, index) for step in steps for index in range(scenario.leaves)]
     routes = {_route(scenario, step, index) for step, index in leaves}
     done = {name for route in routes for name in _completed(scenario, model, route)}
     return done & set(_trained(model))
@@ -128,8 +128,9 @@ def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> 
         if some_unused:  # which parameters were used, everywhere
             total += _all_reduce(scenario.world, rank, len(trained), _INT32)
     if not some_unused and step * reductions <= 1 < (step + 1) * reductions:
-        order = _broadcast(rank, _INT32 * (len(trained) + 1)) + _broadcast(rank, _INT32 * len(buckets))
-        return {"all_reduce": total, "broadcast": order}
+        sizes = _INT32 * (len(trained) + 1), _INT32 * len(buckets)  # which parameter is in which bucket
+        order = [_broadcast(scenario.world, rank == 0, size) for size in sizes]
+        return {"all_reduce": total, "broadcast": order[0] + order[1]}
     return {"all_reduce": total}
 
 
@@ -152,8 +153,10 @@ def _all_reduce(world: int, rank: int, elements: int, size: int) -> Traffic:
     return Traffic(1, (2 * elements - own - after) * size, (2 * elements - before - own) * size)
 
 
-def _broadcast(rank: int, size: int) -> Traffic:
-    return Traffic(1, size, 0) if rank == 0 else Traffic(1, 0, size)
+def _broadcast(world: int, source: bool, size: int) -> Traffic:
+    if world == 1:
+        return Traffic(1, 0, 0)
+    return Traffic(1, size, 0) if source else Traffic(1, 0, size)
 
 
 # FSDP2
@@ -178,31 +181,30 @@ def _held(p: nn.Parameter, world: int, rank: int) -> int:
 def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -> Bytes:
     """The shards are the fp32 masters: parameters in fp32, else optimizer; gradients are padded, the state is not."""
     trained, world = _trained(model), scenario.world
-    active = [trained[name] for name in _active(scenario, model, steps)]
+    ever, last = (_active(scenario, model, each) for each in (range(steps), range(max(0, steps - 1), steps)))
     shards = _FP32 * sum(_shard(p, world) for p in model.parameters())
-    state = sum(_state(scenario, _held(p, world, rank)) for p in active)
+    state = sum(_state(scenario, _held(trained[name], world, rank)) for name in ever)
     low = scenario.dtype != "fp32"
     return {
         "parameters": 0 if low else shards,
-        "gradients": _FP32 * sum(_shard(p, world) for p in active),
+        "gradients": _FP32 * sum(_shard(trained[name], world) for name in last),
         "optimizer": state + (shards if low else 0),
     }
 
 
-def _fsdp2_traffic(scenario: Scenario, model: nn.Module, step: int) -> dict[str, Traffic] | None:
+def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
     """Every block and the root gather once in forward, and the blocks once more in backward where stage 3 let go.
 
-    None where a norm is taken, or a block called twice: both take collectives that no formula here tells.
+    A block that is called twice gathers for each call, at stage 2 because its first backward lets go of it. A norm,
+    which clipping and fp16 take, reduces the norms of all gradients together.
     """
-    reused = isinstance(scenario.model, Odd) and scenario.model.reused
-    if scenario.clip or scenario.dtype == "fp16" or reused:
-        return None
     if scenario.world == 1:
         return {}
-    active = _active(scenario, model, 1)
+    active = _active(scenario, model, range(step, step + 1))
     gathered = reduced = Traffic()
     for block, members in _fsdp2_groups(model).items():
-        times = 2 if block and scenario.stage == 3 else 1
+        calls = 2 if block == "blocks.0" and isinstance(scenario.model, Odd) and scenario.model.reused else 1
+        times = 2 * calls if block and scenario.stage == 3 else calls
         shard = sum(_shard(p, scenario.world) for p in members.values())
         gathered += _moved(scenario, times, shard * DTYPES[scenario.dtype].itemsize)
         shard = sum(_shard(p, scenario.world) for name, p in members.items() if name in active)
@@ -210,7 +212,10 @@ def _fsdp2_traffic(scenario: Scenario, model: nn.Module, step: int) -> dict[str,
             wire = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
             reduced += _moved(scenario, 1, shard * wire)
     reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
-    return {"all_gather": _times(gathered, scenario.accumulation), "reduce_scatter": _times(reduced, reductions)}
+    total = {"all_gather": _times(gathered, scenario.accumulation), "reduce_scatter": _times(reduced, reductions)}
+    if scenario.clip or scenario.dtype == "fp16":
+        total["all_reduce"] = _all_reduce(scenario.world, rank, len(active), _FP32)
+    return total
 
 
 def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
