@@ -1,0 +1,27 @@
+"""What the accounting suite asks of an engine before it holds it to a closed form."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.trials import Trials
+from zerobench import models
+from zerobench.scenario import Scenario
+from zerobench.theory import memory
+
+
+@pytest.fixture(scope="session")
+def counted(trials: Trials) -> Trials:
+    """An engine whose closed forms are known: the reference engine, patched or not, and torch's own."""
+    scenario = Scenario()
+    if memory.predicted(scenario, models.build(scenario), subject=trials.subject.name) is None:
+        pytest.skip(f"no closed form of {trials.name} is known")
+    return trials
+
+
+@pytest.fixture(scope="session")
+def reference(trials: Trials) -> Trials:
+    """The reference engine, for what is said of no other."""
+    if trials.subject.name != "reference":
+        pytest.skip("a property of the reference engine")
+    return trials

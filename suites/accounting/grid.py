@@ -1,0 +1,108 @@
+"""The Scenarios that the accounting suite always looks at, by the name of what each one is about."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from zerobench.scenario import Gpt, Odd, Optimizer, Scenario
+
+GPT = Gpt(vocab=61, context=8, width=20, layers=3, heads=2)
+ODD = Odd(
+    tied=True,
+    functional=True,
+    reused=True,
+    frozen=True,
+    unused=True,
+    routed=True,
+    scalar=True,
+    tiny=True,
+    empty=True,
+    transposed=True,
+    buffers=True,
+)
+#: No peculiarity that some engine refuses, and blocks enough for buckets and prefetching to matter.
+DEEP = Odd(width=9, hidden=(7, 3, 40, 7, 16))
+
+_gpt = Scenario(model=GPT, chunk=64, prefetch_bucket=0)
+_odd = Scenario(model=ODD, chunk=32, prefetch_bucket=0, optimizer=Optimizer(name="sgd"))
+_deep = Scenario(model=DEEP, chunk=32, prefetch_bucket=0)
+
+_MODELS = {
+    "gpt": _gpt,
+    "gpt-bf16": _gpt.but(dtype="bf16", optimizer=Optimizer(name="adam", second_group=True)),
+    "odd": _odd,
+    "odd-bf16": _odd.but(dtype="bf16", accumulator_dtype="bf16", optimizer=Optimizer(name="sgd", momentum=0.0)),
+}
+
+#: Every stage, world size, precision and kind of model; below stage 3 nothing is persistent.
+STATES: dict[str, Scenario] = {
+    **{
+        f"{name}-stage{stage}-{world}ranks": base.but(stage=stage, world=world)
+        for (name, base), stage, world in product(_MODELS.items(), range(4), range(1, 5))
+    },
+    **{
+        f"{name}-stage3-persistence{limit}": base.but(stage=3, world=3, persistence=limit)
+        for (name, base), limit in product(_MODELS.items(), (30, 100_000))
+    },
+}
+
+_SETTINGS: dict[str, Scenario] = {
+    "gpt": _gpt,
+    "gpt-tied": _gpt.but(model=Gpt(vocab=61, context=8, width=20, layers=3, heads=2, tied=True)),
+    "accumulation": _deep.but(accumulation=3),
+    "small-buckets": _deep.but(reduce_bucket=64, allgather_bucket=100, accumulation=2),
+    "bf16": _deep.but(dtype="bf16", accumulator_dtype="bf16"),
+    "communication": _deep.but(dtype="bf16", communication_dtype="fp32"),
+    "no-overlap": _deep.but(overlap=False, accumulation=2),
+    "odd": _odd.but(accumulation=2),
+    "dropout": _deep.but(model=Odd(width=9, hidden=(7, 3), dropout=0.25)),
+    "clip": _deep.but(clip=0.1, optimizer=Optimizer(second_group=True)),
+}
+
+_STAGE_3: dict[str, Scenario] = {
+    "non-reentrant": _gpt.but(model=Gpt(vocab=61, context=8, width=20, layers=3, heads=2, recompute="non_reentrant")),
+    "reentrant": _deep.but(model=Odd(width=9, hidden=(7, 3, 40), recompute="reentrant"), accumulation=2),
+    "odd-non-reentrant": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True, recompute="non_reentrant")),
+    "persistence": _deep.but(persistence=30, accumulation=2),
+    "all-persistent": _deep.but(persistence=100_000),
+    "prefetch": _deep.but(prefetch_bucket=600, accumulation=2),
+    "prefetch-all": _gpt.but(prefetch_bucket=50_000_000),
+    "max-live": _deep.but(max_live=1500, accumulation=2),
+    "routed-prefetch": _deep.but(model=Odd(width=9, hidden=(7, 3), routed=True, tiny=True), prefetch_bucket=500),
+}
+
+#: Every stage under each setting that makes a difference to what is sent; then what only stage 3 knows.
+TRAFFIC: dict[str, Scenario] = {
+    **{
+        f"{name}-stage{stage}": base.but(stage=stage, world=3)
+        for (name, base), stage in product(_SETTINGS.items(), range(4))
+    },
+    **{
+        f"every-micro-step-stage{stage}": _deep.but(stage=stage, world=3, accumulation=3, schedule="micro_step")
+        for stage in (0, 1)
+    },
+    **{
+        f"gpt-stage{stage}-{world}ranks": _gpt.but(stage=stage, world=world)
+        for stage, world in product(range(4), (1, 2, 4))
+    },
+    **{f"{name}-stage3": base.but(stage=3, world=3) for name, base in _STAGE_3.items()},
+}
+
+#: What may stay alive and what may grow: every stage, with accumulation and recomputation.
+LIVING: dict[str, Scenario] = {
+    f"{name}-stage{stage}": base.but(stage=stage, world=2, accumulation=2)
+    for (name, base), stage in product(
+        {"odd": _odd, "gpt-bf16": _gpt.but(model=_STAGE_3["non-reentrant"].model, dtype="bf16")}.items(), range(4)
+    )
+}
+
+#: Stage 3 with units enough that all of them together are more than the bound allows.
+SHARDED: dict[str, Scenario] = {
+    "gpt": _gpt.but(stage=3, world=2, model=Gpt(vocab=61, context=8, width=20, layers=6, heads=2)),
+    "gpt-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=3),
+    "deep": _deep.but(stage=3, world=2, accumulation=2),
+    "deep-reentrant": _STAGE_3["reentrant"].but(stage=3, world=2),
+    "persistence": _deep.but(stage=3, world=2, persistence=30),
+    "prefetch": _deep.but(stage=3, world=4, prefetch_bucket=600),
+    "bf16": _deep.but(stage=3, world=3, dtype="bf16"),
+}

@@ -1,0 +1,107 @@
+"""Ledgers: what an engine holds and sends in a Scenario, measured on every rank from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch.distributed as dist
+
+from suites.trials import TIME_LIMIT, Trials
+from zerobench import models, subjects
+from zerobench.drive import run_step
+from zerobench.errors import Disagreement
+from zerobench.judge import reproduce
+from zerobench.meters import ParameterPeak, Stray, TrafficMeter, live_tensors, resident, unattributed
+from zerobench.recording import Traffic
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+
+#: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
+STEPS = 3
+
+
+@dataclass
+class Ledger:
+    """One rank's account; what is listed has an entry for each step."""
+
+    rank: int
+    before: dict[str, int]  # bytes resident by state before the first step
+    resident: list[dict[str, int]] = field(default_factory=list)  # after it
+    traffic: list[dict[str, Traffic]] = field(default_factory=list)
+    parameter_peaks: list[int] = field(default_factory=list)
+
+
+def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: int) -> Ledger:
+    """One rank's part: train ``steps`` steps under the meters."""
+    rank = dist.get_rank(group)
+    model = models.build(scenario).to(scenario.device)
+    with closing(subjects.load(subject)(model, scenario, group)) as engine:
+        ledger = Ledger(rank, _states(engine))
+        for index in range(steps):
+            peak = ParameterPeak(model)
+            with TrafficMeter(peak.observe) as meter:
+                run_step(engine, scenario, index, rank)
+            ledger.traffic.append(meter.traffic)
+            ledger.parameter_peaks.append(peak.bytes)
+            ledger.resident.append(_states(engine))
+    return ledger
+
+
+def _states(engine: Subject) -> dict[str, int]:
+    return {state: resident(tensors) for state, tensors in engine.resident().items()}
+
+
+@lru_cache(maxsize=256)
+def ledgers(trials: Trials, scenario: Scenario, steps: int = STEPS) -> list[Ledger]:
+    """The Scenario's ledgers, in rank order; asked for again, the same ones."""
+    trials.ran += 1
+    return trials.pool.run(account, trials.name, scenario, steps, world=scenario.world, timeout=TIME_LIMIT)
+
+
+@dataclass
+class Census:
+    """What is alive on one rank beside what the engine declares, and how much in all."""
+
+    rank: int
+    strays: list[Stray]  # after the last step
+    live: dict[int, int] = field(default_factory=dict)  # bytes of all tensors, by number of steps done
+
+
+def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple[int, ...]) -> Census:
+    """One rank's part: train ``at[-1]`` steps and count the living after each of ``at``."""
+    rank = dist.get_rank(group)
+    earlier = live_tensors()
+    start = resident(earlier)
+    model = models.build(scenario).to(scenario.device)
+    live = {}
+    with closing(subjects.load(subject)(model, scenario, group)) as engine:
+        for index in range(at[-1]):
+            run_step(engine, scenario, index, rank)
+            if index + 1 in at:
+                live[index + 1] = resident(live_tensors()) - start
+        declared = [tensor for tensors in engine.resident().values() for tensor in tensors]
+        return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
+
+
+def demand(
+    trials: Trials, scenario: Scenario, rank: int, what: str, got: object, expected: object, formula: str
+) -> None:
+    """Raise where a measured number is not the closed form's, saying all there is to say.
+
+    Raises:
+        Disagreement: they differ.
+    """
+    if got != expected:
+        raise Disagreement(
+            f"{trials.name}, rank {rank}: {what}\n  got       {_plain(got)}\n  expected  {_plain(expected)}\n"
+            f"  formula   {formula}\n{reproduce(scenario, trials.name)}"
+        )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Traffic):
+        return f"{value.calls} calls, {value.sent} bytes sent, {value.received} received"
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,81 @@
+"""Memory: each state has on each rank the bytes of its closed form, nothing else is kept, and nothing grows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume
+
+from suites.accounting import grid
+from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers
+from suites.strategies import drawn, scenarios
+from suites.trials import TIME_LIMIT, Trials
+from zerobench import models
+from zerobench.meters import Stray
+from zerobench.scenario import LossScale, Scenario
+from zerobench.theory import memory
+
+
+@pytest.mark.parametrize("scenario", grid.STATES.values(), ids=grid.STATES)
+def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
+    """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,
+    before the first step, after it and after the third."""
+    _skip_unless_offered(counted, scenario)
+    _demand_resident(counted, scenario)
+
+
+@drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.75)  # no step overflows, and so none is skipped
+def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
+    """Whatever the model and the settings, the bytes of each state are those of the closed form."""
+    assume(counted.offers(scenario))
+    _demand_resident(counted, scenario)
+
+
+@pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
+def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
+    """Between steps no tensor is alive that is neither declared as state nor a buffer of the model: only the order in
+    which the norm is folded, an int64 for each chunk of a trainable parameter."""
+    chunks = memory.chunk_order(scenario, models.build(scenario))
+    allowed = [Stray((chunks,), torch.int64, 8 * chunks)]
+    for each in _censuses(reference, scenario):
+        what = "tensors alive that no state declares"
+        demand(reference, scenario, each.rank, what, each.strays, allowed, "the order of the chunks, and nothing else")
+
+
+@pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
+def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
+    """As many bytes of tensors are alive after eight steps as after three."""
+    _skip_unless_offered(trials, scenario)
+    for each in _censuses(trials, scenario):
+        what = "bytes of all tensors alive after step 8"
+        demand(trials, scenario, each.rank, what, each.live[8], each.live[3], "as after step 3")
+
+
+def _demand_resident(trials: Trials, scenario: Scenario) -> None:
+    model, subject = models.build(scenario), trials.subject.name
+    measured = ledgers(trials, scenario)
+    for ledger in measured:
+        for steps, got in ((0, ledger.before), (1, ledger.resident[0]), (STEPS, ledger.resident[-1])):
+            expected = memory.predicted(scenario, model, ledger.rank, subject, steps)
+            assert expected is not None
+            for state, size in expected.items():
+                what = f"bytes of {state} resident after {steps} steps"
+                formula = memory.FORMULAS[state] if subject == "reference" else f"that of {subject}"
+                demand(trials, scenario, ledger.rank, what, got[state], size, formula)
+
+
+_counted: dict[tuple[Trials, Scenario], list[Census]] = {}
+
+
+def _censuses(trials: Trials, scenario: Scenario) -> list[Census]:
+    """Taken once for all tests."""
+    if (trials, scenario) not in _counted:
+        trials.ran += 1
+        taken = trials.pool.run(census, trials.name, scenario, (3, 8), world=scenario.world, timeout=TIME_LIMIT)
+        _counted[trials, scenario] = taken
+    return _counted[trials, scenario]
+
+
+def _skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
+    if reason := trials.subject.unsupported(scenario):
+        pytest.skip(reason)

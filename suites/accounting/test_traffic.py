@@ -1,0 +1,71 @@
+"""Traffic: each collective is issued as often, and moves as many bytes, as its closed form says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume
+
+from suites.accounting import grid
+from suites.accounting.ledgers import demand, ledgers
+from suites.strategies import drawn, scenarios
+from suites.trials import Trials
+from zerobench import models
+from zerobench.recording import Traffic
+from zerobench.scenario import LossScale, Scenario
+from zerobench.theory import traffic
+
+
+@pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
+def test_traffic(counted: Trials, scenario: Scenario) -> None:
+    """In each of the first three steps and on every rank, calls and bytes sent and received of every collective are
+    those of the closed form."""
+    _skip_unless_offered(counted, scenario)
+    _demand_traffic(counted, scenario)
+
+
+@drawn(scenarios(loss_scale=LossScale(static=1.0)))  # no step overflows, and so none is skipped
+def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
+    """Whatever the model and the settings, calls and bytes are those of the closed form."""
+    assume(counted.offers(scenario))
+    _demand_traffic(counted, scenario)
+
+
+@pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
+def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
+    """Over all ranks together, as many bytes are received as are sent, collective by collective; a broadcast's source
+    sends once what each other rank receives."""
+    _skip_unless_offered(trials, scenario)
+    measured = ledgers(trials, scenario)
+    for step in range(len(measured[0].traffic)):
+        total: dict[str, Traffic] = {}
+        for ledger in measured:
+            for collective, seen in ledger.traffic[step].items():
+                total[collective] = total.get(collective, Traffic()) + seen
+        for collective, seen in total.items():
+            copies = scenario.world - 1 if collective == "broadcast" else 1
+            what = f"bytes received by {collective} in step {step}, of all ranks"
+            demand(trials, scenario, 0, what, seen.received, copies * seen.sent, "bytes sent by all ranks")
+
+
+def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
+    model, subject = models.build(scenario), trials.subject.name
+    measured = ledgers(trials, scenario)
+    for ledger in measured:
+        for step, got in enumerate(ledger.traffic):
+            expected = traffic.predicted(scenario, model, ledger.rank, subject, step)
+            assert expected is not None
+            for collective in sorted({*got, *expected}):
+                demand(
+                    trials,
+                    scenario,
+                    ledger.rank,
+                    f"{collective} in step {step}",
+                    got.get(collective, Traffic()),
+                    expected.get(collective, Traffic()),
+                    traffic.FORMULAS.get(collective, "none") if subject == "reference" else f"that of {subject}",
+                )
+
+
+def _skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
+    if reason := trials.subject.unsupported(scenario):
+        pytest.skip(reason)

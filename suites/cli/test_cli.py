@@ -1,0 +1,309 @@
+"""The command line: what a user types, and what comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zerobench
+from suites.cli.schema import errors, load
+from zerobench import cli, report
+from zerobench.data import text
+from zerobench.scenario import Odd, Scenario
+
+_ROOT = Path(zerobench.__file__).parents[1]
+_STAGES = [("reference", stage) for stage in range(4)]
+
+Json = dict[str, Any]
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``zerobench`` in a process of its own."""
+    command = [sys.executable, "-m", "zerobench", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    return subprocess.run(command, check=False, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The main job, small: its report's directory and how it ended."""
+    directory = tmp_path_factory.mktemp("clean")
+    return directory / "zerobench-report", run(directory, "run", "--model", "nano", "--steps", "4", "--json")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run with subjects that fail, in a precision in which torch's have other bits."""
+    directory = tmp_path_factory.mktemp("broken")
+    subjects = [f"suites.cli.broken:{name}" for name in ("Raises", "Dies", "Stale")]
+    names = ",".join(["reference", "torch-ddp", *subjects])
+    done = run(directory, "run", "--model", "nano", "--steps", "2", "--dtype", "bf16", "--stages", "2", "--out", "r",
+               "--subjects", names)  # fmt: skip
+    return directory / "r", done
+
+
+def results(directory: Path) -> Json:
+    """The results that a run wrote."""
+    value: Json = json.loads((directory / "results.json").read_text())
+    return value
+
+
+def tables(directory: Path) -> dict[str, list[dict[str, str]]]:
+    """The report's tables by the title over them: a list of rows by column."""
+    found: dict[str, list[dict[str, str]]] = {}
+    title, header = "", None
+    for line in (directory / "report.md").read_text().splitlines():
+        if line.startswith("## "):
+            title, header = line[3:], None
+        elif line.startswith("|") and not line.startswith("|:"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if header is None:
+                header = cells
+            else:
+                found.setdefault(title, []).append(dict(zip(header, cells, strict=True)))
+    return found
+
+
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def test_main_job_is_right(clean: Done) -> None:
+    """The reference engine has the canonical trainer's bits at every stage, the peers are right, the exit code is 0."""
+    directory, done = clean
+    assert done.returncode == 0, done.stderr
+    rows = results(directory)["rows"]
+    assert [(row["subject"], row["stage"]) for row in rows] == [
+        *_STAGES, ("torch-ddp", 0), ("torch-fsdp2", 3), ("compute-only", None)
+    ]  # fmt: skip
+    assert all(row["verdict"] == "ok" for row in rows)
+    assert all(row["judgement"]["bitwise"] for row in rows if row["subject"] == "reference")
+    assert all(row["judgement"]["right"] for row in rows if row["judgement"])
+    assert all(row["loss"]["last"] < row["loss"]["first"] for row in rows)
+
+
+def test_measured_bytes_are_those_predicted(clean: Done) -> None:
+    """Every rank of the reference engine holds and moves the bytes of the closed forms, exactly."""
+    for row in results(clean[0])["rows"]:
+        if row["subject"] == "reference":
+            assert row["traffic"]["measured"] == row["traffic"]["predicted"]
+            for measured, predicted in zip(row["memory"]["measured"], row["memory"]["predicted"], strict=True):
+                assert predicted.items() <= measured.items()
+
+
+def test_quiet_where_standard_error_is_no_terminal(clean: Done) -> None:
+    """Nothing but where the report is."""
+    out = Path("zerobench-report")
+    assert clean[1].stderr == f"zerobench: wrote {out / 'report.md'} and {out / 'results.json'}\n"
+
+
+def test_json_on_standard_output_is_what_was_written(clean: Done) -> None:
+    """--json prints the results and nothing else."""
+    assert json.loads(clean[1].stdout) == results(clean[0])
+
+
+def test_nothing_else_is_written(clean: Done) -> None:
+    """Two files, no temporary one."""
+    assert sorted(path.name for path in clean[0].iterdir()) == ["report.md", "results.json"]
+
+
+def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
+    """Also where subjects failed."""
+    schema = load("results.json")
+    for directory, _ in (clean, broken):
+        assert list(errors(results(directory), schema, schema)) == []
+
+
+def test_the_schema_refuses(clean: Done) -> None:
+    """A value of another type, a missing one and an unknown one."""
+    schema, value = load("results.json"), results(clean[0])
+    row = value["rows"][0]
+    for wrong in (row | {"stage": 4}, row | {"verdict": None}, row | {"more": 1}, {"subject": "reference"}):
+        assert list(errors(value | {"rows": [wrong]}, schema, schema))
+
+
+def test_report_shows_the_numbers_of_the_results(clean: Done) -> None:
+    """Times and losses rounded, bytes exact."""
+    found, value = tables(clean[0]), results(clean[0])
+    for cells, row in zip(found["Right, and how fast?"], value["rows"], strict=True):
+        shown = {name: float(cell.replace(",", "")) for name, cell in list(cells.items())[3:]}
+        low, high = row["time"]["quartiles"]
+        assert shown == {
+            "first loss": pytest.approx(row["loss"]["first"], abs=5e-5),
+            "last loss": pytest.approx(row["loss"]["last"], abs=5e-5),
+            "step, ms": pytest.approx(1e3 * row["time"]["median"], abs=0.05),
+            "IQR, ms": pytest.approx(1e3 * (high - low), abs=0.05),
+            "x compute": pytest.approx(row["time"]["ratio"], abs=5e-3),
+            "tokens/s": pytest.approx(row["time"]["tokens_per_second"], abs=0.5),
+        }
+    judged = [row for row in value["rows"] if row["memory"]]
+    for cells, row in zip(found["Memory on each rank, in bytes"], judged, strict=True):
+        for category in ("parameters", "gradients", "optimizer", "peak"):
+            assert _number(cells[category]) == max(rank[category] for rank in row["memory"]["measured"])
+    totals = [cells for cells in found["Traffic of each rank in a step, in bytes"] if cells["collective"] == "total"]
+    for cells, row in zip(totals, judged, strict=True):
+        ledgers = row["traffic"]["measured"]
+        assert _number(cells["sent"]) == max(sum(each["sent"] for each in ledger.values()) for ledger in ledgers)
+
+
+def _number(cell: str) -> int:
+    return int(cell.rstrip(" =").replace(",", ""))
+
+
+def test_report_says_how_it_was_made(clean: Done) -> None:
+    """The text's digest, and at the end the command."""
+    written = (clean[0] / "report.md").read_text()
+    assert hashlib.sha256(text("")).hexdigest() in written
+    assert written.endswith("```\nzerobench run --model nano --steps 4 --json\n```\n")
+    assert results(clean[0])["command"] == "zerobench run --model nano --steps 4 --json"
+
+
+def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
+    """Each with its own verdict and reason; the exit code is 1."""
+    directory, done = broken
+    assert done.returncode == 1, done.stderr
+    raises, dies, stale = results(directory)["rows"][2:5]
+    assert raises["verdict"] == "failed"
+    assert "the flux is not aligned" in raises["reason"]
+    assert dies["verdict"] == "crashed"
+    assert dies["reason"].startswith("rank 1 was killed by SIGKILL")
+    assert stale["verdict"] == "ok"
+    assert not stale["judgement"]["right"]
+    assert "only rank 1 of 2 differs" in stale["judgement"]["message"]
+    shown = [row["right?"].split()[0] for row in tables(directory)["Right, and how fast?"]]
+    assert shown == ["bitwise", "50%", "failed", "crashed", "WRONG", "-"]
+    assert "the flux is not aligned" in done.stdout
+
+
+def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict and exit code 0; so, too, where the subject does not offer the Scenario."""
+    scenario = Scenario(model=Odd(hidden=(4,)), world=2, stage=2, steps=1).to_json()
+    assert cli.main(["replay", scenario]) == 0
+    assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
+    assert cli.main(["replay", scenario, "--subject", "torch-ddp"]) == 0
+    assert "torch-ddp does not offer this Scenario: torch-ddp is stage 0" in capsys.readouterr().out
+
+
+def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where, got, expected and rank, exit code 1, and the command to run it again."""
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2).to_json()
+    command = ["replay", scenario, "--subject", "suites.cli.broken:Stale"]
+    assert cli.main(command) == 1
+    said = capsys.readouterr().out
+    assert "where     step 0, parameters, blocks.1.up.weight[4, 0]" in said
+    assert "rank      1\n" in said
+    assert "got " in said
+    assert "expected " in said
+    assert "only the end differs, from element 20 of 70" in said
+    reproduce = next(line for line in said.splitlines() if line.strip().startswith("reproduce"))
+    assert shlex.split(reproduce)[1:] == ["zerobench", *command]
+
+
+def test_version() -> None:
+    """One line."""
+    done = run(_ROOT, "--version")
+    assert (done.returncode, done.stdout) == (0, f"zerobench {zerobench.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "required: COMMAND"),
+        ("rnu", "invalid choice: 'rnu'"),
+        ("run --model minni", "unknown model 'minni'; did you mean 'mini'?"),
+        ("run --subjects torch-dpd", "unknown subject 'torch-dpd'; did you mean 'torch-ddp'?"),
+        ("run --subjects ,", "--subjects: expected names between commas"),
+        ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
+        ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
+        ("run --stages 0,4", "unknown stage '4'"),
+        ("run --dtype fp8", "unknown dtype 'fp8'"),
+        ("run --device tpu", "unknown device 'tpu'"),
+        ("run --ranks 0", "--ranks: expected a whole number of at least 1, got '0'"),
+        ("run --steps two", "--steps: expected a whole number of at least 1, got 'two'"),
+        ("run --clip -1", "--clip: expected a number of at least 0, got '-1'"),
+        ("run --clip nan", "--clip: expected a number of at least 0, got 'nan'"),
+        ("run --data no/such/file", "cannot read the data file 'no/such/file'"),
+        ("run --data short", "the text is too short"),
+        ("run --out short", "cannot write a report to 'short': 'short' is not a directory"),
+        ("run --out short/below", "cannot write a report to 'short/below'"),
+        ("run --out taken", "its 'report.md' is a directory"),
+        ("run --stage 3", "unrecognized arguments: --stage 3"),
+        ("replay {", "a Scenario must be a JSON object"),
+        ("replay '{\"stge\": 3}'", "unknown field of scenario 'stge'; did you mean 'stage'?"),
+        ("replay {} --subject nobody", "unknown subject 'nobody'"),
+    ],
+)
+def test_bad_input(
+    arguments: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear line, exit code 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_text("too short")
+    Path("taken/report.md").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    code = cli.main(shlex.split(arguments))
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.out == ""
+    assert output.err.startswith("zerobench: ")
+    assert output.err.count("\n") == 1
+    assert says in output.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """--device cuda without a GPU is bad input like any other."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "--device", "cuda"]) == 2
+    assert "torch sees no CUDA GPU" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_ends_the_process_with_code_2() -> None:
+    """As a shell sees it."""
+    done = run(_ROOT, "run", "--model", "huge")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zerobench: unknown model 'huge'")
+
+
+def test_both_files_or_none(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the second cannot be written the first does not appear, and an earlier report stays as it was."""
+    value = results(clean[0])
+    report.write(tmp_path, value)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write = Path.write_text
+
+    def full(path: Path, *args: Any, **kwargs: Any) -> int:
+        if "results.json" in path.name:
+            raise OSError("no space left on device")
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space left"):
+        report.write(tmp_path, value | {"command": "another"})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written over, and gone at the end."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    progress = cli._Progress()
+    progress("round 1 of 2")
+    progress.close()
+    assert isinstance(sys.stderr, Terminal)
+    assert sys.stderr.getvalue() == "\r\x1b[Kround 1 of 2\r\x1b[K"

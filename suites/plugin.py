@@ -1,0 +1,77 @@
+"""Options and fixtures of all suites, and the Hypothesis profiles, as a pytest plugin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+
+from suites.trials import Trials
+from zerobench.errors import UsageError
+from zerobench.ranks import Pool
+
+# A Scenario takes as long as its ranks take, so no deadline. The profiles differ in the number of examples only; all
+# but `thorough` draw the same ones each time, so that a red run is red again.
+_COMMON: dict[str, Any] = {
+    "deadline": None,
+    "print_blob": False,
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explain would trace every line
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+}
+settings.register_profile("quick", max_examples=8, derandomize=True, database=None, **_COMMON)
+settings.register_profile("default", max_examples=40, derandomize=True, database=None, **_COMMON)
+settings.register_profile("thorough", max_examples=400, **_COMMON)
+settings.load_profile("default")
+
+_WORLD = 4
+_trials: list[Trials] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--subject",
+        default="reference",
+        help="engine under test: reference, torch-ddp, torch-zero1, torch-fsdp2 or package.module:Class",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """Four ranks for the whole session; smaller worlds are their first ranks."""
+    with Pool(_WORLD) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def trials(pool: Pool, request: pytest.FixtureRequest) -> Trials:
+    """The engine under test, ready to run Scenarios."""
+    try:
+        made = Trials(pool, request.config.getoption("--subject"))
+    except UsageError as error:
+        pytest.exit(f"--subject: {error}", returncode=2)
+    _trials.append(made)
+    return made
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_STARTED] = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many Scenarios ran, for a suite that draws none passes everything."""
+    scenarios = sum(made.ran for made in _trials)
+    if scenarios:
+        seconds = time.monotonic() - config.stash[_STARTED]
+        rate = f"{scenarios / seconds:.1f} Scenarios per second"
+        terminalreporter.write_line(f"{scenarios} Scenarios on {_trials[0].name}, {rate}")
+
+
+_STARTED = pytest.StashKey[float]()
