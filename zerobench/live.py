@@ -102,7 +102,8 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
             with TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
             held = {category: resident(tensors) for category, tensors in subject.resident().items()}
-    return Memory(**held, peak=peak.bytes, peak_parameters=parameters.bytes), traffic.traffic
+    whole = parameters.bytes if traffic.traffic else None  # it is seen at collectives only
+    return Memory(**held, peak=peak.bytes, peak_parameters=whole), traffic.traffic
 
 
 def surroundings(group: dist.ProcessGroup) -> dict[str, Any]:

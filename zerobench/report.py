@@ -147,9 +147,12 @@ def _sum(ledger: Json, collectives: Sequence[str], number: str) -> int:
     return sum(ledger[name][number] for name in collectives if name in ledger)
 
 
-def _beside(measured: Sequence[int], predicted: Sequence[int | None] | None) -> str:
+def _beside(measured: Sequence[int | None], predicted: Sequence[int | None] | None) -> str:
     """The largest of the ranks' values, beside what was predicted for that rank, where anything was."""
-    rank = max(range(len(measured)), key=measured.__getitem__)
+    known = [value for value in measured if value is not None]
+    if not known:
+        return _UNKNOWN
+    rank = measured.index(max(known))
     shown = f"{measured[rank]:,}"
     if not predicted or predicted[rank] is None:
         return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -31,23 +32,25 @@ def _train(pool: Pool, subject: str, scenario: Scenario, timeout: float = 20.0) 
     [
         ("Killed", "rank 1 was killed by SIGKILL", 20.0),
         ("Raises", "rank 1 raised ValueError: the data loader lost its place", 20.0),
-        ("Hangs", "did not finish within 2", 2.0),
+        ("Hangs", "rank 1 did not finish within 2", 2.0),
     ],
 )
 def test_fault_in_a_step(ranks: Pool, fault: str, cause: str, timeout: float, stage: int) -> None:
     """A rank that is killed, raises or hangs mid-step: the error names it, and every rank's place is told."""
     scenario = Scenario(world=3, stage=stage)
     _train(ranks, "reference", scenario)
-    before = _children()
+    before = [psutil.Process(worker.process.pid) for worker in ranks._workers]
+    assert len(before) == 3
     with pytest.raises(RankFailure) as failure:
         _train(ranks, f"suites.faults.faulty:{fault}", scenario, timeout)
     message = str(failure.value)
     assert cause in message.splitlines()[0], message
     for rank in range(3):
-        assert f"rank {rank} " in message, f"rank {rank} is missing in: {message}"
+        assert re.search(rf"^ranks? [\d, ]*\b{rank}\b", message, re.MULTILINE), f"rank {rank} is missing in: {message}"
     if fault == "Hangs":
         assert "in fail" in message, "the stack of the rank that hangs is missing"
-    _gone(before)
+    _, alive = psutil.wait_procs(before, timeout=5)
+    assert not alive, f"processes stayed behind: {alive}"
     _train(ranks, "reference", scenario)
 
 
@@ -59,15 +62,3 @@ def test_ranks_that_do_not_match(ranks: Pool, fault: str, what: str) -> None:
         _train(ranks, f"suites.faults.faulty:{fault}", Scenario(world=3, stage=2))
     assert time.monotonic() - started < 10
     _train(ranks, "reference", Scenario(world=3))
-
-
-def _children() -> set[psutil.Process]:
-    """The rank processes that are there now."""
-    return {child for child in psutil.Process().children(recursive=True) if "forkserver" in " ".join(child.cmdline())}
-
-
-def _gone(processes: set[psutil.Process]) -> None:
-    """Wait for the ranks to end; the server they are forked from stays."""
-    ranks = [p for p in processes if p.is_running() and p.parent() != psutil.Process()]
-    _, alive = psutil.wait_procs(ranks, timeout=5)
-    assert not alive, f"processes stayed behind: {alive}"

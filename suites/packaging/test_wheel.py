@@ -52,7 +52,9 @@ def test_command_runs_from_elsewhere(python: Path, tmp_path: Path) -> None:
 
 def test_it_is_the_wheel_that_runs(python: Path, tmp_path: Path) -> None:
     """The package that runs lies in the fresh environment, with its schema."""
-    where = "import zerobench, pathlib; p = pathlib.Path(zerobench.__file__).parent; print(p); print(*p.glob('schema/*'))"
+    where = (
+        "import zerobench, pathlib; p = pathlib.Path(zerobench.__file__).parent; print(p); print(*p.glob('schema/*'))"
+    )
     package, schemas = _run(tmp_path, str(python), "-c", where).splitlines()
     assert package.startswith(str(python.parents[1]))
     assert "results.json" in schemas

@@ -35,7 +35,8 @@ class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
     ``kind`` and ``rank`` are the cause's. A death explains an exception on another rank (its connection broke), and
-    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind.
+    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind. Where ranks only
+    waited, those that hang are the fewer: the others are alike in waiting for them.
     """
 
     def __init__(self, signs: list[Sign]) -> None:
@@ -44,10 +45,15 @@ class RankFault(RankFailure):
         alike: dict[str, list[int]] = {}
         for sign in signs:
             alike.setdefault(sign.report(), []).append(sign.rank)
-        headline = f"{_ranks([sign.rank for sign in signs if sign.what == cause.what])} {cause.what}"
+        blamed = [sign.rank for sign in signs if sign.what == cause.what]
+        if cause.kind == "timeout":
+            sizes = sorted(len(ranks) for ranks in alike.values())
+            if len(sizes) > 1 and sizes[0] < sizes[1]:
+                blamed = min(alike.values(), key=len)
+        headline = f"{_ranks(blamed)} {cause.what}"
         super().__init__("\n\n".join([headline, *(f"{_ranks(ranks)} {report}" for report, ranks in alike.items())]))
         self.kind: Kind = cause.kind or "raised"
-        self.rank = cause.rank
+        self.rank = blamed[0]
         self.signs = signs
 
 
