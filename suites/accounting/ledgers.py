@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import pytest
 import torch.distributed as dist
 
 from suites.trials import TIME_LIMIT, Trials
@@ -84,6 +85,12 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
                 live[index + 1] = resident(live_tensors()) - start
         declared = [tensor for tensors in engine.resident().values() for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
+
+
+def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
+    """Skip the test, with the engine's own reason, where it does not offer the Scenario."""
+    if reason := trials.subject.unsupported(scenario):
+        pytest.skip(reason)
 
 
 def demand(

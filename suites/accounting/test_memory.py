@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume
 
 from suites.accounting import grid
-from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers
+from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers, skip_unless_offered
 from suites.strategies import drawn, scenarios
 from suites.trials import TIME_LIMIT, Trials
 from zerobench import models
@@ -20,7 +20,7 @@ from zerobench.theory import memory
 def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,
     before the first step, after it and after the third."""
-    _skip_unless_offered(counted, scenario)
+    skip_unless_offered(counted, scenario)
     _demand_resident(counted, scenario)
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     """As many bytes of tensors are alive after eight steps as after three."""
-    _skip_unless_offered(trials, scenario)
+    skip_unless_offered(trials, scenario)
     for each in _censuses(trials, scenario):
         what = "bytes of all tensors alive after step 8"
         demand(trials, scenario, each.rank, what, each.live[8], each.live[3], "as after step 3")
@@ -74,8 +74,3 @@ def _censuses(trials: Trials, scenario: Scenario) -> list[Census]:
         taken = trials.pool.run(census, trials.name, scenario, (3, 8), world=scenario.world, timeout=TIME_LIMIT)
         _counted[trials, scenario] = taken
     return _counted[trials, scenario]
-
-
-def _skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
-    if reason := trials.subject.unsupported(scenario):
-        pytest.skip(reason)

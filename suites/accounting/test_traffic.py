@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume
 
 from suites.accounting import grid
-from suites.accounting.ledgers import demand, ledgers
+from suites.accounting.ledgers import demand, ledgers, skip_unless_offered
 from suites.strategies import drawn, scenarios
 from suites.trials import Trials
 from zerobench import models
@@ -19,7 +19,7 @@ from zerobench.theory import traffic
 def test_traffic(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, calls and bytes sent and received of every collective are
     those of the closed form."""
-    _skip_unless_offered(counted, scenario)
+    skip_unless_offered(counted, scenario)
     _demand_traffic(counted, scenario)
 
 
@@ -34,7 +34,7 @@ def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
 def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
     """Over all ranks together, as many bytes are received as are sent, collective by collective; a broadcast's source
     sends once what each other rank receives."""
-    _skip_unless_offered(trials, scenario)
+    skip_unless_offered(trials, scenario)
     measured = ledgers(trials, scenario)
     for step in range(len(measured[0].traffic)):
         total: dict[str, Traffic] = {}
@@ -64,8 +64,3 @@ def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
                     expected.get(collective, Traffic()),
                     traffic.FORMULAS.get(collective, "none") if subject == "reference" else f"that of {subject}",
                 )
-
-
-def _skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
-    if reason := trials.subject.unsupported(scenario):
-        pytest.skip(reason)

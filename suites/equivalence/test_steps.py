@@ -50,7 +50,7 @@ def _leaves_fp16(run: Trajectory, scale: float) -> bool:
             model=models(dropout=0.0),
             loss_scale=st.builds(
                 LossScale,
-                initial_power=st.sampled_from([0, 3, 8]),
+                initial_power=st.sampled_from([0, 3, 8, 14, 18]),
                 window=st.integers(1, 3),
                 hysteresis=st.integers(1, 3),
                 consecutive_hysteresis=st.booleans(),

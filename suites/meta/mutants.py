@@ -33,7 +33,7 @@ class Mutant(Reference):
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         super().__init__(model, scenario, group)
-        self.scenario = scenario
+        self.group = group
         self.sabotage()
 
     def sabotage(self) -> None:
@@ -201,21 +201,24 @@ class LeaksPadding(NanPadding, Mutant):
         self.engine.stepper._padding = []
 
 
-class SeesOverflowInTheFirstShardOnly(Mutant):
+class SeesOverflowOnRankZeroOnly(Mutant):
     points_at = r"skip"
 
     def sabotage(self) -> None:
-        stepper, rank = self.engine.stepper, self.engine.ranks
+        self.bad = torch.zeros(1)
 
-        def first_shard(vote: Vote) -> Vote:
-            bad = torch.tensor([float(not bool(stepper._sums().isfinite().all()))])
-            if rank.world > 1:
-                everyone = [torch.zeros(1) for _ in range(rank.world)]
-                dist.all_gather(everyone, bad, group=rank.group)
-                bad = everyone[0]
-            return dataclasses.replace(vote, overflow=bool(bad))
+        def rank_zeros(vote: Vote) -> Vote:
+            dist.broadcast(self.bad, dist.get_global_rank(self.group, 0), group=self.group)
+            overflow = bool(self.bad)
+            self.bad.zero_()
+            return dataclasses.replace(vote, overflow=overflow)
 
-        self.patch_vote(first_shard)
+        self.patch_vote(rank_zeros)
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        self.bad += not bool(loss.isfinite())
+        return loss
 
 
 class NeverSkips(Mutant):

@@ -19,8 +19,8 @@ from zerobench.ranks import Pool
 #: The properties in the order in which they are tried, those that see most first.
 BITS = [
     test_contract.test_equals_the_canonical_trainer,
-    test_steps.test_dynamic_loss_scale,
     test_steps.test_overflow_moves_nothing,
+    test_steps.test_dynamic_loss_scale,
     test_contract.test_stages_agree,
 ]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]

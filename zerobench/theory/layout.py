@@ -17,8 +17,8 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 class Unit:
     """Parameters that travel together, by name; lengths in elements.
 
-    ``length`` is the sum of the parameters' lengths, each rounded up to whole chunks; ``shard``, which each rank owns, is
-    ``length / world`` rounded up to whole chunks.
+    ``length`` is the sum of the parameters' lengths, each rounded up to whole chunks; ``shard``, which each rank owns,
+    is ``length / world`` rounded up to whole chunks.
     """
 
     home: str  # the module that holds it
@@ -44,9 +44,9 @@ class Unit:
 def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
     """The model's units in order.
 
-    A child of the outermost list, dict or sequence of modules is a block, and a unit; every other module makes a unit of
-    the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones of
-    the same module, and in none elsewhere. At stage 3 trainable parameters of fewer elements than the persistence
+    A child of the outermost list, dict or sequence of modules is a block, and a unit; every other module makes a unit
+    of the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones
+    of the same module, and in none elsewhere. At stage 3 trainable parameters of fewer elements than the persistence
     threshold are in one unit for the whole model, the last.
     """
     parameters = dict(model.named_parameters())

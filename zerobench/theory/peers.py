@@ -136,7 +136,8 @@ def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> 
 
 def _buckets(parameters: Iterable[nn.Parameter], size: int) -> list[int]:
     """Elements of each bucket: parameters in order, until it holds its size or more."""
-    buckets, current = [], 0
+    buckets: list[int] = []
+    current = 0
     for p in parameters:
         current += p.numel()
         if current * size >= (_BUCKET if buckets else _FIRST_BUCKET):

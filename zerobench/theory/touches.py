@@ -119,9 +119,8 @@ def _block(
     for layer in layers:
         module = model.get_submodule(f"{name}.{layer}")
         steps = _linear(f"{name}.{layer}") if isinstance(module, nn.Linear) else _norm(model, f"{name}.{layer}")
-        for event in steps:
-            if event.kind == "complete" and complete or event.kind == "saved" and not recompute:
-                yield event
+        wanted = {"saved": not recompute, "complete": complete}
+        yield from (event for event in steps if wanted[event.kind])
 
 
 def _linear(name: str) -> Iterator[Event]:

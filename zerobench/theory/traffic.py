@@ -17,14 +17,15 @@ stage 0: gradients      1                                         trainable unit
 
 A unit's gather or exchange takes ``buckets`` calls, a vote and a round one.
 
-Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers tokens,
-positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an embedding's weight
-takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a round of its own; so is
-each of the L + 4 units whose gradients are complete during backward (with overlap, after the first micro-step, and not
-under reentrant recomputation); and one round ends the pass: 3 L + 10 rounds, or 2 L + 6. Recomputation changes neither:
-the recomputing forward and the backward after it touch the same unit. Tied, the head's weight is in the tokens' unit,
-which is gathered at the start and at the end of forward and is still whole when backward begins, and one unit less is
-complete: again 2 L + 5 gathers, and 3 L + 9 rounds. In general the touches decide: :mod:`zerobench.theory.rounds`.
+Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
+tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an embedding's
+weight takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a round of its own;
+so is each of the L + 4 units whose gradients are complete during backward (with overlap, after the first micro-step,
+and not under reentrant recomputation); and one round ends the pass: 3 L + 10 rounds, or 2 L + 6. Recomputation changes
+neither: the recomputing forward and the backward after it touch the same unit. Tied, the head's weight is in the unit
+of the tokens, which is gathered at the start and at the end of forward and is still whole when backward begins, and one
+unit less is complete: again 2 L + 5 gathers, and 3 L + 9 rounds. In general the touches decide:
+:mod:`zerobench.theory.rounds`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from zerobench.theory.rounds import play
 #: What the numbers of the reference engine are made of.
 FORMULAS = {
     "all_to_all": "(N - 1) * e(communication) * sum of trainable shards, at every micro-step or once",
-    "all_gather": "(N - 1) * (8 * owned chunks + parameters; stage 0: e(accumulator) * shards; 1, 2: e(dtype) * shards; "
-    "3: e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)",
+    "all_gather": "(N - 1) * (8 * owned chunks + parameters; stage 0: e(accumulator) * shards; 1, 2: e(dtype) * "
+    "shards; 3: e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)",
 }
 
 

@@ -1,0 +1,107 @@
+"""Stage 3: a parameter is whole only while it is used, and the model never is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import assume
+
+import zerobench
+from suites.accounting import grid
+from suites.accounting.ledgers import demand, ledgers
+from suites.strategies import drawn, scenarios
+from suites.trials import TIME_LIMIT, Trials
+from zerobench import models
+from zerobench.data import DTYPES, leaf, seed_leaf
+from zerobench.scenario import LossScale, Scenario
+from zerobench.subjects.reference import config, parameter_groups
+from zerobench.theory import memory
+from zerobench.theory.layout import units, whole
+from zerobench.theory.touches import events
+
+
+@pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
+def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> None:
+    """After a backward, a step and an evaluation no sharded parameter has memory; after a forward only those that it
+    used last, or held to its end, have."""
+    allowed = {"forward": _in_use_at_the_end(scenario)}
+    reference.ran += 1
+    for rank, seen in enumerate(reference.pool.run(_live, scenario, world=scenario.world, timeout=TIME_LIMIT)):
+        for index, (moment, names) in enumerate(seen):
+            what = f"parameters whole after {moment}, moment {index}"
+            surplus = sorted(names - allowed.get(moment, set()))
+            demand(reference, scenario, rank, what, surplus, [], "released after use")
+
+
+@pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
+def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None:
+    """At no collective of a step do whole parameters take as many bytes as the model's, nor more than the three largest
+    units, what is prefetched and what is persistent."""
+    cut, size = units(scenario, models.build(scenario)), DTYPES[scenario.dtype].itemsize
+    largest = sorted(unit.padded for unit in cut if not unit.persistent)[-3:]
+    persistent = whole(unit for unit in cut if unit.persistent)
+    bound = size * (sum(largest) + scenario.prefetch_bucket + persistent)
+    everything = size * whole(cut)
+    for ledger in ledgers(reference, scenario):
+        for step, peak in enumerate(ledger.parameter_peaks):
+            what = f"{peak} bytes of parameters whole at once in step {step}"
+            formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
+            demand(reference, scenario, ledger.rank, what, peak <= bound and peak < everything, True, formula)
+
+
+@drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.25)
+def test_peak_of_parameters(reference: Trials, scenario: Scenario) -> None:
+    """Whatever the model and the settings, the most bytes of parameters whole at once are what the order of touches
+    makes them: what is used, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
+    assume(scenario.world > 1)  # the meter looks at collectives, of which one rank has none
+    model = models.build(scenario)
+    for ledger in ledgers(reference, scenario):
+        for step, peak in enumerate(ledger.parameter_peaks):
+            expected = memory.parameter_peak(scenario, model, ledger.rank, step)
+            what = f"bytes of parameters whole at once in step {step}"
+            demand(reference, scenario, ledger.rank, what, peak, expected, "zerobench.theory.rounds")
+
+
+def _live(group: dist.ProcessGroup, scenario: Scenario) -> list[tuple[str, set[str]]]:
+    """The sharded parameters that have memory after each call of two steps and an evaluation, on one rank."""
+    model = models.build(scenario)
+    named = {name: p for name, p in model.named_parameters() if name in _sharded(scenario)}
+    groups = parameter_groups(model, scenario)
+    engine, *_ = zerobench.initialize(model, config(scenario), model_parameters=groups, process_group=group)
+    seen = []
+
+    def look(moment: str) -> None:
+        seen.append((moment, {name for name, p in named.items() if p.untyped_storage().nbytes()}))
+
+    look("building")
+    for step in range(2):
+        for micro_step in range(scenario.accumulation):
+            at = micro_step * scenario.world + dist.get_rank(group)
+            seed_leaf(scenario, step, at)
+            loss = engine(**leaf(scenario, step, at))
+            look("forward")
+            engine.backward(loss)
+            look("backward")
+            engine.step()
+            look("step")
+    with torch.no_grad():
+        engine(**leaf(scenario, 0, 0))
+    look("evaluation")
+    engine.destroy()
+    return seen
+
+
+def _sharded(scenario: Scenario) -> set[str]:
+    cut = units(scenario, models.build(scenario))
+    return {name for unit in cut if not unit.persistent for name in unit.members}
+
+
+def _in_use_at_the_end(scenario: Scenario) -> set[str]:
+    """What a forward holds to its end, and what it used last: parameters of these share units with others."""
+    model = models.build(scenario)
+    sharded = _sharded(scenario)
+    happening = events(scenario, model, route=False)
+    forward = [e for e in happening[: [e.kind for e in happening].index("turn")] if sharded.intersection(e.names)]
+    used = {name for e in forward if e.kind == "keep" or e is forward[-1] for name in e.names}
+    return {name for unit in units(scenario, model) if used.intersection(unit.members) for name in unit.members}

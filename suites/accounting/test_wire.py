@@ -1,0 +1,95 @@
+"""Wire: what the meters count crosses the kernel's network stack, give or take the protocol's own bytes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+import torch.distributed as dist
+
+from suites.accounting.ledgers import demand
+from suites.trials import TIME_LIMIT, Trials
+from zerobench import models, subjects
+from zerobench.drive import run_step
+from zerobench.meters import LoopbackMeter, TrafficMeter
+from zerobench.scenario import Gpt, Scenario
+
+#: About a million parameters, so that a step moves megabytes in few messages.
+_SCENARIO = Scenario(model=Gpt(context=16, width=128, layers=5, heads=2), micro_batch=1, prefetch_bucket=0)
+
+#: TCP over IP on loopback adds 66 bytes of headers to a segment, and as much for its acknowledgement. Segments of large
+#: messages hold tens of thousands of bytes, and 1,400 even where they are cut for Ethernet: less than a tenth.
+_HEADERS = 0.1
+#: What gloo adds to one collective on one rank: its own headers and the acknowledgements of small messages.
+_OF_A_CALL = 1024
+
+#: Every process of the machine is counted; the quietest of so many steps is the nearest to what ours alone sent.
+_STEPS = 12
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """One step on one rank: bytes that it received by the meters' count, its calls, and the kernel's count of all."""
+
+    received: int
+    calls: int
+    wire: int | None
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
+    """The kernel sees at least the bytes that the meters count."""
+    scenario = _offered(trials, world)
+    for received, _, wire in _crossings(trials, scenario):
+        demand(trials, scenario, 0, f"{wire} bytes on loopback in a step", wire >= received, True, f">= {received}")
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_the_wire_carries_little_else(reference: Trials, stage: int) -> None:
+    """The kernel sees at most a tenth more than the meters count, and a kilobyte for each collective on each rank."""
+    scenario = _SCENARIO.but(world=2, stage=stage)
+    crossings = _crossings(reference, scenario)
+    received, calls, wire = min(crossings, key=lambda crossing: crossing[2])
+    bound = int(received * (1 + _HEADERS)) + calls * _OF_A_CALL
+    what = f"{wire} bytes on loopback in the quietest of {len(crossings)} steps, {received} of them counted"
+    demand(reference, scenario, 0, what, wire <= bound, True, f"<= {bound} = 1.1 * counted + 1024 * {calls} calls")
+
+
+def _offered(trials: Trials, world: int) -> Scenario:
+    """The Scenario at the first stage that the engine offers."""
+    for stage in range(4):
+        scenario = _SCENARIO.but(world=world, stage=stage)
+        if trials.offers(scenario):
+            return scenario
+    pytest.skip(f"{trials.name} offers it at no stage")
+
+
+def _crossings(trials: Trials, scenario: Scenario) -> list[tuple[int, int, int]]:
+    """Of each step: bytes received and collectives, over all ranks, and bytes on loopback."""
+    trials.ran += 1
+    by_rank = trials.pool.run(_cross, trials.name, scenario, world=scenario.world, timeout=TIME_LIMIT)
+    found = []
+    for step in zip(*by_rank, strict=True):
+        if step[0].wire is None:
+            pytest.skip("no /proc/net/dev, or no loopback device: the kernel does not say what crossed it")
+        found.append((sum(each.received for each in step), sum(each.calls for each in step), step[0].wire))
+    return found
+
+
+def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_Crossing]:
+    """One rank's part: the steps, fenced off from what comes before and after."""
+    rank = dist.get_rank(group)
+    found = []
+    with closing(subjects.load(subject)(models.build(scenario), scenario, group)) as engine:
+        for index in range(_STEPS):
+            dist.barrier(group)
+            with LoopbackMeter() as wire:
+                dist.barrier(group)  # nobody starts before rank 0 has looked
+                with TrafficMeter() as meter:
+                    run_step(engine, scenario, index, rank)
+                dist.barrier(group)
+            dist.barrier(group)  # nor goes on
+            totals = meter.traffic.values()
+            found.append(_Crossing(sum(t.received for t in totals), sum(t.calls for t in totals), wire.bytes))
+    return found
