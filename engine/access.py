@@ -51,8 +51,10 @@ class Access:
         def enter(*_: Any) -> None:
             if not self._scopes:
                 self.gatherer.begin("alone")
+            scope = _Scope([], self._saving())
+            self._scopes.append(scope)  # first, so that leave() finds it even if the gather fails
             self.gatherer.hold(units)
-            self._scopes.append(_Scope(list(units), self._saving()))
+            scope.held += units
 
         def leave(*_: Any) -> None:
             self._end_scope()

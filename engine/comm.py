@@ -5,6 +5,7 @@ With one rank there is nothing to move: each is then a local copy and no collect
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,18 @@ from torch import Tensor
 
 # torch 2.13 renamed the flat all-gather and warns on the old name, which is the only one that 2.11 has.
 _all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def unowned(tensor: Tensor) -> Tensor:
+    """The same memory as a contiguous CPU tensor that does not count as one of its owners.
+
+    gloo's threads keep what they were given for a moment after the work is done, so the number of a storage's owners
+    would depend on their timing. The caller keeps the memory alive until the work is done.
+    """
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return tensor
+    memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype)
 
 
 class Done:

@@ -85,6 +85,7 @@ class Engine:
             bucket=zero.reduce_bucket_size,
             every_micro_step=zero.reduces_every_micro_step,
             overlap=zero.overlap_comm,
+            gather_bucket=zero.allgather_bucket_size,
             gatherer=self.gatherer,
         )
         self.stepper = Stepper(

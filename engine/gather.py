@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from engine.comm import Ranks
+from engine.comm import Ranks, unowned
 from engine.layout import Unit
 from engine.rounds import Rounds
 from engine.states import UnitState
@@ -152,7 +152,7 @@ class Gatherer:
 
     def _release(self, state: UnitState) -> bool:
         """Free a whole unit's memory if nobody uses it."""
-        if self._holds[state] or state in self._unused or state.aliased:
+        if self._holds[state] or state in self._unused or state in self._arriving or state.aliased:
             return False
         state.release()
         self._stale.discard(state)
@@ -175,16 +175,16 @@ class Gatherer:
 
     def _start(self, state: UnitState) -> None:
         """Start gathering one unit; into memory that is thrown away where this rank has it already."""
-        target = state.full
-        if not state.resident:
-            state.allocate()
-            self._unused.add(state)
-        elif state not in self._stale:
+        if state.resident and state not in self._stale:
             target = torch.empty_like(state.full)
+        else:
+            if not state.resident:
+                state.allocate()
+                self._unused.add(state)
+            target = unowned(state.full)
         self._stale.discard(state)
-        self._arriving.setdefault(state, []).extend(
-            gather_shards(state.unit, target, state.shard, self.ranks, self.bucket)
-        )
+        works = gather_shards(state.unit, target, state.shard, self.ranks, self.bucket)
+        self._arriving.setdefault(state, []).extend(works)
 
     def _arrive(self, state: UnitState) -> None:
         for work in self._arriving.pop(state, []):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.comm import Ranks
-from engine.gather import Gatherer
+from engine.gather import Gatherer, gather_shards
 from engine.layout import Slot
 from engine.ops.fold import fold
 from engine.states import UnitState
@@ -43,7 +43,8 @@ class Reducer:
       are sharded, gathers come between, and the ranks agree on the order of both (see rounds.py).
     - To launch a unit is to pack its gradients into one flat buffer in the dtype that travels and to start an
       all-to-all for each bucket: rank r gets everybody's values of its own shard. Nothing is added on the way.
-    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py).
+    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). Where every
+      rank steps the whole unit, the owners' results are then all-gathered, at the last micro-step, while backward runs.
     - Under the *boundary* schedule a gradient is first added to a local accumulator, and only the last micro-step of
       a step launches.
 
@@ -61,13 +62,16 @@ class Reducer:
         bucket: int,
         every_micro_step: bool,
         overlap: bool,
+        gather_bucket: int,
         gatherer: Gatherer | None,
     ) -> None:
         self.states = [state for state in reversed(states) if state.unit.trainable]
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
+        self.gather_bucket = gather_bucket
         self.every_micro_step, self.overlap, self._gatherer = every_micro_step, overlap, gatherer
         self.active: list[bool] = [False] * sum(len(state.unit.slots) for state in self.states)
         self._flying: deque[_Bucket] = deque()
+        self._completing: list[Any] = []
         self._hooks = []
         self._place: dict[nn.Parameter, int] = {}
         for position, state in enumerate(self.states):
@@ -127,6 +131,9 @@ class Reducer:
         else:
             self._gatherer.finish()
         self._drain(0)
+        for work in self._completing:
+            work.wait()
+        self._completing.clear()
         self._seen_backward = True
         self._reset()
 
@@ -170,6 +177,14 @@ class Reducer:
             bucket.work.wait()
             first = self._first or not self.every_micro_step
             fold(bucket.state.own_gradient[bucket.start : bucket.stop], bucket.received, first=first)
+            if self._last and bucket.stop == bucket.state.unit.shard:
+                self._complete(bucket.state)
+
+    def _complete(self, state: UnitState) -> None:
+        """This rank's part of a unit's gradient is final: fetch the others' where the whole unit is stepped here."""
+        if state.extent != state.own and self.ranks.world > 1:
+            whole = state.gradient, state.own_gradient
+            self._completing += gather_shards(state.unit, *whole, self.ranks, self.gather_bucket)
 
     def close(self) -> None:
         """Take the hooks off the model."""

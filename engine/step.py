@@ -109,23 +109,14 @@ class Stepper:
         """Update every parameter that was active, with gradient * factor, and spread the result. A collective."""
         for slot in self.layout.trainable:
             self.steps[slot.index] += vote.active[slot.index]
-        coming = [self._complete_gradient(state) for state in self.states]
         leaving: list[Any] = []
-        for state, works in zip(self.states, coming, strict=True):
-            for work in works:
-                work.wait()
+        for state in self.states:
             for run in self._runs(state, vote.active):
                 for start in range(run.start, run.stop, self.tile):
                     self._update(state, start, min(start + self.tile, run.stop), run, factor)
             leaving += self._spread(state)
         for work in leaving:
             work.wait()
-
-    def _complete_gradient(self, state: UnitState) -> list[Any]:
-        """Where every rank steps the whole unit, it needs the other owners' gradients."""
-        if state.extent == state.own or self.ranks.world == 1:
-            return []
-        return gather_shards(state.unit, state.gradient, state.own_gradient, self.ranks, self.gather_bucket)
 
     def _spread(self, state: UnitState) -> list[Any]:
         """Where only owners stepped and every rank keeps the whole unit, it needs the other owners' parameters."""

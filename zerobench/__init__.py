@@ -1,14 +1,19 @@
 """zerobench: the benchmark and conformance suite for ZeRO, and the reference engine's public API."""
 
-from engine import (
-    ConfigError,
-    Engine,
-    GatheredParameters,
-    initialize,
-    safe_get_full_fp32_param,
-    safe_get_full_grad,
-    safe_get_full_optimizer_state,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine import (
+        ConfigError,
+        Engine,
+        GatheredParameters,
+        initialize,
+        safe_get_full_fp32_param,
+        safe_get_full_grad,
+        safe_get_full_optimizer_state,
+    )
 
 __version__ = "0.1.0"
 
@@ -21,3 +26,12 @@ __all__ = [
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The engine's API, imported when it is first asked for: the command line starts without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import engine
+
+    return getattr(engine, name)

@@ -135,7 +135,7 @@ class Scenario:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> str:
-        """One line of JSON that :meth:`from_json` reads back to an equal value; fields at their default are left out."""
+        """One line of JSON that :meth:`from_json` reads back; fields at their default are left out."""
         return json.dumps(_sparse(self))
 
     @classmethod
@@ -177,7 +177,8 @@ def _decode(hint: Any, raw: Any, where: str) -> Any:
         args = typing.get_args(hint)
         kinds = [args[0]] * len(raw) if args[-1] is Ellipsis else list(args)
         if len(kinds) == len(raw):
-            return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, raw, strict=True)))
+            pairs = enumerate(zip(kinds, raw, strict=True))
+            return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
     if origin is Literal and raw in typing.get_args(hint):
         return raw
     if hint is float and isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -202,7 +203,8 @@ def _decode_union(members: tuple[Any, ...], raw: Any, where: str) -> Any:
     if raw is None and type(None) in members:
         return None
     for member in members:
-        if dataclasses.is_dataclass(member) and isinstance(raw, dict) and raw.get("kind") == getattr(member, "kind", None):
+        named = isinstance(raw, dict) and raw.get("kind") == getattr(member, "kind", None)
+        if dataclasses.is_dataclass(member) and named:
             return _decode(member, raw, where)
     rest = [m for m in members if m is not type(None) and not dataclasses.is_dataclass(m)]
     if rest:

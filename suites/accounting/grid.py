@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from zerobench.scenario import Gpt, Odd, Optimizer, Scenario
@@ -48,7 +49,7 @@ STATES: dict[str, Scenario] = {
 
 _SETTINGS: dict[str, Scenario] = {
     "gpt": _gpt,
-    "gpt-tied": _gpt.but(model=Gpt(vocab=61, context=8, width=20, layers=3, heads=2, tied=True)),
+    "gpt-tied": _gpt.but(model=replace(GPT, tied=True)),
     "accumulation": _deep.but(accumulation=3),
     "small-buckets": _deep.but(reduce_bucket=64, allgather_bucket=100, accumulation=2),
     "bf16": _deep.but(dtype="bf16", accumulator_dtype="bf16"),
@@ -60,8 +61,8 @@ _SETTINGS: dict[str, Scenario] = {
 }
 
 _STAGE_3: dict[str, Scenario] = {
-    "non-reentrant": _gpt.but(model=Gpt(vocab=61, context=8, width=20, layers=3, heads=2, recompute="non_reentrant")),
-    "reentrant": _deep.but(model=Odd(width=9, hidden=(7, 3, 40), recompute="reentrant"), accumulation=2),
+    "non-reentrant": _gpt.but(model=replace(GPT, recompute="non_reentrant")),
+    "reentrant": _deep.but(model=replace(DEEP, recompute="reentrant"), accumulation=2),
     "odd-non-reentrant": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True, recompute="non_reentrant")),
     "persistence": _deep.but(persistence=30, accumulation=2),
     "all-persistent": _deep.but(persistence=100_000),
@@ -88,15 +89,17 @@ TRAFFIC: dict[str, Scenario] = {
     **{f"{name}-stage3": base.but(stage=3, world=3) for name, base in _STAGE_3.items()},
 }
 
-#: What may stay alive and what may grow, with accumulation, and with recomputation where parameters come and go.
+#: What may stay alive and what may grow, with accumulation, and with recomputation where parameters come and go. Every
+#: step takes the same path, for what is used late gets its state late.
+_same_path = _odd.but(model=replace(ODD, routed=False), world=2, accumulation=2)
 LIVING: dict[str, Scenario] = {
-    **{f"odd-stage{stage}": _odd.but(stage=stage, world=2, accumulation=2) for stage in range(4)},
+    **{f"odd-stage{stage}": _same_path.but(stage=stage) for stage in range(4)},
     "gpt-stage3-bf16-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=2, accumulation=2, dtype="bf16"),
 }
 
 #: Stage 3 with units enough that all of them together are more than the bound allows.
 SHARDED: dict[str, Scenario] = {
-    "gpt": _gpt.but(stage=3, world=2, model=Gpt(vocab=61, context=8, width=20, layers=6, heads=2)),
+    "gpt": _gpt.but(stage=3, world=2, model=replace(GPT, layers=6)),
     "gpt-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=3),
     "deep": _deep.but(stage=3, world=2, accumulation=2),
     "deep-reentrant": _STAGE_3["reentrant"].but(stage=3, world=2),

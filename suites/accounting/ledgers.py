@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from zerobench.subject import Subject
 
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
+
+#: Seconds in which gloo's own threads let go of what they have sent; they take microseconds, if they are given time.
+_SETTLING = 0.1
 
 
 @dataclass
@@ -82,6 +86,7 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
         for index in range(at[-1]):
             run_step(engine, scenario, index, rank)
             if index + 1 in at:
+                time.sleep(_SETTLING)
                 live[index + 1] = resident(live_tensors()) - start
         declared = [tensor for tensors in engine.resident().values() for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)

@@ -35,8 +35,8 @@ class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
     ``kind`` and ``rank`` are the cause's. A death explains an exception on another rank (its connection broke), and
-    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind. Where ranks only
-    waited, those that hang are the fewer: the others are alike in waiting for them.
+    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind. Where ranks
+    only waited, those that hang are the fewer: the others are alike in waiting for them.
     """
 
     def __init__(self, signs: list[Sign]) -> None:

@@ -8,11 +8,11 @@ what                    how often in a step                       elements, and 
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
 vote (all_gather)       1                                         8 bytes a chunk owned + 1 a parameter
-stage 0: gradients      1                                         trainable units, accumulator's dtype
+0: gradients            1                                         trainable units, accumulator's dtype
 1, 2: parameters        1                                         trainable units, dtype
 3: persistent unit      1                                         the persistent unit, dtype
 3: touched units        A * (forward, and backward's again)       touched units, dtype
-3: rounds               A * (gathers + reductions + 1)            units // 8 + 1 + 4 bytes
+3: rounds (all_to_all)  A * (gathers + reductions + 1)            units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
 A unit's gather or exchange takes ``buckets`` calls, a vote and a round one.
@@ -43,9 +43,10 @@ from zerobench.theory.rounds import play
 
 #: What the numbers of the reference engine are made of.
 FORMULAS = {
-    "all_to_all": "(N - 1) * e(communication) * sum of trainable shards, at every micro-step or once",
-    "all_gather": "(N - 1) * (8 * owned chunks + parameters; stage 0: e(accumulator) * shards; 1, 2: e(dtype) * "
-    "shards; 3: e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)",
+    "all_to_all": "(N - 1) * (e(communication) * trainable shards, at every micro-step or once; 3: + "
+    "(sharded units // 8 + 5) * rounds)",
+    "all_gather": "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "
+    "3: + e(dtype) * (persistent shard + shards of touched units))",
 }
 
 
@@ -65,7 +66,9 @@ def predicted(
     total = {"all_to_all": _gradients(scenario, cut)}
     total["all_gather"] = _vote(scenario, model, cut) + _spread(scenario, cut)
     if scenario.stage == 3 and not all(unit.persistent for unit in cut):
-        total["all_gather"] += _rounds(scenario, model, cut, step)
+        rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
+        total["all_gather"] += _gathered(scenario, rounds)
+        total["all_to_all"] += _agreed(scenario, cut, len(rounds))
     return {collective: traffic for collective, traffic in total.items() if traffic.calls}
 
 
@@ -104,13 +107,13 @@ def _spread(scenario: Scenario, cut: list[Unit]) -> Traffic:
     return _moved(scenario, needed, scenario.allgather_bucket, DTYPES[dtype].itemsize)
 
 
-def _rounds(scenario: Scenario, model: nn.Module, cut: list[Unit], step: int) -> Traffic:
-    """Stage 3's gathers, and the rounds in which ranks agree on them: a bit for each unit and one more, and a count."""
-    played = play(scenario, model, step + 1)[step]
-    rounds = [gathered for micro_step in played for gathered in micro_step.rounds]
-    sharded = sum(not unit.persistent for unit in cut)
+def _gathered(scenario: Scenario, rounds: Iterable[Iterable[Unit]]) -> Traffic:
+    """Stage 3's units, as often as a round gathered them."""
     gathered = (unit for each in rounds for unit in each)
-    message = sharded // 8 + 1 + 4
-    return _each(scenario, len(rounds), len(rounds) * message) + _moved(
-        scenario, gathered, scenario.allgather_bucket, DTYPES[scenario.dtype].itemsize
-    )
+    return _moved(scenario, gathered, scenario.allgather_bucket, DTYPES[scenario.dtype].itemsize)
+
+
+def _agreed(scenario: Scenario, cut: list[Unit], rounds: int) -> Traffic:
+    """The rounds in which ranks agree: each tells the others a bit for each sharded unit and one more, and a count."""
+    sharded = sum(not unit.persistent for unit in cut)
+    return _each(scenario, rounds, rounds * (sharded // 8 + 1 + 4))
