@@ -21,20 +21,7 @@ DTYPES = st.sampled_from(["fp32", "fp32", "bf16", "fp16"])
 _scales = st.sampled_from([1.0, 16.0, 256.0])
 
 
-def models(**fixed: Any) -> st.SearchStrategy[Odd]:
-    """Odd models: sizes around the chunk grid and fewer elements than ranks, any mixture of peculiarities."""
-    drawn: dict[str, st.SearchStrategy[Any]] = {
-        "width": st.sampled_from([1, 3, 5, 8, 16, 33]),
-        "hidden": st.lists(st.sampled_from([1, 2, 7, 16, 40]), min_size=1, max_size=3).map(tuple),
-        "activation": st.sampled_from(["relu", "tanh", "gelu"]),
-        "norm": st.booleans(),
-        **dict.fromkeys(PECULIAR, _seldom),
-        "dropout": st.sampled_from([0.0, 0.0, 0.25]),
-        "recompute": st.sampled_from(["none", "none", "reentrant", "non_reentrant"]),
-    }
-    return st.builds(Odd, **(drawn | _strategies(fixed)))
-
-
+#: The flags of an odd model.
 PECULIAR = (
     "tied",
     "functional",
@@ -48,6 +35,20 @@ PECULIAR = (
     "transposed",
     "buffers",
 )
+
+
+def models(**fixed: Any) -> st.SearchStrategy[Odd]:
+    """Odd models: sizes around the chunk grid and fewer elements than ranks, any mixture of peculiarities."""
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "width": st.sampled_from([1, 3, 5, 8, 16, 33]),
+        "hidden": st.lists(st.sampled_from([1, 2, 7, 16, 40]), min_size=1, max_size=3).map(tuple),
+        "activation": st.sampled_from(["relu", "tanh", "gelu"]),
+        "norm": st.booleans(),
+        **dict.fromkeys(PECULIAR, _seldom),
+        "dropout": st.sampled_from([0.0, 0.0, 0.25]),
+        "recompute": st.sampled_from(["none", "none", "reentrant", "non_reentrant"]),
+    }
+    return st.builds(Odd, **(drawn | _strategies(fixed)))
 
 
 def optimizers(**fixed: Any) -> st.SearchStrategy[Optimizer]:
@@ -110,3 +111,7 @@ def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Cal
 
 def _strategies(fixed: dict[str, Any]) -> dict[str, st.SearchStrategy[Any]]:
     return {k: v if isinstance(v, st.SearchStrategy) else st.just(v) for k, v in fixed.items()}
+
+
+#: Piecewise linear and without a division: exact on dyadic data.
+DYADIC_MODELS = models(activation="relu", loss="dot", norm=False, dropout=0.0, functional=False, buffers=False)

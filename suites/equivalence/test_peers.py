@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
-from suites.strategies import drawn, models, optimizers, scenarios
+from suites.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
 from suites.trials import Trials, exact
 from zerobench.bounds import gradient_bound
 from zerobench.errors import Disagreement
@@ -78,12 +78,9 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     _within_budget(trials, scenario, "one large batch", error, yardstick)
 
 
-_DYADIC = models(activation="relu", loss="dot", norm=False, dropout=0.0, functional=False, buffers=False)
-
-
 @drawn(
     scenarios(
-        model=_DYADIC,
+        model=DYADIC_MODELS,
         dtype="fp32",
         data="dyadic",
         steps=1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -326,6 +327,49 @@ class MovesStateWhenBuilt(Mutant):
                 tensor.add_(1e-3)
 
 
+class GathersTwice(Mutant):
+    """Right, but the bytes are not those of the algorithm."""
+
+    points_at = r"all_gather"
+
+    def sabotage(self) -> None:
+        spread = self.engine.stepper._spread
+        self.engine.stepper._spread = lambda state: spread(state) + spread(state)  # type: ignore[method-assign]
+
+
+class KeepsTheWholeGradient(Mutant):
+    """Claims stage 2 and holds what stage 1 holds."""
+
+    points_at = r"gradients"
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        held = super().resident()
+        whole = [torch.zeros(state.unit.padded) for state in self.engine.states if state.unit.trainable]
+        return {**held, "gradients": whole}
+
+
+class HidesAState(Mutant):
+    """Keeps a copy of everything where no ledger looks."""
+
+    points_at = r"alive|hidden|declared"
+
+    def sabotage(self) -> None:
+        self.hidden = [state.shard.clone() for state in self.engine.states]
+
+
+class GrowsWithEveryStep(Mutant):
+    """Forgets to free something in each step."""
+
+    points_at = r"alive|grow"
+
+    def sabotage(self) -> None:
+        self.leaked: list[Tensor] = []
+
+    def step(self) -> Outcome:
+        self.leaked.append(torch.ones(100))
+        return super().step()
+
+
 class DdpForgetsToAverage(TorchDdp):
     """Not the reference: an engine that promises nothing is held to exact data and to the bound of its sums."""
 
@@ -343,5 +387,9 @@ class RightButSlow(Reference):
         return super().micro_step(batch)
 
 
-MUTANTS: list[type[Mutant] | type[DdpForgetsToAverage]] = [*Mutant.__subclasses__(), LeaksPadding, DdpForgetsToAverage]
-MUTANTS = list(dict.fromkeys(MUTANTS))
+#: Engines whose numbers are right and whose bytes are not.
+SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient, HidesAState, GrowsWithEveryStep]
+MUTANTS: list[type[Mutant] | type[DdpForgetsToAverage]] = [
+    *(mutant for mutant in Mutant.__subclasses__() if mutant not in SPENDTHRIFTS),
+    DdpForgetsToAverage,
+]

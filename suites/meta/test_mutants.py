@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from suites.accounting import grid, test_memory, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
-from suites.meta.mutants import MUTANTS, RightButSlow
+from suites.meta.mutants import MUTANTS, SPENDTHRIFTS, RightButSlow
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
 from zerobench.ranks import Pool
@@ -23,6 +25,10 @@ BITS = [
     test_steps.test_dynamic_loss_scale,
     test_contract.test_stages_agree,
 ]
+BYTES = [
+    test_traffic.test_traffic_whatever_the_scenario,
+    test_memory.test_resident_bytes_whatever_the_scenario,
+]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
@@ -32,6 +38,18 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     message = _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING)
     assert message, f"{mutant.__name__} passed: {trials.ran} Scenarios did not see it"
+    assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
+
+
+@pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
+    """An engine that is right in every bit and wrong in its bytes fails, and the message points at the ledger."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    message = _first_failure(trials, BYTES, patience=[20])
+    for test in (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow):
+        for scenario in grid.LIVING.values():
+            message = message or _failure(partial(test, trials, scenario))
+    assert message, f"{mutant.__name__} passed"
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
@@ -46,10 +64,18 @@ def test_right_but_slow_passes(pool: Pool) -> None:
 def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> str:
     """What the first property that fails says, after few examples of each and then after many; empty if none does."""
     for examples, test in itertools.product(patience, properties):
-        try:
-            _again(test, examples)(trials)
-        except (Disagreement, RankFailure) as failure:
-            return str(failure)
+        message = _failure(partial(_again(test, examples), trials))
+        if message:
+            return message
+    return ""
+
+
+def _failure(check: Callable[[], None]) -> str:
+    """What a check that fails says; empty if it passes."""
+    try:
+        check()
+    except (Disagreement, RankFailure) as failure:
+        return str(failure)
     return ""
 
 

@@ -2,7 +2,7 @@
 
 Nothing is computed and nothing is sent: ranks are generators that announce, for each round, the units they want whole,
 and are told what all of them want. The rules are those that docs and docstrings of the engine state: a unit is gathered
-when it is touched and not whole; a touch first gives back what is neither in use nor foreseen, while more than
+when it is touched and not whole; a touch first gives back what is neither in use nor still to be used, while more than
 ``max_live`` elements are whole; what comes next in the order of the pass before is announced with it, up to
 ``prefetch_bucket`` elements; a rank that has completed further units' gradients says so in a round of its own; the last
 round finds every rank at its end.
@@ -90,7 +90,7 @@ class _Rank:
         self.cursor = 0
         self.recent: frozenset[int] = frozenset()
         self.kept: set[int] = set()
-        self.foreseen: set[int] = set()  # gathered ahead of their use
+        self.coming: set[int] = set()  # gathered and not touched since
         self.announced: frozenset[int] | None = None
         self.incomplete = [set(unit.members) for unit in self.reduced]
         for event in happening:
@@ -129,7 +129,7 @@ class _Rank:
             self.announced = frozenset([*missing, *ahead])
         if missing:
             yield from self._settle()
-        self.foreseen.difference_update(here)
+        self.coming.difference_update(here)
 
     def _follow(self, here: list[int]) -> None:
         for i in here:
@@ -148,7 +148,7 @@ class _Rank:
         return ahead
 
     def _give_back(self) -> None:
-        for i in sorted(self.whole - self.recent - self.kept - self.foreseen):
+        for i in sorted(self.whole - self.recent - self.kept - self.coming):
             if self._elements() <= self.scenario.max_live:
                 return
             self.whole.remove(i)
@@ -164,7 +164,7 @@ class _Rank:
             self.announced = None
 
     def _gather(self, wanted: frozenset[int]) -> None:
-        self.foreseen |= wanted - self.whole
+        self.coming |= wanted
         self.whole |= wanted
         self.peak = max(self.peak, self._elements())
 
@@ -175,7 +175,7 @@ class _Rank:
             wanted, over = yield frozenset(), True
             self._gather(wanted)
         self.order, self.recent = self.touched, frozenset()
-        self.foreseen.clear()
+        self.coming.clear()
         # Not before one backward was seen, and not where reentrant recomputation runs a backward within the backward.
         self.offers = self.scenario.overlap and self.scenario.model.recompute != "reentrant"
         self._give_back()
