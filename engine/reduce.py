@@ -37,10 +37,10 @@ class Reducer:
     The protocol, the same on every rank whatever its graph was:
 
     - A hook sees each parameter's gradient when autograd has finished it. A unit is *ready* when all its parameters
-      have theirs. Units are launched in one fixed order, the reverse of the model's, each as soon as it is ready and
-      those before it are launched; what is not ready when backward ends (unused parameters) is launched then, with
-      zeros for what is missing. So collectives match between ranks even where their graphs differ. Where parameters
-      are sharded, gathers come between, and the ranks agree on the order of both (see rounds.py).
+      have theirs. Units are launched in one fixed order, the reverse of the model's with the persistent unit last, each
+      as soon as it is ready and those before it are launched; what is not ready when backward ends (unused parameters)
+      is launched then, with zeros for what is missing. So collectives match between ranks even where their graphs
+      differ. Where parameters are sharded, gathers come between, and the ranks agree on the order of both (rounds.py).
     - To launch a unit is to pack its gradients into one flat buffer in the dtype that travels and to start an
       all-to-all for each bucket: rank r gets everybody's values of its own shard. Nothing is added on the way.
     - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). Where every
@@ -65,7 +65,8 @@ class Reducer:
         gather_bucket: int,
         gatherer: Gatherer | None,
     ) -> None:
-        self.states = [state for state in reversed(states) if state.unit.trainable]
+        trainable = [state for state in reversed(states) if state.unit.trainable]
+        self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of every block
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
         self.gather_bucket = gather_bucket
         self.every_micro_step, self.overlap, self._gatherer = every_micro_step, overlap, gatherer

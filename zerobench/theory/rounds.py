@@ -78,7 +78,8 @@ class _Rank:
         self.scenario = scenario
         self.sharded = [unit for unit in cut if not unit.persistent]
         self.home = {name: i for i, unit in enumerate(self.sharded) for name in unit.members}
-        self.reduced = [unit for unit in reversed(cut) if unit.trainable]
+        trainable = [unit for unit in reversed(cut) if unit.trainable]
+        self.reduced = sorted(trainable, key=lambda unit: unit.persistent)
         self.whole: set[int] = set()
         self.order: list[int] = []  # of the touches of the micro-step before
         self.offers = False  # gradients are reduced during backward

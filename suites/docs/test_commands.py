@@ -1,0 +1,35 @@
+"""The commands of the pages are run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_replay() -> None:
+    """docs/subjects.md: the command that a failure prints."""
+    [line] = re.findall(
+        r"^zerobench replay .*$", (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert "right, bit for bit" in _run(*shlex.split(line))
+
+
+def test_sessions() -> None:
+    """CONTRIBUTING.md: ``nox -l`` lists the sessions that the page names, each with a description."""
+    listed = _run("nox", "-l")
+    [names] = re.findall(r"lists the sessions: ([\w, ]+)\.", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    for name in names.split(", "):
+        assert re.search(rf"^. {name} -> \w", listed, re.MULTILINE), f"{name} is not in\n{listed}"
