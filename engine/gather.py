@@ -98,9 +98,13 @@ class Gatherer:
             self._release(state)
 
     def offer(self) -> None:
-        """The reducer has another unit ready: settle the round before and announce it."""
-        self._decide()
-        self._announce(())
+        """The reducer has another unit ready: settle the round before and announce it.
+
+        Where a unit that is still to be touched will have to be gathered, that round will say so.
+        """
+        if all(state.resident for state in self._upcoming()):
+            self._decide()
+            self._announce(())
 
     # Mechanism
 
@@ -130,11 +134,15 @@ class Gatherer:
             if state in order[self._cursor :]:
                 self._cursor = order.index(state, self._cursor) + 1
 
+    def _upcoming(self) -> list[UnitState]:
+        """The touches that are still to come if this pass is like the one before."""
+        return self._order.get(self._kind, [])[self._cursor :]
+
     def _foreseen(self) -> list[UnitState]:
         """The units of the next touches that are not whole, as many as ``prefetch`` elements allow."""
         ahead: list[UnitState] = []
         room = self.prefetch
-        for state in self._order.get(self._kind, [])[self._cursor :]:
+        for state in self._upcoming():
             room -= state.unit.padded
             if room < 0:
                 break

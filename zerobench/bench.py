@@ -54,7 +54,7 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
     """``base`` at a stage; at stage 3 with settings that really shard, and fp16 with a loss scale all subjects have.
 
     Stage 3 keeps LayerNorms and biases whole, at most four times the width, and nothing else longer than it is used; it
-    fetches one block ahead.
+    fetches two blocks ahead.
     """
     assert isinstance(base.model, Gpt)
     width = base.model.width
@@ -62,7 +62,7 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
         base = base.but(loss_scale=LossScale(static=256.0))
     if stage < 3:
         return base.but(stage=stage)
-    return base.but(stage=3, max_live=0, persistence=4 * width + 1, prefetch_bucket=12 * width**2 + 13 * width)
+    return base.but(stage=3, max_live=0, persistence=4 * width + 1, prefetch_bucket=24 * width**2 + 26 * width)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # Elements worked on at a time, so that the fp64 intermediates stay in a CPU's cache. No bit depends on it.
-_TILE = 1 << 16
+_TILE = 1 << 20
 
 
 def chunk_sumsq(values: Tensor, chunk: int) -> Tensor:

@@ -113,9 +113,12 @@ class _Rank:
             return
         while self.incomplete and not self.incomplete[0]:
             self.incomplete.pop(0)
-        if self.offers:
+        if self.offers and not any(self._lacks(i) for i in self.order[self.cursor :]):  # a touch to come would tell
             yield from self._settle()
             self.announced = frozenset()
+
+    def _lacks(self, i: int) -> bool:
+        return i not in self.whole and self.sharded[i].padded > 0
 
     def _touch(self, here: list[int]) -> _Rounds:
         if self.recent.issuperset(here):
@@ -124,7 +127,7 @@ class _Rank:
         self._follow(here)
         self._give_back()
         yield from self._settle()
-        missing = [i for i in here if i not in self.whole and self.sharded[i].padded]
+        missing = [i for i in here if self._lacks(i)]
         ahead = self._ahead()
         if missing or ahead:
             self.announced = frozenset([*missing, *ahead])
@@ -144,7 +147,7 @@ class _Rank:
             room -= self.sharded[i].padded
             if room < 0:
                 break
-            if i not in self.whole and self.sharded[i].padded:
+            if self._lacks(i):
                 ahead.append(i)
         return ahead
 

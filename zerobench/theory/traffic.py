@@ -18,14 +18,14 @@ vote (all_gather)       1                                         8 bytes a chun
 A unit's gather or exchange takes ``buckets`` calls, a vote and a round one.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
-tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an embedding's
-weight takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a round of its own;
-so is each of the L + 4 units whose gradients are complete during backward (with overlap, after the first micro-step,
-and not under reentrant recomputation); and one round ends the pass: 3 L + 10 rounds, or 2 L + 6. Recomputation changes
-neither: the recomputing forward and the backward after it touch the same unit. Tied, the head's weight is in the unit
-of the tokens, which is gathered at the start and at the end of forward and is still whole when backward begins, and one
-unit less is complete: again 2 L + 5 gathers, and 3 L + 9 rounds. In general the touches decide:
-:mod:`zerobench.theory.rounds`.
+tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an
+embedding's weight takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a
+round of its own, which also tells of the gradients that are complete by then. The three units that complete after the
+last gather, the first block, positions and tokens, take a round each (with overlap, after the first micro-step, and
+not under reentrant recomputation); and one round ends the pass: 2 L + 9 rounds, or 2 L + 6. Recomputation changes
+neither: the recomputing forward and the backward after it touch the same unit. Nor does tying: the head's weight is
+then in the tokens' unit, which is gathered at the start and at the end of forward and is still whole when backward
+begins. In general the touches decide: :mod:`zerobench.theory.rounds`.
 """
 
 from __future__ import annotations
