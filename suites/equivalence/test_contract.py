@@ -10,7 +10,7 @@ from suites.trials import Trials
 from zerobench.scenario import Scenario
 
 
-@drawn(scenarios(), share=4)
+@drawn(scenarios(), share=3)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Full parameters, masters, optimizer state, reduced gradients, norms, losses and skipped steps of every step are
     those of the canonical trainer, bit for bit, on every rank."""
@@ -19,7 +19,7 @@ def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
-@drawn(scenarios(stage=0), share=1.5)
+@drawn(scenarios(stage=0), share=1)
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
@@ -38,7 +38,7 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
     bits.agree(runs[1], runs[0])
 
 
-@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1.5)
+@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1.25)
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
     one, changes = scenario

@@ -56,9 +56,9 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 def test_right_but_slow_passes(pool: Pool) -> None:
     """An engine that is only slow passes."""
     trials = Trials(pool, f"{RightButSlow.__module__}:{RightButSlow.__name__}")
-    message = _first_failure(trials, BITS, patience=[8])
+    message = _first_failure(trials, BITS, patience=[4])
     assert not message, message
-    assert trials.ran >= 8
+    assert trials.ran >= 4
 
 
 def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> str:
