@@ -128,11 +128,11 @@ class Gatherer:
 
     def _follow(self, states: Sequence[UnitState]) -> None:
         """Note the touches and find them in the order remembered."""
-        order = self._order.get(self._kind, [])
         for state in states:
             self._touched.append(state)
-            if state in order[self._cursor :]:
-                self._cursor = order.index(state, self._cursor) + 1
+            upcoming = self._upcoming()
+            if state in upcoming:
+                self._cursor += upcoming.index(state) + 1
 
     def _upcoming(self) -> list[UnitState]:
         """The touches that are still to come if this pass is like the one before."""

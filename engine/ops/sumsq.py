@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Elements worked on at a time, so that the fp64 intermediates stay in a CPU's cache. No bit depends on it.
+# Elements worked on at a time on a CPU, which bounds the fp64 intermediates. No bit depends on it.
 _TILE = 1 << 20
 
 

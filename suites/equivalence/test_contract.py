@@ -14,7 +14,7 @@ from zerobench.scenario import Scenario
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Full parameters, masters, optimizer state, reduced gradients, norms, losses and skipped steps of every step are
     those of the canonical trainer, bit for bit, on every rank."""
-    _assume_offered(bits, scenario)
+    assume(bits.offers(scenario))
     trajectories, expected = bits.run_beside_canonical(scenario)
     bits.agree(trajectories, expected)
 
@@ -43,8 +43,8 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
     one, changes = scenario
     other = one.but(**changes)
-    _assume_offered(bits, one)
-    _assume_offered(bits, other)
+    assume(bits.offers(one))
+    assume(bits.offers(other))
     bits.agree(bits.run(other), bits.run(one))
 
 
@@ -62,11 +62,7 @@ def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
 @drawn(scenarios(steps=2), share=0.75)
 def test_ranks_hold_the_same_state(bits: Trials, scenario: Scenario) -> None:
     """After every step all ranks hold identical parameters, norms and decisions."""
-    _assume_offered(bits, scenario)
+    assume(bits.offers(scenario))
     first, *others = bits.run(scenario)
     for other in others:
         bits.agree([other], [first], ("norm", "gradients", "parameters", "model_parameters", "optimizer_state"))
-
-
-def _assume_offered(trials: Trials, scenario: Scenario) -> None:
-    assume(trials.offers(scenario))
