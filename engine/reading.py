@@ -22,23 +22,49 @@ _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
 
 
 class Recent:
-    """The last unit that was gathered for reading, so that reading its parameters in turn gathers it once.
+    """What was gathered last for reading: of each kind of state one run of neighbouring units, by one all-gather.
 
-    Whatever moves a state makes a new one; each rank does, so all ranks gather again or none.
+    Reading all parameters in the model's order so takes few collectives. Whatever moves a state makes a new one; each
+    rank does, so all ranks gather again or none.
     """
 
     def __init__(self) -> None:
         self.active: list[bool] | None = None  # by trainable parameter, on any rank
-        self._part: Tensor | None = None
-        self._whole: Tensor | None = None
+        self._wholes: dict[str, dict[UnitState, Tensor]] = {}
 
-    def gathered(self, ranks: Ranks, state: UnitState, part: Tensor) -> Tensor:
-        """The whole unit of which ``part`` is this rank's shard; not to be written to."""
-        if self._whole is None or self._part is not part:
-            self._part = part
-            self._whole = torch.empty(state.unit.padded, dtype=part.dtype, device=part.device)
-            ranks.all_gather(self._whole, part).wait()
-        return self._whole
+    def whole(self, engine: Engine, state: UnitState, kind: str) -> Tensor:
+        """The whole unit of a state that is kept over the shard; not to be written to."""
+        if state not in self._wholes.get(kind, {}):
+            self._wholes[kind] = _gathered(engine.ranks, _ahead(engine, state), kind)
+        return self._wholes[kind][state]
+
+
+def _ahead(engine: Engine, state: UnitState) -> list[UnitState]:
+    """The unit and those after it, as many as the prefetch bucket's elements allow."""
+    trained = [each for each in engine.states if each.unit.trainable]
+    room = engine.config.zero_optimization.stage3_prefetch_bucket_size - state.unit.padded
+    chosen = [state]
+    for each in trained[trained.index(state) + 1 :]:
+        room -= each.unit.padded
+        if room < 0:
+            break
+        chosen.append(each)
+    return chosen
+
+
+def _gathered(ranks: Ranks, states: list[UnitState], kind: str) -> dict[UnitState, Tensor]:
+    own = torch.cat([_part(state, kind) for state in states])
+    everyone = torch.empty(ranks.world, own.numel(), dtype=own.dtype, device=own.device)
+    ranks.all_gather(everyone.view(-1), own).wait()
+    shards = torch.split(everyone, [state.unit.shard for state in states], dim=1)
+    return {state: shard.reshape(-1) for state, shard in zip(states, shards, strict=True)}
+
+
+def _part(state: UnitState, kind: str) -> Tensor:
+    """This rank's part of a state: ``gradient``, ``master`` or the optimizer's name of one of its own."""
+    if kind == "gradient":
+        return state.own_gradient
+    return state.master if kind == "master" else state.optimizer[kind]
 
 
 def register(engine: Engine) -> None:
@@ -52,7 +78,7 @@ def safe_get_full_fp32_param(parameter: nn.Parameter) -> Tensor | None:
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
         return None
-    return _whole(engine, state, slot, state.master)
+    return _whole(engine, state, slot, "master")
 
 
 def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor | None:
@@ -66,7 +92,7 @@ def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor 
         return None
     if name not in state.optimizer:
         raise KeyError(f"no optimizer state {name!r}; there is {', '.join(state.optimizer) or 'none'}")
-    return _whole(engine, state, slot, state.optimizer[name])
+    return _whole(engine, state, slot, name)
 
 
 def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
@@ -82,8 +108,7 @@ def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
         recent.active = engine.ranks.anywhere(engine.reducer.active, state.gradient.device)
     if not recent.active[slot.index]:
         return None
-    whole = recent.gathered(engine.ranks, state, state.own_gradient)
-    return slot.view(whole).float() * (1 / (engine.leaves * engine.loss_scale))
+    return slot.view(recent.whole(engine, state, "gradient")).float() * (1 / (engine.leaves * engine.loss_scale))
 
 
 @contextmanager
@@ -132,11 +157,12 @@ def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
     return engine, None, Slot("", parameter, -1, 0, parameter.numel())
 
 
-def _whole(engine: Engine, state: UnitState, slot: Slot, part: Tensor) -> Tensor:
+def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
     """A copy of one parameter's elements of a state that is kept over the extent."""
-    if state.extent != state.own:
+    part = _part(state, kind)
+    if part.numel() == state.unit.padded:
         return slot.view(part).clone()
-    return slot.view(engine.recently_read.gathered(engine.ranks, state, part)).clone()
+    return slot.view(engine.recently_read.whole(engine, state, kind)).clone()
 
 
 def _persist(engine: Engine, state: UnitState, slot: Slot, modifier_rank: int | None) -> None:

@@ -41,8 +41,11 @@ def held_out(scenario: Scenario) -> Batch:
 
 
 def seed_leaf(scenario: Scenario, step: int, index: int) -> None:
-    """Set torch's random state, on every device, to that of a leaf: its dropout does not depend on the rank."""
-    torch.manual_seed(_key("leaf", scenario.seed, step, index))
+    """Set torch's random state, on CPU and device, to that of a leaf: its dropout does not depend on the rank."""
+    seed = _key("leaf", scenario.seed, step, index)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes a stack trace for each kind of device
+    if scenario.device == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def dyadic_weights(model: nn.Module, seed: int) -> None:

@@ -60,15 +60,14 @@ class Reference(Subject):
             return {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
     def optimizer_state(self) -> dict[str, State]:
-        return {
-            name: {
-                key: value
-                for key in self.optimizer.state_names
-                if (value := zero.safe_get_full_optimizer_state(p, key)) is not None
-            }
-            for name, p in self.model.named_parameters()
-            if p.requires_grad
-        }
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        found: dict[str, State] = {name: {} for name in trained}
+        for key in self.optimizer.state_names:  # one kind after the other: the engine reads ahead
+            for name, p in trained.items():
+                value = zero.safe_get_full_optimizer_state(p, key)
+                assert value is not None
+                found[name][key] = value
+        return found
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         states = self.engine.states
