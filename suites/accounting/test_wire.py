@@ -15,6 +15,8 @@ from zerobench.drive import run_step
 from zerobench.meters import LoopbackMeter, TrafficMeter
 from zerobench.scenario import Gpt, Scenario
 
+pytestmark = pytest.mark.alone
+
 #: About a million parameters, so that a step moves megabytes in few messages.
 _SCENARIO = Scenario(model=Gpt(context=16, width=128, layers=5, heads=2), micro_batch=1, prefetch_bucket=0)
 
