@@ -4,8 +4,9 @@ Start with :class:`engine.engine.Engine`; docs/contract.md says what a training 
 """
 
 from engine.engine import Engine, initialize
-from engine.errors import ConfigError, RankMismatch
+from engine.errors import ConfigError, KernelError, RankMismatch
 from engine.groups import ZeroOptimizer
+from engine.native import kernels
 from engine.reading import (
     GatheredParameters,
     safe_get_full_fp32_param,
@@ -16,10 +17,12 @@ from engine.reading import (
 __all__ = [
     "ConfigError",
     "Engine",
+    "KernelError",
     "GatheredParameters",
     "RankMismatch",
     "ZeroOptimizer",
     "initialize",
+    "kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",

@@ -9,3 +9,7 @@ class ConfigError(ValueError):
 
 class RankMismatch(RuntimeError):
     """The ranks of one process group were given different models or different configurations."""
+
+
+class KernelError(RuntimeError):
+    """The native kernels cannot be built, loaded or started; the message says what to do."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,12 @@ class Slot:
 
     def view(self, flat: Tensor, offset: int = 0) -> Tensor:
         """This parameter's elements in ``flat`` (the whole unit), shaped and strided as the parameter is."""
-        size, stride = self.parameter.size(), dense_stride(self.parameter)
-        return flat.as_strided(size, stride, flat.storage_offset() + offset + self.start)
+        return flat.as_strided(self.parameter.size(), self.stride, flat.storage_offset() + offset + self.start)
+
+    @cached_property
+    def stride(self) -> tuple[int, ...]:
+        """The strides that the parameter has in its unit."""
+        return dense_stride(self.parameter)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from engine.comm import Ranks
 from engine.gather import Gatherer, gather_shards
 from engine.layout import Slot
 from engine.ops.fold import fold
+from engine.ops.pack import pack
 from engine.states import UnitState
 
 # Buckets on their way at once; more would only hold more memory.
@@ -195,12 +196,16 @@ class Reducer:
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:
     """Write the gradients to their places, zeros for those that are missing; padding keeps what it held."""
-    present = [(slot.view(flat), g) for slot, g in zip(slots, gradients, strict=True) if g is not None]
+    packed: list[tuple[Tensor, int]] = []
     for slot, gradient in zip(slots, gradients, strict=True):
         if gradient is None:
             flat[slot.start : slot.start + slot.numel].zero_()
-    if present:
-        torch._foreach_copy_([view for view, _ in present], [gradient for _, gradient in present])
+        elif gradient.stride() == slot.stride:
+            packed.append((gradient, slot.start))
+        else:  # its elements lie in another order
+            slot.view(flat).copy_(gradient)
+    if packed:
+        pack(flat, [gradient for gradient, _ in packed], [start for _, start in packed])
 
 
 def _add(accumulator: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

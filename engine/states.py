@@ -82,11 +82,12 @@ class UnitState:
         """Give the memory of the whole unit back; the shard stays."""
         self.storage.resize_(0)
 
-    def write_back(self, start: int, stop: int) -> None:
-        """Round the master's elements [start, stop), counted from the extent's start, into the parameter."""
-        if self.has_master_copy:
-            target = self.shard if self.extent == self.own else self.full
-            target[start:stop].copy_(self.master[start:stop])
+    def parameter_at(self, start: int, stop: int) -> Tensor | None:
+        """Where the master's elements [start, stop), counted from the extent's start, go; None: they are there."""
+        if not self.has_master_copy:
+            return None
+        target = self.shard if self.extent == self.own else self.full
+        return target[start:stop]
 
     def state_of(self, slot: Slot, state: Tensor) -> list[tuple[int, int, Tensor]]:
         """The parts of one parameter in an optimizer state or master, as (start, stop within the parameter, values)."""

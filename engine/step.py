@@ -18,10 +18,6 @@ from engine.ops.sumsq import chunk_sumsq
 from engine.ops.update import adam_step, sgd_step
 from engine.states import UnitState
 
-# Elements updated at a time on a CPU, so that what one formula reads and writes may stay in cache; smaller tiles cost
-# more in calls than they save (measured). No bit depends on it.
-_TILE = 1 << 20
-
 
 @dataclass(frozen=True)
 class Vote:
@@ -48,7 +44,7 @@ class Stepper:
     Phase 1, vote: each rank sums the squares of its own gradient chunks; one all-gather carries these sums and the
     flags of the parameters that received a gradient. Every rank then folds all sums in the model's chunk order, so that
     norm, overflow and clip factor are the same bits everywhere, whoever owns what.
-    Phase 2, update: unit by unit, tile by tile, each run of elements with its group's hyperparameters.
+    Phase 2, update: unit by unit, sub-group by sub-group, each run of elements with its group's hyperparameters.
     Phase 3, spread: where parameters are whole but only owners have stepped, an all-gather for each unit, started as
     soon as the unit is updated, so that it overlaps with the update of the next.
     """
@@ -66,7 +62,7 @@ class Stepper:
         self.states = [state for state in states if state.unit.trainable]
         self.layout, self.ranks, self.optimizer = layout, ranks, optimizer
         self.gather_bucket = gather_bucket
-        self.tile = min(sub_group, _TILE) if _on_cpu(states) else sub_group
+        self.sub_group = sub_group
         self.steps = [0] * len(layout.trainable)
         self._order = layout.chunk_order()
         self._group = _group_of(layout, optimizer)
@@ -113,8 +109,8 @@ class Stepper:
         leaving: list[Any] = []
         for state in self.states:
             for run in self._runs(state, vote.active):
-                for start in range(run.start, run.stop, self.tile):
-                    self._update(state, start, min(start + self.tile, run.stop), run, factor)
+                for start in range(run.start, run.stop, self.sub_group):
+                    self._update(state, start, min(start + self.sub_group, run.stop), run, factor)
             leaving += self._spread(state)
         for work in leaving:
             work.wait()
@@ -150,12 +146,12 @@ class Stepper:
         gradient = state.own_gradient if state.extent == state.own else state.gradient
         master, grad = state.master[start:stop], gradient[start:stop]
         extra = [tensor[start:stop] for tensor in state.optimizer.values()]
+        copy = state.parameter_at(start, stop)
         if self.optimizer.rule == "sgd":
             rule = self.optimizer.sgd_rule(run.group)
-            sgd_step(master, grad, extra[0] if extra and rule.momentum else None, factor, rule)
+            sgd_step(master, grad, extra[0] if extra and rule.momentum else None, copy, factor, rule)
         else:
-            adam_step(master, grad, extra[0], extra[1], factor, self.optimizer.adam_rule(run.group, run.step))
-        state.write_back(start, stop)
+            adam_step(master, grad, extra[0], extra[1], copy, factor, self.optimizer.adam_rule(run.group, run.step))
 
 
 def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:
@@ -167,7 +163,3 @@ def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:
 def _group_of(layout: Layout, optimizer: ZeroOptimizer) -> list[int]:
     index = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     return [index[slot.parameter] for slot in layout.trainable]
-
-
-def _on_cpu(states: list[UnitState]) -> bool:
-    return not states or states[0].full.device.type == "cpu"

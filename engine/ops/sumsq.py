@@ -5,30 +5,56 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Elements worked on at a time on a CPU, which bounds the fp64 intermediates. No bit depends on it.
-_TILE = 1 << 20
+from engine.native import CODES, call
+from engine.ops.exact import tiles
+from engine.ops.operator import flat, operator
 
 
 def chunk_sumsq(values: Tensor, chunk: int) -> Tensor:
     """The sum of squares of each chunk, in fp64, by halving: the second half is added to the first until one is left.
 
     Args:
-        values: [k * chunk], any floating dtype; squares of finite fp32 values cannot overflow fp64, so a partial sum
+        values: [k * chunk], fp32, bf16 or fp16; squares of finite fp32 values cannot overflow fp64, so a partial sum
             that is not finite means that a value was not.
         chunk: elements; a power of two.
 
     Returns:
         [k], fp64, on the device of ``values``.
+
+    Raises:
+        ValueError: the chunk is not a power of two or does not divide the length, or a dtype that is not one of these.
     """
+    sums: Tensor = _SUMSQ(values, chunk)
+    return sums
+
+
+def definition(values: Tensor, chunk: int) -> Tensor:
+    """The specification, in torch."""
     rows = values.view(-1, chunk)
     out = torch.empty(rows.size(0), dtype=torch.float64, device=values.device)
-    tile = max(1, _TILE // chunk) if values.device.type == "cpu" else max(1, rows.size(0))
-    for start in range(0, rows.size(0), tile):
-        sums = rows[start : start + tile].double()
-        sums.mul_(sums)
+    for part in tiles(rows.size(0), chunk):
+        sums = rows[part].double().square()
         width = chunk
         while width > 1:
             width //= 2
             sums = sums[:, :width] + sums[:, width:]
-        out[start : start + tile] = sums[:, 0]
+        out[part] = sums[:, 0]
     return out
+
+
+def check(values: Tensor, chunk: int) -> Tensor:
+    """Raise where values and chunk do not fit together; an output of the right shape."""
+    flat("values", values, values)
+    if chunk < 1 or chunk & (chunk - 1) or values.numel() % chunk:
+        raise ValueError(f"chunk: expected a power of two that divides {values.numel()} elements; got {chunk}")
+    return values.new_empty(values.numel() // chunk, dtype=torch.float64)
+
+
+def native(values: Tensor, chunk: int) -> Tensor:
+    """By the kernel."""
+    out = values.new_empty(values.numel() // chunk, dtype=torch.float64)
+    call("chunk_sumsq", values, values.data_ptr(), CODES[values.dtype], out.numel(), chunk, out.data_ptr())
+    return out
+
+
+_SUMSQ = operator("chunk_sumsq(Tensor values, int chunk) -> Tensor", check=check, definition=definition, native=native)

@@ -1,6 +1,22 @@
-"""adam_step and sgd_step: the optimizer's elementwise formulas, rounding by rounding those of torch.optim.
+"""adam_step and sgd_step: the optimizer's elementwise formulas, each in one pass over a flat shard.
 
-Each is the sequence of roundings of torch's single-tensor optimizers, so that a trajectory equals theirs bit for bit.
+Rounding by rounding they are those of torch's single-tensor optimizers on a CPU with fused multiply-adds, given a
+square root as IEEE 754 defines it (see exact.sqrt), so that a trajectory equals theirs bit for bit. Written with
+``fma`` for what is rounded once, every other operation being rounded by itself and every scalar to fp32 beforehand:
+
+    g = gradient * factor
+
+    Adam:   p = master * decay                        AdamW (decoupled decay); else p = master
+            g = fma(l2, p, g)                         Adam with L2; else as it is
+            m = fma(weight1, g - exp_avg, exp_avg)    and where weight1 >= 1/2: fma(weight1 - 1, g - exp_avg, g)
+            v = fma(weight2 * g, g, exp_avg_sq * beta2)
+            p = p + (step_size * m) / (sqrt(v) / root2 + eps)
+
+    SGD:    g = fma(l2, master, g)                    with weight decay; else as it is
+            b = momentum_buffer * momentum + g        with momentum; else b = g
+            p = fma(step_size, b, master)
+
+The copy of p in the parameter's dtype is rounded to nearest even.
 """
 
 from __future__ import annotations
@@ -9,6 +25,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from engine.native import CODES, call
+from engine.ops.exact import fma, scalar, single, sqrt, tiles
+from engine.ops.operator import flat, operator
+
+_FP32 = (torch.float32,)
 
 
 @dataclass(frozen=True)
@@ -34,38 +56,167 @@ class SgdRule:
 
 
 def adam_step(
-    master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, factor: float, rule: AdamRule
+    master: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    copy: Tensor | None,
+    factor: float,
+    rule: AdamRule,
 ) -> None:
-    """One Adam or AdamW step in place on flat [n] fp32 tensors.
+    """One Adam or AdamW step in place on flat [n] tensors.
 
-    The gradient is read as ``gradient * factor``: the factor undoes the loss scale, takes the mean over the leaves and
-    clips, in one rounding.
+    Args:
+        master: fp32; like ``exp_avg`` and ``exp_avg_sq``.
+        gradient: fp32, bf16 or fp16; read as ``gradient * factor``: the factor undoes the loss scale, takes the mean
+            over the leaves and clips, in one rounding.
+        copy: written with the new master, rounded to its dtype; None where the master is the parameter.
+
+    Raises:
+        ValueError: shapes, dtypes or devices do not fit together.
     """
-    grad = _scaled(gradient, factor)
-    if rule.weight_decay != 0:
-        if rule.decoupled:
-            master.mul_(1 - rule.lr * rule.weight_decay)
-        else:
-            grad.add_(master, alpha=rule.weight_decay)
-    exp_avg.lerp_(grad, 1 - rule.beta1)
-    exp_avg_sq.mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
+    decay = 1 - rule.lr * rule.weight_decay if rule.decoupled else 1.0
+    l2 = 0.0 if rule.decoupled else rule.weight_decay
     correction1 = 1 - rule.beta1**rule.step
-    correction2 = 1 - rule.beta2**rule.step
     # ** 0.5 and not math.sqrt: the two may differ in the last bit, and torch uses the former.
-    denominator = torch.sqrt(exp_avg_sq, out=grad).div_(correction2**0.5).add_(rule.eps)
-    master.addcdiv_(exp_avg, denominator, value=-(rule.lr / correction1))
+    root2 = (1 - rule.beta2**rule.step) ** 0.5
+    weight1, weight2 = 1 - rule.beta1, 1 - rule.beta2
+    scalars = single(factor, decay, l2, weight1, rule.beta2, weight2, root2, rule.eps, -(rule.lr / correction1))
+    _ADAM(master, gradient, exp_avg, exp_avg_sq, copy, *scalars)
 
 
-def sgd_step(master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, factor: float, rule: SgdRule) -> None:
-    """One SGD step in place on flat [n] fp32 tensors; ``momentum_buffer`` is None where momentum is 0."""
-    grad = _scaled(gradient, factor)
-    if rule.weight_decay != 0:
-        grad.add_(master, alpha=rule.weight_decay)
+def sgd_step(
+    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, factor: float, rule: SgdRule
+) -> None:
+    """One SGD step in place on flat [n] tensors; ``momentum_buffer`` is None where momentum is 0. See adam_step."""
+    scalars = single(factor, rule.weight_decay, rule.momentum, -rule.lr)
+    _SGD(master, gradient, momentum_buffer, copy, *scalars)
+
+
+def adam_definition(
+    master: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    copy: Tensor | None,
+    factor: float,
+    decay: float,
+    l2: float,
+    weight1: float,
+    beta2: float,
+    weight2: float,
+    root2: float,
+    eps: float,
+    step_size: float,
+) -> None:
+    """Adam and AdamW in torch: the specification."""
+    for part in tiles(master.numel()):
+        p, g, m, v = master[part], gradient[part].float() * factor, exp_avg[part], exp_avg_sq[part]
+        p.mul_(decay)
+        if l2 != 0:
+            g = fma(l2, p, g)
+        m.copy_(fma(weight1, g - m, m) if weight1 < 0.5 else fma(*single(weight1 - 1), g - m, g))
+        v.copy_(fma(weight2 * g, g, v * beta2))
+        p.add_((step_size * m) / (sqrt(v) / scalar(root2, v) + eps))
+        if copy is not None:
+            copy[part].copy_(p)
+
+
+def sgd_definition(
+    master: Tensor,
+    gradient: Tensor,
+    momentum_buffer: Tensor | None,
+    copy: Tensor | None,
+    factor: float,
+    l2: float,
+    momentum: float,
+    step_size: float,
+) -> None:
+    """SGD in torch: the specification."""
+    for part in tiles(master.numel()):
+        p, g = master[part], gradient[part].float() * factor
+        if l2 != 0:
+            g = fma(l2, p, g)
+        if momentum_buffer is not None:
+            g = momentum_buffer[part].mul_(momentum).add_(g)
+        p.copy_(fma(step_size, g, p))
+        if copy is not None:
+            copy[part].copy_(p)
+
+
+def _check_adam(
+    master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, copy: Tensor | None, *scalars: float
+) -> None:
+    flat("master", master, master, _FP32)
+    flat("gradient", gradient, master)
+    flat("exp_avg", exp_avg, master, _FP32)
+    flat("exp_avg_sq", exp_avg_sq, master, _FP32)
+    if copy is not None:
+        flat("copy", copy, master)
+
+
+def _check_sgd(
+    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, *scalars: float
+) -> None:
+    flat("master", master, master, _FP32)
+    flat("gradient", gradient, master)
     if momentum_buffer is not None:
-        grad = momentum_buffer.mul_(rule.momentum).add_(grad)
-    master.add_(grad, alpha=-rule.lr)
+        flat("momentum_buffer", momentum_buffer, master, _FP32)
+    if copy is not None:
+        flat("copy", copy, master)
 
 
-def _scaled(gradient: Tensor, factor: float) -> Tensor:
-    """A new fp32 tensor: gradient * fp32(factor)."""
-    return gradient.float().mul_(factor) if gradient.dtype != torch.float32 else gradient * factor
+def adam_native(
+    master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, copy: Tensor | None, *scalars: float
+) -> None:
+    """Adam and AdamW by the kernel."""
+    call(
+        "adam_step",
+        master,
+        master.data_ptr(),
+        gradient.data_ptr(),
+        CODES[gradient.dtype],
+        exp_avg.data_ptr(),
+        exp_avg_sq.data_ptr(),
+        *_pointer(copy),
+        master.numel(),
+        *scalars,
+    )
+
+
+def sgd_native(
+    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, *scalars: float
+) -> None:
+    """SGD by the kernel."""
+    call(
+        "sgd_step",
+        master,
+        master.data_ptr(),
+        gradient.data_ptr(),
+        CODES[gradient.dtype],
+        None if momentum_buffer is None else momentum_buffer.data_ptr(),
+        *_pointer(copy),
+        master.numel(),
+        *scalars,
+    )
+
+
+def _pointer(copy: Tensor | None) -> tuple[int | None, int]:
+    return (None, 0) if copy is None else (copy.data_ptr(), CODES[copy.dtype])
+
+
+_ADAM = operator(
+    "adam_step(Tensor(a!) master, Tensor gradient, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, Tensor(d!)? copy, "
+    "float factor, float decay, float l2, float weight1, float beta2, float weight2, float root2, float eps, "
+    "float step_size) -> ()",
+    check=_check_adam,
+    definition=adam_definition,
+    native=adam_native,
+)
+_SGD = operator(
+    "sgd_step(Tensor(a!) master, Tensor gradient, Tensor(b!)? momentum_buffer, Tensor(c!)? copy, float factor, "
+    "float l2, float momentum, float step_size) -> ()",
+    check=_check_sgd,
+    definition=sgd_definition,
+    native=sgd_native,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
+from suites.equivalence.rounding import IeeeDdp
 from suites.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
 from suites.trials import Trials, exact
 from zerobench.bounds import gradient_bound
@@ -14,6 +15,8 @@ from zerobench.oracles.canonical import canonical
 from zerobench.scenario import Odd, Optimizer, Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
 
+_DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
+
 
 @drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1)
 def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
@@ -21,7 +24,7 @@ def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
     scenario = scenario.but(world=min(scenario.world, 2))
     ddp = scenario.but(stage=0)
     assume(bits.offers(scenario) and TorchDdp.unsupported(ddp) is None)
-    got, expected = bits.run(scenario), bits.run(ddp, subject="torch-ddp")
+    got, expected = bits.run(scenario), bits.run(ddp, subject=_DDP)
     bits.agree(got, expected, ("losses", "gradients", "parameters", "optimizer_state"))
 
 

@@ -1,0 +1,118 @@
+"""The native kernels: chosen, built at first use, loaded and called.
+
+``ZEROBENCH_KERNELS`` says what computes the operations of engine/ops: ``native`` (the default) or ``torch``, which are
+the definitions. There is no silent fall-back from one to the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import KernelError
+from engine.native import cpu, cuda
+
+_IMPLEMENTATIONS = ("native", "torch")
+
+#: The dtypes that kernels read and write, by the number that names them in C (kernels/dtype.h).
+CODES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+_POINTER, _SIZE, _CODE, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_PIECES = [_POINTER, _CODE, _SIZE, _POINTER, _POINTER, _POINTER, _POINTER]
+#: The arguments of each kernel, without where it runs: the number of threads, or device and stream.
+_ARGUMENTS: dict[str, list[Any]] = {
+    "adam_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 3, _CODE, _SIZE, *[_FLOAT] * 9],
+    "sgd_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 2, _CODE, _SIZE, *[_FLOAT] * 4],
+    "fold": [_POINTER, _CODE, _POINTER, _CODE, *[_SIZE] * 3, _CODE],
+    "chunk_sumsq": [_POINTER, _CODE, *[_SIZE] * 2, _POINTER],
+    "pack": _PIECES,
+    "unpack": _PIECES,
+}
+
+
+@functools.cache
+def implementation() -> str:
+    """What ``ZEROBENCH_KERNELS`` asks for: ``native`` or ``torch``; read once.
+
+    Raises:
+        KernelError: it asks for anything else.
+    """
+    given = os.environ.get("ZEROBENCH_KERNELS", "") or "native"
+    if given not in _IMPLEMENTATIONS:
+        close = difflib.get_close_matches(given, _IMPLEMENTATIONS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        known = ", ".join(_IMPLEMENTATIONS)
+        raise KernelError(f"ZEROBENCH_KERNELS is {given!r}, which is no implementation{hint} (known: {known})")
+    return given
+
+
+class Kernels:
+    """The kernels of one shared library, ready to be called."""
+
+    def __init__(self, library: ctypes.CDLL, device: str) -> None:
+        place = [ctypes.c_int, ctypes.c_void_p] if device == "cuda" else [ctypes.c_int]
+        self.functions: dict[str, Callable[..., Any]] = {}
+        for name, arguments in _ARGUMENTS.items():
+            function = library[f"zerobench_{name}"]
+            function.argtypes = [*arguments, *place]
+            function.restype = ctypes.c_int if device == "cuda" else None
+            self.functions[name] = function
+        self.library = library
+
+
+@functools.cache
+def on_cpu() -> Kernels:
+    """The CPU kernels for this machine, built if need be."""
+    return Kernels(ctypes.CDLL(str(cpu.build(cpu.instruction_set()))), "cpu")
+
+
+@functools.cache
+def on_cuda(index: int) -> Kernels:
+    """The CUDA kernels for one device, built if need be."""
+    return Kernels(ctypes.CDLL(str(cuda.build(cuda.architecture(index)))), "cuda")
+
+
+def call(name: str, where: Tensor, *arguments: float | None) -> None:
+    """Run a kernel on the device of ``where``; on CUDA in its current stream, without waiting.
+
+    Raises:
+        KernelError: a kernel could not be built, or not be started.
+    """
+    device = where.device
+    if device.type == "cpu":
+        on_cpu().functions[name](*arguments, torch.get_num_threads())
+        return
+    index = device.index
+    kernels = on_cuda(index)
+    error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
+    if error:
+        raise KernelError(
+            f"the CUDA kernel {name} did not start on cuda:{index}: {cuda.message(kernels.library, error)}"
+        )
+
+
+def kernels() -> dict[str, str | None]:
+    """What computes the engine's operations in this process.
+
+    Returns:
+        ``implementation``: native or torch; ``cpu``: the instruction set of the CPU kernels (avx512, avx2 or plain);
+        ``cuda``: the architecture of the CUDA kernels (sm_90, say). None where the torch definitions compute or where
+        there is no such device.
+
+    Raises:
+        KernelError: ``ZEROBENCH_KERNELS`` asks for something unknown.
+    """
+    native = implementation() == "native"
+    gpu = native and torch.cuda.is_available()
+    return {
+        "implementation": implementation(),
+        "cpu": cpu.instruction_set() if native else None,
+        "cuda": cuda.architecture(torch.cuda.current_device()) if gpu else None,
+    }

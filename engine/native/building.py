@@ -1,0 +1,147 @@
+"""Building a shared library at first use, into a per-user cache, once however many processes ask for it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import KernelError
+
+_TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definitions"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one library is made: ``compiler``, ``flags`` and sources, to which ``-o`` and the library's path are added."""
+
+    name: str  # of the file
+    title: str  # for people
+    compiler: str
+    flags: tuple[str, ...]
+    sources: tuple[Path, ...]
+    included: tuple[Path, ...]  # headers: part of what the library is made from
+
+    @property
+    def version(self) -> str:
+        """What the compiler says of itself; its path is part of it, for two compilers may say the same."""
+        try:
+            done = subprocess.run([self.compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise KernelError(
+                f"{self.compiler} --version failed: {error}; install a C++ compiler, {_TORCH_INSTEAD}"
+            ) from None
+        return f"{os.path.realpath(self.compiler)}\n{done.stdout}"
+
+    def digest(self) -> str:
+        """SHA-256 over sources, compiler, flags and machine: what is built depends on nothing else."""
+        parts = [self.version, platform.machine(), *self.flags]
+        parts += [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*self.sources, *self.included)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def sources() -> Path:
+    """The folder of the native sources: in a checkout ``kernels``, in an installed wheel part of the engine."""
+    package = Path(__file__).parents[1]
+    places = [package / "kernels", package.parent / "kernels"]
+    for place in places:
+        if (place / "dtype.h").is_file():
+            return place
+    raise KernelError(f"the native sources are in none of {', '.join(map(str, places))}; install zerobench again")
+
+
+def find(names: list[str], what: str) -> str:
+    """The path of the first of these programs that there is.
+
+    Raises:
+        KernelError: none is there; says what to install.
+    """
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise KernelError(f"no {what} was found (looked for {', '.join(names)}); install one, {_TORCH_INSTEAD}")
+
+
+def cache() -> Path:
+    """Where libraries are kept: ``ZEROBENCH_CACHE``, else zerobench in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    if given := os.environ.get("ZEROBENCH_CACHE"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "zerobench"
+    except RuntimeError:
+        raise KernelError("there is no home directory to keep built kernels in; set ZEROBENCH_CACHE") from None
+
+
+def build(recipe: Recipe) -> Path:
+    """The library of a recipe, from the cache or built now.
+
+    A library in the cache is used only if its size and SHA-256 are those that were noted when it was built. It is
+    built under another name and renamed, by one process, which says so on standard error; the others wait, silently.
+
+    Raises:
+        KernelError: no compiler, it fails (with its output), or the cache cannot be written.
+    """
+    library = cache() / f"{recipe.name}-{recipe.digest()[:32]}.so"
+    if not _is_as_built(library):
+        with _alone(library):
+            if not _is_as_built(library):
+                _compile(recipe, library)
+    return library
+
+
+def _note(library: Path) -> Path:
+    return library.with_suffix(".json")
+
+
+def _measure(library: Path) -> dict[str, int | str]:
+    data = library.read_bytes()
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _is_as_built(library: Path) -> bool:
+    try:
+        noted = json.loads(_note(library).read_text(encoding="utf-8"))
+        return bool(_measure(library) == noted)
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _alone(library: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process that holds it, however it ends."""
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with library.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        where = library.parent
+        raise KernelError(
+            f"built kernels cannot be kept in {where}: {error}; set ZEROBENCH_CACHE to a folder that can be written"
+        ) from None
+
+
+def _compile(recipe: Recipe, library: Path) -> None:
+    unfinished = library.with_suffix(".unfinished")
+    command = [recipe.compiler, *recipe.flags, *map(str, recipe.sources), "-o", str(unfinished)]
+    print(f"zerobench: building {recipe.title} with {recipe.compiler} ...", end="", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f" {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+    if done.returncode:
+        raise KernelError(f"building {recipe.title} failed:\n{' '.join(command)}\n{done.stdout}{done.stderr}")
+    made = _measure(unfinished)
+    unfinished.replace(library)
+    unfinished.write_text(json.dumps(made), encoding="utf-8")
+    unfinished.replace(_note(library))

@@ -1,0 +1,53 @@
+"""The CPU kernels: the same sources for each instruction set, of which the machine's best is used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from engine.native import building
+
+# Contraction is off, for only the multiply-adds that are written as such may be fused. The math functions need not set
+# errno nor floating-point flags: without that a loop with a square root is not vectorised. No bit depends on it.
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+
+#: Flags by instruction set, each a part of the next.
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"plain": (), "avx2": _AVX2, "avx512": _AVX512}
+
+
+def instruction_set() -> str:
+    """The best instruction set that the CPU has, as torch sees it (``ATEN_CPU_CAPABILITY`` lowers both)."""
+    found = torch.backends.cpu.get_cpu_capability().lower()
+    return found if found in INSTRUCTION_SETS else "plain"
+
+
+def recipe(instruction_set: str) -> building.Recipe:
+    """How the library for one instruction set is made, with ``CXX`` or the first compiler found."""
+    folder = building.sources()
+    given = os.environ.get("CXX")
+    return building.Recipe(
+        name=f"cpu-{instruction_set}",
+        title=f"the CPU kernels ({instruction_set})",
+        compiler=building.find([given] if given else ["c++", "g++", "clang++"], "C++ compiler"),
+        flags=(*_FLAGS, *INSTRUCTION_SETS[instruction_set]),
+        sources=tuple(sorted((folder / "cpu").glob("*.cpp"))),
+        included=(folder / "dtype.h", *sorted((folder / "cpu").glob("*.h"))),
+    )
+
+
+def build(instruction_set: str) -> Path:
+    """The library for one instruction set, from the cache or built now."""
+    return building.build(recipe(instruction_set))

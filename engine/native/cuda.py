@@ -1,0 +1,49 @@
+"""The CUDA kernels, built for the architecture of the device at hand.
+
+nvcc links its runtime into the library. That it is not torch's own does no harm: both runtimes work in the device's
+primary context, and a stream is a handle of that context, so what one has made the other can use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+
+from engine.native import building
+
+_FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "-fmad=false", "-Werror", "all-warnings")
+
+
+def architecture(index: int) -> str:
+    """The architecture of one device, as nvcc names it."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
+
+
+def recipe(architecture: str) -> building.Recipe:
+    """How the library for one architecture is made, with the nvcc of ``CUDA_HOME`` or the one on PATH."""
+    folder = building.sources()
+    home = os.environ.get("CUDA_HOME")
+    return building.Recipe(
+        name=f"cuda-{architecture}",
+        title=f"the CUDA kernels ({architecture})",
+        compiler=building.find([f"{home}/bin/nvcc"] if home else ["nvcc", "/usr/local/cuda/bin/nvcc"], "nvcc"),
+        flags=(*_FLAGS, f"-arch={architecture}"),
+        sources=tuple(sorted((folder / "cuda").glob("*.cu"))),
+        included=(folder / "dtype.h", *sorted((folder / "cuda").glob("*.cuh"))),
+    )
+
+
+def build(architecture: str) -> Path:
+    """The library for one architecture, from the cache or built now."""
+    return building.build(recipe(architecture))
+
+
+def message(library: ctypes.CDLL, error: int) -> str:
+    """What the CUDA runtime says of an error code."""
+    function = library["zerobench_error"]
+    function.restype = ctypes.c_char_p
+    return str(function(error).decode())

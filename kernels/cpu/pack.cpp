@@ -1,0 +1,50 @@
+// pack and unpack: many tensors to and from one flat buffer, with a cast; see engine/ops/pack.py.
+#include "convert.h"
+#include "parallel.h"
+
+namespace {
+
+void cast(const void* from, int from_dtype, int64_t from_start, void* to, int to_dtype, int64_t to_start, int64_t n) {
+  if (from_dtype == to_dtype) {
+    const int64_t size = size_of(from_dtype);
+    std::memcpy(static_cast<char*>(to) + to_start * size, static_cast<const char*>(from) + from_start * size,
+                static_cast<size_t>(n * size));
+    return;
+  }
+  alignas(64) float scratch[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t count = std::min(kBlock, n - i);
+    store(load(from, from_dtype, from_start + i, count, scratch), to, to_dtype, to_start + i, count);
+  }
+}
+
+// move(tensor, offset, n) for every piece of the tensors, laid end to end, that falls into a thread's share.
+template <class Move>
+void each_piece(int64_t count, const int64_t* sizes, int threads, const Move& move) {
+  int64_t total = 0;
+  for (int64_t t = 0; t < count; ++t) total += sizes[t];
+  parallel(total, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
+    int64_t position = 0;
+    for (int64_t t = 0; t < count && position < stop; position += sizes[t], ++t) {
+      const int64_t lo = std::max(start, position), hi = std::min(stop, position + sizes[t]);
+      if (lo < hi) move(t, lo - position, hi - lo);
+    }
+  });
+}
+
+}  // namespace
+
+// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and its place in `flat` begins at element starts[t].
+extern "C" void zerobench_pack(void* flat, int dtype, int64_t count, const void* const* tensors, const int* dtypes,
+                               const int64_t* starts, const int64_t* sizes, int threads) {
+  each_piece(count, sizes, threads, [=](int64_t t, int64_t offset, int64_t n) {
+    cast(tensors[t], dtypes[t], offset, flat, dtype, starts[t] + offset, n);
+  });
+}
+
+extern "C" void zerobench_unpack(const void* flat, int dtype, int64_t count, void* const* tensors, const int* dtypes,
+                                 const int64_t* starts, const int64_t* sizes, int threads) {
+  each_piece(count, sizes, threads, [=](int64_t t, int64_t offset, int64_t n) {
+    cast(flat, dtype, starts[t] + offset, tensors[t], dtypes[t], offset, n);
+  });
+}

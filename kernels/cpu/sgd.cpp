@@ -1,0 +1,41 @@
+// sgd_step: SGD, with momentum where there is a buffer, over a flat shard in one pass; see engine/ops/update.py.
+#include <cmath>
+
+#include "convert.h"
+#include "parallel.h"
+
+namespace {
+
+struct Sgd {
+  float factor, l2, momentum, step_size;
+};
+
+void update(const Sgd s, int64_t n, const float* __restrict gradient, float* __restrict master,
+            float* __restrict momentum_buffer) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float scaled = gradient[i] * s.factor;
+    float g = s.l2 != 0.0f ? std::fmaf(s.l2, master[i], scaled) : scaled;
+    if (momentum_buffer != nullptr) {
+      g = momentum_buffer[i] * s.momentum + g;
+      momentum_buffer[i] = g;
+    }
+    master[i] = std::fmaf(s.step_size, g, master[i]);
+  }
+}
+
+}  // namespace
+
+extern "C" void zerobench_sgd_step(float* master, const void* gradient, int gradient_dtype, float* momentum_buffer,
+                                   void* copy, int copy_dtype, int64_t n, float factor, float l2, float momentum,
+                                   float step_size, int threads) {
+  const Sgd sgd{factor, l2, momentum, step_size};
+  parallel(n, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
+    alignas(64) float scratch[kBlock];
+    for (int64_t i = start; i < stop; i += kBlock) {
+      const int64_t count = std::min(kBlock, stop - i);
+      const float* g = load(gradient, gradient_dtype, i, count, scratch);
+      update(sgd, count, g, master + i, momentum_buffer == nullptr ? nullptr : momentum_buffer + i);
+      if (copy != nullptr) store(master + i, copy, copy_dtype, i, count);
+    }
+  });
+}

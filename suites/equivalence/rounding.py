@@ -1,0 +1,15 @@
+"""torch DDP with a square root that is rounded right: what the contract is compared with bit for bit."""
+
+from __future__ import annotations
+
+from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.subject import Outcome
+from zerobench.subjects.torch_ddp import TorchDdp
+
+
+class IeeeDdp(TorchDdp):
+    """DDP and torch.optim as they are, but for the square root (zerobench.oracles.optimizer.IeeeSqrt)."""
+
+    def step(self) -> Outcome:
+        with IeeeSqrt():
+            return super().step()
