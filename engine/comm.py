@@ -5,7 +5,6 @@ With one rank there is nothing to move: each is then a local copy and no collect
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +16,16 @@ from torch import Tensor
 _all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def unowned(tensor: Tensor) -> Tensor:
-    """The same memory as a contiguous CPU tensor that does not count as one of its owners.
+class Works:
+    """The handle of several works that make one."""
 
-    gloo's threads keep what they were given for a moment after the work is done, so the number of a storage's owners
-    would depend on their timing. The caller keeps the memory alive until the work is done.
-    """
-    if tensor.device.type != "cpu" or tensor.numel() == 0:
-        return tensor
-    memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype)
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for work in self._works:
+            work.wait()
 
 
 class Done:
@@ -34,10 +33,6 @@ class Done:
 
     def wait(self) -> None:
         """Nothing to wait for."""
-
-    def is_completed(self) -> bool:
-        """Always."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,27 @@ class Ranks:
         return cls(group, dist.get_rank(group), dist.get_world_size(group))
 
     def all_gather(self, output: Tensor, own: Tensor) -> Any:
-        """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order)."""
+        """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order).
+
+        In a CPU's memory by sends from each rank to each other: gloo's own all-gather takes longer (docs/speed.md).
+        """
         if self.world == 1:
             if output.data_ptr() != own.data_ptr():
                 output.copy_(own)
             return Done()
+        if output.device.type == "cpu":
+            return self._send_to_all(output.view(self.world, -1), own)
         return _all_gather_flat(output, own, group=self.group, async_op=True)
+
+    def _send_to_all(self, rows: Tensor, own: Tensor) -> Works:
+        works: list[Any] = []
+        for distance in range(1, self.world) if own.numel() else ():
+            source, target = (self.rank - distance) % self.world, (self.rank + distance) % self.world
+            works.append(dist.irecv(rows[source], group=self.group, group_src=source))
+            works.append(dist.isend(own, group=self.group, group_dst=target))
+        if rows[self.rank].data_ptr() != own.data_ptr():
+            rows[self.rank].copy_(own)
+        return Works(works)
 
     def all_to_all(self, output: Tensor, parts: Tensor) -> Any:
         """Start sending the r-th of ``world`` equal parts of ``parts`` to rank r; ``output`` is in rank order."""

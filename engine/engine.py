@@ -24,6 +24,10 @@ from engine.stages import Placement
 from engine.states import UnitState
 from engine.step import Stepper, clip_factor
 
+# Elements of small blocks that are reduced together: more would leave too little of backward to hide it behind
+# (docs/speed.md).
+_TRAVELS_TOGETHER = 1 << 21
+
 
 class Engine:
     """Trains ``module`` on the ranks of a process group; made by :func:`engine.initialize`.
@@ -66,6 +70,7 @@ class Engine:
             self.module,
             world=self.ranks.world,
             chunk=zero.chunk_size,
+            merge=0 if placement.parameters else min(zero.reduce_bucket_size, _TRAVELS_TOGETHER),
             shard_frozen=placement.parameters,
             persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
         )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from engine.comm import Ranks, unowned
+from engine.comm import Ranks
 from engine.layout import Unit
 from engine.rounds import Rounds
 from engine.states import UnitState
@@ -189,7 +189,7 @@ class Gatherer:
             if not state.resident:
                 state.allocate()
                 self._unused.add(state)
-            target = unowned(state.full)
+            target = state.full
         self._stale.discard(state)
         works = gather_shards(state.unit, target, state.shard, self.ranks, self.bucket)
         self._arriving.setdefault(state, []).extend(works)
@@ -209,10 +209,6 @@ class _Scattered:
         """Wait for the bytes and put them in place."""
         self._work.wait()
         self._places.copy_(self._received)
-
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return without waiting for another rank."""
-        return bool(self._work.is_completed())
 
 
 def gather_shards(unit: Unit, full: Tensor, shard: Tensor, ranks: Ranks, bucket: int) -> list[Any]:

@@ -1,8 +1,9 @@
 """The flat space: where every element of every parameter lies, and which rank owns it.
 
-Parameters are grouped in *units*: what stage 3 gathers together, as a rule one block of the model. Inside its unit each
-parameter starts on a grid of *chunks* (``chunk`` elements, a power of two). So a parameter's chunks, and with them the
-partial sums of the gradient norm, depend on the model alone, never on the world size or the stage.
+Parameters are grouped in *units*: what stage 3 gathers together, as a rule one block of the model; where parameters are
+whole, as many neighbouring blocks as should travel together. Inside its unit each parameter starts on a grid of
+*chunks* (``chunk`` elements, a power of two). So a parameter's chunks, and with them the partial sums of the gradient
+norm, depend on the model alone, never on the world size or the stage.
 
 Ownership is cut along the same grid: rank r owns elements ``[r * shard, (r + 1) * shard)`` of each unit, where
 ``shard`` is the unit's length over the world size, rounded up to whole chunks. The last rank's part may reach past
@@ -108,6 +109,25 @@ class Group:
     module: nn.Module
     parameters: tuple[tuple[str, nn.Parameter], ...]
 
+    @property
+    def trained(self) -> int:
+        """Elements of its trainable parameters."""
+        return sum(parameter.numel() for _, parameter in self.parameters if parameter.requires_grad)
+
+
+def together(groups: list[Group], elements: int) -> list[Group]:
+    """Neighbouring groups made one while they train at most so many elements, from the model's end on.
+
+    Backward begins there: what is left over, and often small, is then what is reduced last, with nothing to hide it.
+    """
+    made: list[Group] = []
+    for group in reversed(groups):
+        if made and group.trained + made[-1].trained <= elements:
+            made[-1] = Group(group.name, group.module, group.parameters + made[-1].parameters)
+        else:
+            made.append(group)
+    return made[::-1]
+
 
 def blocks(model: nn.Module) -> list[Group]:
     """Cut the model into groups, in the model's own order, from its structure alone.
@@ -148,20 +168,23 @@ class Layout:
     trainable: tuple[Slot, ...]  # in the model's own order
 
     @classmethod
-    def of(cls, model: nn.Module, *, world: int, chunk: int, shard_frozen: bool, persistence: int) -> Layout:
+    def of(
+        cls, model: nn.Module, *, world: int, chunk: int, merge: int, shard_frozen: bool, persistence: int
+    ) -> Layout:
         """Lay out ``model`` for ``world`` ranks.
 
         Args:
             model: its parameters with ``requires_grad`` make the trainable units.
             world: ranks that share the states.
             chunk: elements; a power of two.
+            merge: neighbouring blocks make one unit while they train at most so many elements.
             shard_frozen: make units of frozen parameters too (else they are left where they are).
             persistence: parameters with fewer elements than this go to one persistent unit.
         """
         order = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         builder = _Builder(order, world, chunk)
         kept: list[tuple[str, nn.Parameter]] = []
-        for group in blocks(model):
+        for group in together(blocks(model), merge):
             small = [(n, p) for n, p in group.parameters if p.requires_grad and p.numel() < persistence]
             kept += small
             rest = [(n, p) for n, p in group.parameters if not (p.requires_grad and p.numel() < persistence)]

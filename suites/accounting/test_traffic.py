@@ -40,7 +40,8 @@ def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
         total: dict[str, Traffic] = {}
         for ledger in measured:
             for collective, seen in ledger.traffic[step].items():
-                total[collective] = total.get(collective, Traffic()) + seen
+                name = "send" if collective == "recv" else collective
+                total[name] = total.get(name, Traffic()) + seen
         for collective, seen in total.items():
             copies = scenario.world - 1 if collective == "broadcast" else 1
             what = f"bytes received by {collective} in step {step}, of all ranks"

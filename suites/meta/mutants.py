@@ -330,7 +330,7 @@ class MovesStateWhenBuilt(Mutant):
 class GathersTwice(Mutant):
     """Right, but the bytes are not those of the algorithm."""
 
-    points_at = r"all_gather"
+    points_at = r"send|recv|all_gather"
 
     def sabotage(self) -> None:
         spread = self.engine.stepper._spread

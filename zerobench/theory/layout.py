@@ -10,6 +10,7 @@ from torch import nn
 
 from zerobench.scenario import Scenario
 
+_TOGETHER = 1 << 21
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
@@ -47,19 +48,34 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
     A child of the outermost list, dict or sequence of modules is a block, and a unit; every other module makes a unit
     of the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones
     of the same module, and in none elsewhere. At stage 3 trainable parameters of fewer elements than the persistence
-    threshold are in one unit for the whole model, the last.
+    threshold are in one unit for the whole model, the last. At stages 0 to 2 neighbours share a unit, from the model's
+    end on, while they train no more elements than a reduction's bucket takes, and 2**21.
     """
     parameters = dict(model.named_parameters())
     threshold = scenario.persistence if scenario.stage == 3 else 0
     small = [name for name, p in parameters.items() if p.requires_grad and p.numel() < threshold]
     cut: list[Unit] = []
-    for home, names in groupby(parameters, key=lambda name: _home(model, name)):
+    for home, names in _homes(scenario, model):
         rest = [name for name in names if name not in small]
         kinds = (True, False) if scenario.stage == 3 else (True,)
         for trainable in kinds:
             members = [name for name in rest if parameters[name].requires_grad == trainable]
             cut += _unit(scenario, home, {name: parameters[name] for name in members})
     return cut + list(_unit(scenario, "", {name: parameters[name] for name in small}, persistent=True))
+
+
+def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
+    """The parameters' names by what they share a unit with, in order."""
+    parameters = dict(model.named_parameters())
+    found = [(home, list(names)) for home, names in groupby(parameters, key=lambda name: _home(model, name))]
+    if scenario.stage == 3:
+        return found
+    room = min(scenario.reduce_bucket, _TOGETHER)
+    for at in range(len(found) - 1, 0, -1):  # the model's end has the start of backward
+        both = found[at - 1][1] + found[at][1]
+        if sum(parameters[name].numel() for name in both if parameters[name].requires_grad) <= room:
+            found[at - 1 : at + 1] = [(found[at - 1][0], both)]
+    return found
 
 
 def _home(model: nn.Module, name: str) -> str:

@@ -7,7 +7,7 @@ all-gather or reduce-scatter of the padded unit moves. With one rank nothing is 
 what                    how often in a step                       elements, and their dtype
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
-vote (all_gather)       1                                         8 bytes a chunk owned + 1 a parameter
+vote (gather)           1                                         8 bytes a chunk owned + 1 a parameter
 0: gradients            1                                         trainable units, accumulator's dtype
 1, 2: parameters        1                                         trainable units, dtype
 3: persistent unit      1                                         the persistent unit, dtype
@@ -15,7 +15,8 @@ vote (all_gather)       1                                         8 bytes a chun
 3: rounds (all_to_all)  A * (gathers + reductions + 1)            units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
-A unit's gather or exchange takes ``buckets`` calls, a vote and a round one.
+A unit's gather or exchange takes ``buckets`` calls, a vote and a round one. Exchanges are all_to_all calls. A gather is
+an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
 tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an
@@ -41,12 +42,15 @@ from zerobench.theory import peers
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
 
+_GATHERS = (
+    "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "
+    "3: + e(dtype) * (persistent shard + shards of touched units))"
+)
 #: What the numbers of the reference engine are made of.
 FORMULAS = {
     "all_to_all": "(N - 1) * (e(communication) * trainable shards, at every micro-step or once; 3: + "
     "(sharded units // 8 + 5) * rounds)",
-    "all_gather": "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "
-    "3: + e(dtype) * (persistent shard + shards of touched units))",
+    **dict.fromkeys(("all_gather", "send", "recv"), _GATHERS),
 }
 
 
@@ -63,13 +67,21 @@ def predicted(
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
-    total = {"all_to_all": _gradients(scenario, cut)}
-    total["all_gather"] = _vote(scenario, model, cut) + _spread(scenario, cut)
+    exchanged, gathered = _gradients(scenario, cut), _vote(scenario, model, cut) + _spread(scenario, cut)
     if scenario.stage == 3 and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
-        total["all_gather"] += _gathered(scenario, rounds)
-        total["all_to_all"] += _agreed(scenario, cut, len(rounds))
+        gathered += _gathered(scenario, rounds)
+        exchanged += _agreed(scenario, cut, len(rounds))
+    total = {"all_to_all": exchanged, **_gathers(scenario, gathered)}
     return {collective: traffic for collective, traffic in total.items() if traffic.calls}
+
+
+def _gathers(scenario: Scenario, gathered: Traffic) -> dict[str, Traffic]:
+    """Gathers by the collectives that carry them."""
+    if scenario.device == "cuda":
+        return {"all_gather": gathered}
+    messages = gathered.calls * (scenario.world - 1)
+    return {"send": Traffic(messages, gathered.sent, 0), "recv": Traffic(messages, 0, gathered.received)}
 
 
 def _each(scenario: Scenario, calls: int, size: int) -> Traffic:
