@@ -17,8 +17,8 @@ from engine.reading import (
 __all__ = [
     "ConfigError",
     "Engine",
-    "KernelError",
     "GatheredParameters",
+    "KernelError",
     "RankMismatch",
     "ZeroOptimizer",
     "initialize",

@@ -23,7 +23,7 @@ _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definit
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one library is made: ``compiler``, ``flags`` and sources, to which ``-o`` and the library's path are added."""
+    """How one library is made: compiler, flags and sources, to which ``-o`` and a path are added."""
 
     name: str  # of the file
     title: str  # for people
