@@ -11,6 +11,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,11 +92,37 @@ def call(name: str, where: Tensor, *arguments: float | None) -> None:
         return
     index = device.index
     kernels = on_cuda(index)
-    error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
+    with torch.cuda.device(index):
+        error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
     if error:
         raise KernelError(
             f"the CUDA kernel {name} did not start on cuda:{index}: {cuda.message(kernels.library, error)}"
         )
+
+
+@dataclass(frozen=True)
+class Built:
+    """Kernels that are ready to run: what for, what made them (the compiler's own words), where the library lies."""
+
+    title: str
+    compiler: str
+    library: str
+
+
+def prepare_kernels() -> list[Built]:
+    """Build, where need be, and load whatever this process may call; nothing where the definitions compute.
+
+    Raises:
+        KernelError: no compiler, it fails, the cache cannot be written, or ``ZEROBENCH_KERNELS`` is unknown.
+    """
+    if implementation() != "native":
+        return []
+    recipes = [cpu.recipe(cpu.instruction_set())]
+    on_cpu()
+    for index in range(torch.cuda.device_count()):
+        on_cuda(index)
+        recipes.append(cuda.recipe(cuda.architecture(index)))
+    return [Built(recipe.title, recipe.version, str(recipe.library)) for recipe in dict.fromkeys(recipes)]
 
 
 def kernels() -> dict[str, str | None]:

@@ -43,6 +43,11 @@ class Recipe:
             ) from None
         return f"{os.path.realpath(self.compiler)}\n{done.stdout}"
 
+    @property
+    def library(self) -> Path:
+        """Where it is kept once it is built."""
+        return cache() / f"{self.name}-{self.digest()[:32]}.so"
+
     def digest(self) -> str:
         """SHA-256 over sources, compiler, flags and machine: what is built depends on nothing else."""
         parts = [self.version, platform.machine(), *self.flags]
@@ -92,7 +97,7 @@ def build(recipe: Recipe) -> Path:
     Raises:
         KernelError: no compiler, it fails (with its output), or the cache cannot be written.
     """
-    library = cache() / f"{recipe.name}-{recipe.digest()[:32]}.so"
+    library = recipe.library
     if not _is_as_built(library):
         with _alone(library):
             if not _is_as_built(library):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -41,10 +42,14 @@ class Place:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            with mock.patch("engine.native.on_cpu", lambda: kernels(self.name)):
+            with _computed_by(self.name) if self.device == "cpu" else nullcontext():
                 yield
         finally:
             torch.set_num_threads(before)
+
+
+def _computed_by(instruction_set: str) -> AbstractContextManager[Any]:
+    return mock.patch("engine.native.on_cpu", return_value=kernels(instruction_set))
 
 
 def _missing(name: str) -> str:

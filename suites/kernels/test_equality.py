@@ -45,7 +45,7 @@ def compare(
     returned = definition(*expected)
     with place.in_use(threads):
         answer = native(*got)
-    pairs = list(zip(got, expected, strict=True)) + [(answer, returned)]
+    pairs = [*zip(got, expected, strict=True), (answer, returned)]
     for position, (one, other) in enumerate(pairs):
         for a, b in zip(_tensors(one), _tensors(other), strict=True):
             assert_same(a, b, f"{place.name}, argument {position}: ")
@@ -170,5 +170,7 @@ def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:
         compare(place, pack.pack_definition, pack.pack_native, wide, [halves], [0])
         values = halves.float().sort().values
         middle = ((values[1:].double() + values[:-1].double()) / 2).float()
-        near = torch.cat([middle, torch.nextafter(middle, torch.tensor(torch.inf)), torch.nextafter(middle, middle * 0)])
+        near = torch.cat(
+            [middle, torch.nextafter(middle, torch.tensor(torch.inf)), torch.nextafter(middle, middle * 0)]
+        )
         compare(place, pack.pack_definition, pack.pack_native, torch.empty_like(near, dtype=dtype), [near], [0])

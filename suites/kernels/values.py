@@ -14,13 +14,22 @@ LENGTHS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 255, 257, 1023, 1024
 lengths = st.sampled_from(LENGTHS)
 
 #: Bit patterns of fp32 that deserve to be met more often than chance would have it.
-_SPECIAL = torch.tensor(
-    [0.0, -0.0, 1.0, -1.0, 0.5, torch.inf, -torch.inf, torch.nan, 3.4028235e38, -3.4028235e38, 1.1754944e-38, 1e-45, -1e-45]
-    # The edges of fp16: its largest, what rounds to infinity and what does not, its subnormals and ties among them.
-    + [65504.0, 65519.996, 65520.0, -65520.0, 6.1035156e-05, 6.0975552e-05, 5.9604645e-08, 2.9802322e-08, 2.9802326e-08]
-    # Ties in bf16, to even and away from it, and its largest.
-    + [1.00390625, 1.01171875, 3.3895314e38, 3.3961775e38]
-)
+_ANY = [0.0, -0.0, 1.0, -1.0, 0.5, torch.inf, -torch.inf, torch.nan, 3.4028235e38, 1.1754944e-38, 1e-45, -1e-45]
+#: The edges of fp16: its largest, what rounds to infinity and what does not, its subnormals and ties among them.
+_FP16 = [
+    65504.0,
+    65519.996,
+    65520.0,
+    -65520.0,
+    6.1035156e-05,
+    6.0975552e-05,
+    5.9604645e-08,
+    2.9802322e-08,
+    2.9802326e-08,
+]
+#: Ties in bf16, to even and away from it, and its largest.
+_BF16 = [1.00390625, 1.01171875, 3.3895314e38, 3.3961775e38]
+_SPECIAL = torch.tensor([*_ANY, *_FP16, *_BF16])
 
 
 @dataclass
@@ -67,6 +76,5 @@ def assert_same(got: Tensor, expected: Tensor, what: str) -> None:
     if differ.any():
         at = tuple(differ.nonzero()[0].tolist())
         count = int(differ.sum())
-        raise AssertionError(
-            f"{what}{list(at)}: {float(got[at]).hex()}, expected {float(expected[at]).hex()}; {count} of {got.numel()} differ"
-        )
+        values = f"{float(got[at]).hex()}, expected {float(expected[at]).hex()}"
+        raise AssertionError(f"{what}{list(at)}: {values}; {count} of {got.numel()} differ")
