@@ -115,7 +115,7 @@ def test_failure_shows_what_the_compiler_said(tmp_path: Path, cache: Path) -> No
 def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
     """What a killed process left neither blocks nor deceives the next."""
     recipe = _recipe(tmp_path)
-    program = "from suites.kernels.test_building import *; build(_recipe(Path(sys.argv[1])))"
+    program = f"import sys; from {__name__} import Path, _recipe, build; build(_recipe(Path(sys.argv[1])))"
     environment = {**os.environ, "SLOW": "60"}
     root = Path(__file__).parents[2]
     with subprocess.Popen(
