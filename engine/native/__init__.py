@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import KernelError
-from engine.native import cpu, cuda
+from engine.native import building, cpu, cuda
 
 _IMPLEMENTATIONS = ("native", "torch")
 
@@ -71,13 +71,13 @@ class Kernels:
 @functools.cache
 def on_cpu() -> Kernels:
     """The CPU kernels for this machine, built if need be."""
-    return Kernels(ctypes.CDLL(str(cpu.build(cpu.instruction_set()))), "cpu")
+    return Kernels(building.load(cpu.recipe(cpu.instruction_set())), "cpu")
 
 
 @functools.cache
 def on_cuda(index: int) -> Kernels:
     """The CUDA kernels for one device, built if need be."""
-    return Kernels(ctypes.CDLL(str(cuda.build(cuda.architecture(index)))), "cuda")
+    return Kernels(building.load(cuda.recipe(cuda.architecture(index))), "cuda")
 
 
 def call(name: str, where: Tensor, *arguments: float | None) -> None:

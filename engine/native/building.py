@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -103,6 +104,19 @@ def build(recipe: Recipe) -> Path:
             if not _is_as_built(library):
                 _compile(recipe, library)
     return library
+
+
+def load(recipe: Recipe) -> ctypes.CDLL:
+    """The library of a recipe, loaded; built before if need be.
+
+    Raises:
+        KernelError: see build; or the system does not load it (a cache on a file system mounted noexec, say).
+    """
+    library = build(recipe)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise KernelError(f"{recipe.title} cannot be loaded: {error}; set ZEROBENCH_CACHE to another folder") from None
 
 
 def _note(library: Path) -> Path:

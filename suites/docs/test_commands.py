@@ -38,6 +38,13 @@ def test_doctor() -> None:
     assert {"devices", "compilers", "kernels", "backends", "versions"} < findings.keys()
 
 
+def test_bench_of_the_kernels_is_found() -> None:
+    """docs/kernels.md: the command collects the benchmarks; running them takes minutes."""
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^pytest .*bench.*$", page, re.MULTILINE)
+    assert "test_adam_step[64M]" in _run(*shlex.split(line), "--collect-only", "-q")
+
+
 def test_sessions() -> None:
     """CONTRIBUTING.md: ``nox -l`` lists the sessions that the page names, each with a description."""
     listed = _run("nox", "-l")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from engine.native import Kernels, cpu
+from engine.native import Kernels, building, cpu
 
 _SETS = list(cpu.INSTRUCTION_SETS)
 _BEST = _SETS.index(cpu.instruction_set())
@@ -22,7 +21,7 @@ _BEST = _SETS.index(cpu.instruction_set())
 @cache
 def kernels(instruction_set: str) -> Kernels:
     """The CPU kernels for one instruction set."""
-    return Kernels(ctypes.CDLL(str(cpu.build(instruction_set))), "cpu")
+    return Kernels(building.load(cpu.recipe(instruction_set)), "cpu")
 
 
 @dataclass(frozen=True)

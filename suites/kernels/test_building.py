@@ -134,7 +134,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     advice = r"no C\+\+ compiler was found \(looked for no-such-compiler\).*install one.*ZEROBENCH_KERNELS=torch"
     with pytest.raises(KernelError, match=advice):
-        cpu.build("plain")
+        cpu.recipe("plain")
     on_cpu.cache_clear()
     try:
         with pytest.raises(KernelError, match=advice):
@@ -154,6 +154,11 @@ def test_definitions_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiler_that_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match=r"--version failed.*ZEROBENCH_KERNELS=torch"):
         build(_recipe(tmp_path, "#!/bin/sh\nexit 1\n"))
+
+
+def test_library_that_does_not_load(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"the test cannot be loaded: .*; set ZEROBENCH_CACHE"):
+        building.load(_recipe(tmp_path))
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +201,7 @@ def test_cuda_compiles_without_warnings(architecture: str, tmp_path: Path) -> No
     flags = [flag for flag in cuda.recipe(architecture).flags if flag != "-shared"]
     sources = [str(path) for path in recipe.sources]
     assert len(sources) == 5
-    # To PTX and checked by ptxas, one process for each source.
-    command = [recipe.compiler, *flags, "--cubin", "--threads", "0", *sources]
+    command = [recipe.compiler, *flags, "-Werror", "all-warnings", "--cubin", "--threads", "0", *sources]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(tmp_path.glob("*.cubin"))) == 5

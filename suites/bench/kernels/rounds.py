@@ -35,7 +35,7 @@ def _copy_function() -> Any:
         sources=(source,),
         included=like.included,
     )
-    function = ctypes.CDLL(str(building.build(recipe))).copy
+    function = building.load(recipe).copy
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
     function.restype = None
     return function
