@@ -62,7 +62,7 @@ def _all(argument: Any, device: str) -> Any:
 def _copy(tensor: Tensor, device: str) -> Tensor:
     """With the strides, and as far off alignment, as the tensor."""
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=tensor.dtype, device=device).set_(storage.clone().to(device=device))  # type: ignore[call-overload]
+    whole = torch.empty(0, dtype=tensor.dtype, device=device).set_(storage.clone().to(device=device))  # type: ignore[no-untyped-call]
     copied: Tensor = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
     return copied
 

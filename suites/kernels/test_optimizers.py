@@ -64,6 +64,6 @@ def test_torch_takes_another_root() -> None:
     values = torch.rand(10**5, generator=torch.Generator().manual_seed(0))
     with IeeeSqrt():
         right = values.sqrt()
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         pytest.skip("this torch has no MKL, whose root it is")
     assert 0 < int((values.sqrt() != right).sum()) < 2000

@@ -99,6 +99,6 @@ def test_pack(benchmark: Any, n: int, dtype: torch.dtype) -> None:
     size = n // 64
     tensors, starts = [_random(size) for _ in range(64)], list(range(0, n, size))
     flat, target, source = torch.zeros(n, dtype=dtype), _random(n), _random(n)
-    views = list(flat.split(size))
+    views = list(torch.split(flat, size))
     rivals = {"torch": lambda: torch._foreach_copy_(views, tensors), "copy": copy_loop(target, source)}
     by_turns(benchmark, lambda: pack(flat, tensors, starts), 4 * n + flat.nbytes, rivals, 8 * n)
