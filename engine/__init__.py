@@ -6,7 +6,7 @@ Start with :class:`engine.engine.Engine`; docs/contract.md says what a training 
 from engine.engine import Engine, initialize
 from engine.errors import ConfigError, KernelError, RankMismatch
 from engine.groups import ZeroOptimizer
-from engine.native import kernels
+from engine.native import kernels, prepare_kernels
 from engine.reading import (
     GatheredParameters,
     safe_get_full_fp32_param,
@@ -23,6 +23,7 @@ __all__ = [
     "ZeroOptimizer",
     "initialize",
     "kernels",
+    "prepare_kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",

@@ -1,4 +1,4 @@
-"""The command line: ``zerobench run`` measures and reports, ``zerobench replay`` runs one Scenario again."""
+"""The command line: ``zerobench run``, ``replay`` (one Scenario again) and ``doctor`` (what this machine has)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from zerobench import ConfigError, options, report
+from zerobench import ConfigError, KernelError, doctor, options, report
 from zerobench.bench import Bench, rows
 from zerobench.data import held_out
 from zerobench.errors import RankFailure, UsageError
@@ -32,10 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
     try:
         given = options.parser().parse_args(arguments)
-        return _replay(given) if given.command == "replay" else _run(given, shlex.join(["zerobench", *arguments]))
+        if given.command == "run":
+            return _run(given, shlex.join(["zerobench", *arguments]))
+        return _replay(given) if given.command == "replay" else _examine(given)
     except (UsageError, ConfigError) as error:
         return _complain(str(error), 2)
-    except RankFailure as error:
+    except (RankFailure, KernelError) as error:
         return _complain(str(error), 1)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
@@ -80,6 +82,12 @@ def _replay(given: argparse.Namespace) -> int:
         return 0
     print(verdict)
     return 0 if verdict.right else 1
+
+
+def _examine(given: argparse.Namespace) -> int:
+    findings = doctor.examine()
+    print(json.dumps(findings) if given.json else doctor.render(findings))
+    return 1 if findings["problems"] else 0
 
 
 class _Progress:

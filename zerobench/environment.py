@@ -33,17 +33,19 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "platform": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "kernels": zerobench.kernels(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": _gpu() if torch.cuda.is_available() else None,
         "variables": _variables(),
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The CPU's name, as the system has it."""
     lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 

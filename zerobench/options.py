@@ -37,6 +37,12 @@ def parser() -> Parser:
     replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
     replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
     replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
+    doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
+    doctor.description = (
+        "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 where something is "
+        "missing."
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     return top
 
 

@@ -11,13 +11,14 @@ import difflib
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.errors import KernelError
-from engine.native import cpu, cuda
+from engine.native import building, cpu, cuda
 
 _IMPLEMENTATIONS = ("native", "torch")
 
@@ -70,13 +71,13 @@ class Kernels:
 @functools.cache
 def on_cpu() -> Kernels:
     """The CPU kernels for this machine, built if need be."""
-    return Kernels(ctypes.CDLL(str(cpu.build(cpu.instruction_set()))), "cpu")
+    return Kernels(building.load(cpu.recipe(cpu.instruction_set())), "cpu")
 
 
 @functools.cache
 def on_cuda(index: int) -> Kernels:
     """The CUDA kernels for one device, built if need be."""
-    return Kernels(ctypes.CDLL(str(cuda.build(cuda.architecture(index)))), "cuda")
+    return Kernels(building.load(cuda.recipe(cuda.architecture(index))), "cuda")
 
 
 def call(name: str, where: Tensor, *arguments: float | None) -> None:
@@ -91,11 +92,37 @@ def call(name: str, where: Tensor, *arguments: float | None) -> None:
         return
     index = device.index
     kernels = on_cuda(index)
-    error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
+    with torch.cuda.device(index):
+        error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
     if error:
         raise KernelError(
             f"the CUDA kernel {name} did not start on cuda:{index}: {cuda.message(kernels.library, error)}"
         )
+
+
+@dataclass(frozen=True)
+class Built:
+    """Kernels that are ready to run: what for, what made them (the compiler's own words), where the library lies."""
+
+    title: str
+    compiler: str
+    library: str
+
+
+def prepare_kernels() -> list[Built]:
+    """Build, where need be, and load whatever this process may call; nothing where the definitions compute.
+
+    Raises:
+        KernelError: no compiler, it fails, the cache cannot be written, or ``ZEROBENCH_KERNELS`` is unknown.
+    """
+    if implementation() != "native":
+        return []
+    recipes = [cpu.recipe(cpu.instruction_set())]
+    on_cpu()
+    for index in range(torch.cuda.device_count()):
+        on_cuda(index)
+        recipes.append(cuda.recipe(cuda.architecture(index)))
+    return [Built(recipe.title, recipe.version, str(recipe.library)) for recipe in dict.fromkeys(recipes)]
 
 
 def kernels() -> dict[str, str | None]:

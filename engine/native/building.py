@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -23,7 +24,7 @@ _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definit
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one library is made: ``compiler``, ``flags`` and sources, to which ``-o`` and the library's path are added."""
+    """How one library is made: compiler, flags and sources, to which ``-o`` and a path are added."""
 
     name: str  # of the file
     title: str  # for people
@@ -42,6 +43,11 @@ class Recipe:
                 f"{self.compiler} --version failed: {error}; install a C++ compiler, {_TORCH_INSTEAD}"
             ) from None
         return f"{os.path.realpath(self.compiler)}\n{done.stdout}"
+
+    @property
+    def library(self) -> Path:
+        """Where it is kept once it is built."""
+        return cache() / f"{self.name}-{self.digest()[:32]}.so"
 
     def digest(self) -> str:
         """SHA-256 over sources, compiler, flags and machine: what is built depends on nothing else."""
@@ -92,12 +98,25 @@ def build(recipe: Recipe) -> Path:
     Raises:
         KernelError: no compiler, it fails (with its output), or the cache cannot be written.
     """
-    library = cache() / f"{recipe.name}-{recipe.digest()[:32]}.so"
+    library = recipe.library
     if not _is_as_built(library):
         with _alone(library):
             if not _is_as_built(library):
                 _compile(recipe, library)
     return library
+
+
+def load(recipe: Recipe) -> ctypes.CDLL:
+    """The library of a recipe, loaded; built before if need be.
+
+    Raises:
+        KernelError: see build; or the system does not load it (a cache on a file system mounted noexec, say).
+    """
+    library = build(recipe)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise KernelError(f"{recipe.title} cannot be loaded: {error}; set ZEROBENCH_CACHE to another folder") from None
 
 
 def _note(library: Path) -> Path:

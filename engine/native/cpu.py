@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 
@@ -46,8 +45,3 @@ def recipe(instruction_set: str) -> building.Recipe:
         sources=tuple(sorted((folder / "cpu").glob("*.cpp"))),
         included=(folder / "dtype.h", *sorted((folder / "cpu").glob("*.h"))),
     )
-
-
-def build(instruction_set: str) -> Path:
-    """The library for one instruction set, from the cache or built now."""
-    return building.build(recipe(instruction_set))

@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from engine.native import CODES, implementation
 
-_LIBRARY = torch.library.Library("zerobench", "DEF")
+_LIBRARY = torch.library.Library("zerobench", "DEF")  # type: ignore[no-untyped-call]
 
 
 def operator(
@@ -38,9 +38,9 @@ def operator(
                 increment_version(arguments[i])
         return native(*arguments)
 
-    _LIBRARY.define(schema)
-    _LIBRARY.impl(name, compute, "CPU")
-    _LIBRARY.impl(name, compute, "CUDA")
+    _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, compute, "CPU")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, compute, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"zerobench::{name}", check, lib=_LIBRARY)
     overload: OpOverload = getattr(torch.ops.zerobench, name).default
     written = _written(overload)

@@ -115,7 +115,7 @@ def adam_definition(
         p.mul_(decay)
         if l2 != 0:
             g = fma(l2, p, g)
-        m.copy_(fma(weight1, g - m, m) if weight1 < 0.5 else fma(*single(weight1 - 1), g - m, g))
+        m.copy_(fma(weight1, g - m, m) if weight1 < 0.5 else fma(scalar(weight1 - 1, g), g - m, g))
         v.copy_(fma(weight2 * g, g, v * beta2))
         p.add_((step_size * m) / (sqrt(v) / scalar(root2, v) + eps))
         if copy is not None:

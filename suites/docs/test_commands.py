@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -25,6 +26,23 @@ def test_replay() -> None:
         r"^zerobench replay .*$", (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert "right, bit for bit" in _run(*shlex.split(line))
+
+
+def test_doctor() -> None:
+    """docs/kernels.md: the doctor finds this machine usable, for people and for machines."""
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^zerobench doctor.*$", page, re.MULTILINE)
+    assert _run(*shlex.split(line)).endswith("usable\n")
+    findings = json.loads(_run(*shlex.split(line), "--json"))
+    assert findings["problems"] == []
+    assert {"devices", "compilers", "kernels", "backends", "versions"} < findings.keys()
+
+
+def test_bench_of_the_kernels_is_found() -> None:
+    """docs/kernels.md: the command collects the benchmarks; running them takes minutes."""
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^pytest .*bench.*$", page, re.MULTILINE)
+    assert "test_adam_step[64M]" in _run(*shlex.split(line), "--collect-only", "-q")
 
 
 def test_sessions() -> None:

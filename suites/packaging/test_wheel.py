@@ -60,6 +60,15 @@ def test_it_is_the_wheel_that_runs(python: Path, tmp_path: Path) -> None:
     assert "results.json" in schemas
 
 
+def test_kernels_are_built_from_the_wheel(python: Path, tmp_path: Path) -> None:
+    """The native sources lie in the engine, nothing of that name beside it, and they compile."""
+    where = "import engine, pathlib; print(pathlib.Path(engine.__file__).parents[1]); engine.prepare_kernels()"
+    packages = Path(_run(tmp_path, "env", f"ZEROBENCH_CACHE={tmp_path}", str(python), "-c", where).strip())
+    assert (packages / "engine" / "kernels" / "dtype.h").is_file()
+    assert not (packages / "kernels").exists()
+    assert list(tmp_path.glob("cpu-*.so"))
+
+
 def test_suites_run_from_the_wheel(python: Path, tmp_path: Path) -> None:
     """The suites travel in the wheel: an installed zerobench tests an engine without a checkout."""
     arguments = ["-p", "suites.plugin", "--pyargs", "suites.equivalence.test_peers", "-k", "peers_on_exact_data"]

@@ -1,0 +1,65 @@
+// adam_step: Adam and AdamW over a flat shard in one pass; engine/ops/update.py states the formula.
+#include "values.cuh"
+
+namespace {
+
+template <class G, class C>
+struct Adam {
+  float* master;
+  const G* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  C* copy;  // or null
+  float factor, decay, l2, weight1, beta2, weight2, root2, eps, step_size;
+
+  template <int W>
+  __device__ void at(int64_t i) const {
+    auto p = load<W>(master + i);
+    auto m = load<W>(exp_avg + i);
+    auto v = load<W>(exp_avg_sq + i);
+    const auto g = load<W>(gradient + i);
+    Vector<C, W> rounded;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      update(p.v[k], widen(g.v[k]), m.v[k], v.v[k]);
+      rounded.v[k] = narrow<C>(p.v[k]);
+    }
+    store<W>(master + i, p);
+    store<W>(exp_avg + i, m);
+    store<W>(exp_avg_sq + i, v);
+    if (copy != nullptr) store<W>(copy + i, rounded);
+  }
+
+  __device__ void update(float& p, float gradient, float& m, float& v) const {
+    p = __fmul_rn(p, decay);
+    const float scaled = __fmul_rn(gradient, factor);
+    const float g = l2 != 0.0f ? __fmaf_rn(l2, p, scaled) : scaled;
+    const float difference = __fsub_rn(g, m);
+    m = weight1 < 0.5f ? __fmaf_rn(weight1, difference, m) : __fmaf_rn(__fsub_rn(weight1, 1.0f), difference, g);
+    v = __fmaf_rn(__fmul_rn(weight2, g), g, __fmul_rn(v, beta2));
+    const float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), root2), eps);
+    p = __fadd_rn(p, __fdiv_rn(__fmul_rn(step_size, m), denominator));
+  }
+};
+
+}  // namespace
+
+extern "C" int zerobench_adam_step(float* master, const void* gradient, int gradient_dtype, float* exp_avg,
+                                   float* exp_avg_sq, void* copy, int copy_dtype, int64_t n, float factor, float decay,
+                                   float l2, float weight1, float beta2, float weight2, float root2, float eps,
+                                   float step_size, int device, void* stream) {
+  return typed(gradient_dtype, [=](auto* g) {
+    return typed(copy_dtype, [=](auto* c) {
+      using G = std::remove_pointer_t<decltype(g)>;
+      using C = std::remove_pointer_t<decltype(c)>;
+      const auto from = static_cast<const G*>(gradient);
+      const auto to = static_cast<C*>(copy);
+      const Adam<G, C> adam{master, from,    exp_avg, exp_avg_sq, to,    factor, decay,
+                            l2,     weight1, beta2,   weight2,    root2, eps,    step_size};
+      const bool aligned = by_four(master) && by_four(from) && by_four(exp_avg) && by_four(exp_avg_sq) && by_four(to);
+      return start(adam, n, aligned, device, stream);
+    });
+  });
+}
+
+extern "C" const char* zerobench_error(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }

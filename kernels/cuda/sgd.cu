@@ -1,0 +1,51 @@
+// sgd_step: SGD, with momentum where there is a buffer, over a flat shard in one pass; see engine/ops/update.py.
+#include "values.cuh"
+
+namespace {
+
+template <class G, class C>
+struct Sgd {
+  float* master;
+  const G* gradient;
+  float* momentum_buffer;  // or null
+  C* copy;                 // or null
+  float factor, l2, momentum, step_size;
+
+  template <int W>
+  __device__ void at(int64_t i) const {
+    auto p = load<W>(master + i);
+    const auto g = load<W>(gradient + i);
+    Vector<float, W> b{};
+    if (momentum_buffer != nullptr) b = load<W>(momentum_buffer + i);
+    Vector<C, W> rounded;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      const float scaled = __fmul_rn(widen(g.v[k]), factor);
+      const float decayed = l2 != 0.0f ? __fmaf_rn(l2, p.v[k], scaled) : scaled;
+      b.v[k] = momentum_buffer != nullptr ? __fadd_rn(__fmul_rn(b.v[k], momentum), decayed) : decayed;
+      p.v[k] = __fmaf_rn(step_size, b.v[k], p.v[k]);
+      rounded.v[k] = narrow<C>(p.v[k]);
+    }
+    store<W>(master + i, p);
+    if (momentum_buffer != nullptr) store<W>(momentum_buffer + i, b);
+    if (copy != nullptr) store<W>(copy + i, rounded);
+  }
+};
+
+}  // namespace
+
+extern "C" int zerobench_sgd_step(float* master, const void* gradient, int gradient_dtype, float* momentum_buffer,
+                                  void* copy, int copy_dtype, int64_t n, float factor, float l2, float momentum,
+                                  float step_size, int device, void* stream) {
+  return typed(gradient_dtype, [=](auto* g) {
+    return typed(copy_dtype, [=](auto* c) {
+      using G = std::remove_pointer_t<decltype(g)>;
+      using C = std::remove_pointer_t<decltype(c)>;
+      const auto from = static_cast<const G*>(gradient);
+      const auto to = static_cast<C*>(copy);
+      const Sgd<G, C> sgd{master, from, momentum_buffer, to, factor, l2, momentum, step_size};
+      const bool aligned = by_four(master) && by_four(from) && by_four(momentum_buffer) && by_four(to);
+      return start(sgd, n, aligned, device, stream);
+    });
+  });
+}

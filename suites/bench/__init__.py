@@ -1,0 +1,1 @@
+"""Benchmarks; none runs unless it is named."""

@@ -1,0 +1,1 @@
+"""How fast the kernels are: ``pytest suites/bench/kernels/bench_cpu.py -n 0``."""

@@ -1,0 +1,1 @@
+"""The kernels: their bits, their building."""

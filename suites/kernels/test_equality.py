@@ -1,0 +1,176 @@
+"""Definition, CPU kernel of every instruction set and CUDA kernel agree bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.ops import fold, pack, sumsq, update
+from engine.ops.exact import single
+from suites.kernels.places import PLACES, Place
+from suites.kernels.values import Source, assert_same, dtypes, lengths, sources
+
+pytestmark = pytest.mark.parametrize("place", PLACES)
+
+_copies = st.one_of(st.none(), dtypes)
+_factors = st.sampled_from([1.0, 0.0, -1.0, 1 / 3, 2.0**-16, 1e-30, 1e30])
+#: decay, l2, weight1, beta2, weight2, root2, eps, step_size: usual ones, and both forms of the interpolation.
+_adam_scalars = st.tuples(
+    st.sampled_from([1.0, 1 - 1e-5, 0.5]),
+    st.sampled_from([0.0, 0.1, 1e-6]),
+    st.sampled_from([0.1, 1 - 0.9, 0.0, 0.4999999, 0.5, 0.9, 1.0]),
+    st.sampled_from([0.999, 0.95, 0.0, 1.0]),
+    st.sampled_from([1 - 0.999, 0.05, 1.0]),
+    st.sampled_from([(1 - 0.999) ** 0.5, 1.0]),
+    st.sampled_from([1e-8, 0.0, 1e-3]),
+    st.sampled_from([-1e-3, -1e-2, 0.0, -1e10]),
+)
+#: factor, l2, momentum, step_size.
+_sgd_scalars = st.tuples(
+    _factors, st.sampled_from([0.0, 0.1]), st.sampled_from([0.9, 0.0]), st.sampled_from([-0.1, 0.0, -1e10])
+)
+
+
+def compare(
+    place: Place, definition: Callable[..., Any], native: Callable[..., Any], *arguments: Any, threads: int = 1
+) -> None:
+    """Run both on copies of the arguments; whatever they change or return must be the same."""
+    expected, got = _copies_of(arguments, "cpu"), _copies_of(arguments, place.device)
+    returned = definition(*expected)
+    with place.in_use(threads):
+        answer = native(*got)
+    pairs = [*zip(got, expected, strict=True), (answer, returned)]
+    for position, (one, other) in enumerate(pairs):
+        for a, b in zip(_tensors(one), _tensors(other), strict=True):
+            assert_same(a, b, f"{place.name}, argument {position}: ")
+
+
+def _copies_of(arguments: tuple[Any, ...], device: str) -> list[Any]:
+    return [_copy(a, device) if isinstance(a, Tensor) else _all(a, device) for a in arguments]
+
+
+def _all(argument: Any, device: str) -> Any:
+    return [_copy(t, device) for t in argument] if isinstance(argument, list) and _tensors(argument) else argument
+
+
+def _copy(tensor: Tensor, device: str) -> Tensor:
+    """With the strides, and as far off alignment, as the tensor."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=tensor.dtype, device=device).set_(storage.clone().to(device=device))  # type: ignore[no-untyped-call]
+    copied: Tensor = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return copied
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
+
+
+@given(sources, lengths, dtypes, _copies, _factors, _adam_scalars)
+def test_adam_step(
+    place: Place,
+    source: Source,
+    n: int,
+    dtype: torch.dtype,
+    copy: torch.dtype | None,
+    factor: float,
+    scalars: tuple[float, ...],
+) -> None:
+    tensors = source(n), source(n, dtype=dtype), source(n), source(n).abs()
+    written = None if copy is None else source(n, dtype=copy)
+    compare(place, update.adam_definition, update.adam_native, *tensors, written, *single(factor, *scalars))
+
+
+@given(
+    sources,
+    lengths,
+    dtypes,
+    _copies,
+    st.booleans(),
+    _sgd_scalars,
+)
+def test_sgd_step(
+    place: Place,
+    source: Source,
+    n: int,
+    dtype: torch.dtype,
+    copy: torch.dtype | None,
+    buffer: bool,
+    scalars: tuple[float, ...],
+) -> None:
+    tensors = source(n), source(n, dtype=dtype), source(n) if buffer else None
+    written = None if copy is None else source(n, dtype=copy)
+    compare(place, update.sgd_definition, update.sgd_native, *tensors, written, *single(*scalars))
+
+
+@given(sources, lengths, dtypes, dtypes, st.integers(1, 9), st.booleans())
+def test_fold(
+    place: Place, source: Source, n: int, accumulator: torch.dtype, wire: torch.dtype, world: int, first: bool
+) -> None:
+    compare(place, fold.definition, fold.native, source(n, dtype=accumulator), source(world, n, dtype=wire), first)
+
+
+@given(sources, st.integers(0, 5), dtypes, st.integers(0, 13))
+@example(Source(1, "normal", 1), 3, torch.bfloat16, 12)
+def test_chunk_sumsq(place: Place, source: Source, chunks: int, dtype: torch.dtype, power: int) -> None:
+    compare(place, sumsq.definition, sumsq.native, source(chunks << power, dtype=dtype), 1 << power)
+
+
+@given(sources, st.lists(st.tuples(lengths, dtypes, st.integers(0, 5)), max_size=9), dtypes)
+def test_pack_and_unpack(
+    place: Place, source: Source, pieces: list[tuple[int, torch.dtype, int]], dtype: torch.dtype
+) -> None:
+    """Many tensors, some transposed, with gaps between them in the flat buffer, whose values stay."""
+    tensors, starts, end = _pieces(source, pieces)
+    flat = source(end, dtype=dtype)
+    compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts)
+    compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts)
+
+
+def _pieces(source: Source, pieces: list[tuple[int, torch.dtype, int]]) -> tuple[list[Tensor], list[int], int]:
+    tensors, starts, end = [], [], 0
+    for length, dtype, gap in pieces:
+        values = source(length, dtype=dtype)
+        tensors.append(values.view(length // 2, 2).T if length % 2 == 0 else values)
+        starts.append(end + gap)
+        end += gap + length
+    return tensors, starts, end
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_nothing(place: Place, threads: int) -> None:
+    """Long enough to be cut among threads, at places that are no multiples of anything."""
+    n, source = (3 << 18) + 4097, Source(7, "special", 1)
+    half = torch.bfloat16
+    adam = source(n), source(n, dtype=half), source(n), source(n).abs(), source(n, dtype=half)
+    scalars = single(0.5, 1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
+    compare(place, update.adam_definition, update.adam_native, *adam, *scalars, threads=threads)
+    sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half)
+    compare(place, update.sgd_definition, update.sgd_native, *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=threads)
+    compare(place, fold.definition, fold.native, source(n), source(3, n, dtype=half), False, threads=threads)
+    compare(place, sumsq.definition, sumsq.native, source(n // 1024 * 1024), 1024, threads=threads)
+    tensors, starts = [source(n // 2), source(1000), source(n - n // 2)], [0, n // 2 + 5, n // 2 + 2000]
+    flat = source(n + 3000, dtype=half)
+    compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts, threads=threads)
+    compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts, threads=threads)
+
+
+def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:
+    """All 65,536 patterns of each half, and fp32 values at, below and above every middle between two of them."""
+    for dtype in (torch.bfloat16, torch.float16):
+        halves = torch.arange(-(2**15), 2**15).short().view(dtype)
+        wide = torch.empty(2**16)
+        compare(place, pack.pack_definition, pack.pack_native, wide, [halves], [0])
+        values = halves.float().sort().values
+        middle = ((values[1:].double() + values[:-1].double()) / 2).float()
+        near = torch.cat(
+            [middle, torch.nextafter(middle, torch.tensor(torch.inf)), torch.nextafter(middle, middle * 0)]
+        )
+        compare(place, pack.pack_definition, pack.pack_native, torch.empty_like(near, dtype=dtype), [near], [0])

@@ -1,0 +1,93 @@
+"""Every operation is a torch operator in good standing: schema, fake, in-place versions, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from engine.ops.fold import fold
+from engine.ops.pack import pack, unpack
+from engine.ops.sumsq import chunk_sumsq
+from engine.ops.update import SgdRule, sgd_step
+
+_DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")),
+]
+
+
+def _calls(device: str) -> dict[str, tuple[Any, ...]]:
+    def t(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.rand(*shape, device=device).to(dtype)
+
+    half = torch.bfloat16
+    return {
+        "adam_step": (t(9), t(9, dtype=half), t(9), t(9), t(9, dtype=half), *[0.5] * 9),
+        "sgd_step": (t(9), t(9), t(9), None, *[0.5] * 4),
+        "fold": (t(9), t(3, 9, dtype=half), True),
+        "chunk_sumsq": (t(64), 16),
+        "pack": (t(9), [t(2, 2, dtype=half), t(3)], [1, 6]),
+        "unpack": ([t(2, 2, dtype=half), t(3)], t(9), [1, 6]),
+    }
+
+
+@pytest.mark.parametrize("device", _DEVICES)
+@pytest.mark.parametrize("name", list(_calls("cpu")))
+def test_opcheck(name: str, device: str) -> None:
+    torch.library.opcheck(getattr(torch.ops.zerobench, name).default, _calls(device)[name])
+
+
+def test_simulated() -> None:
+    """Under FakeTensorMode nothing is computed and shapes, dtypes and devices are right, at any size."""
+    with FakeTensorMode():
+        values = torch.empty(2**40, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
+        sums = chunk_sumsq(values, 1024)
+        assert (sums.shape, sums.dtype, sums.device) == ((2**30,), torch.float64, values.device)
+        fold(values, values.view(1, -1), first=True)
+
+
+def test_autograd_is_told() -> None:
+    """What was saved for backward and is then changed by a kernel is an error, not a wrong gradient."""
+    weight = torch.ones(4, requires_grad=True)
+    saved = torch.ones(4)
+    loss = (weight * saved).sum()
+    sgd_step(saved, torch.ones(4), None, None, 1.0, SgdRule(0.1, 0.0, 0.0))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_whole_is_what_its_parts_are() -> None:
+    """unpack undoes pack, whatever the strides."""
+    tensors = [torch.rand(3, 4).T, torch.rand(5), torch.rand(2, 3, 4).permute(2, 0, 1)]
+    starts, flat = [0, 12, 20], torch.zeros(50)
+    pack(flat, tensors, starts)
+    back = [torch.empty_like(t) for t in tensors]
+    unpack(back, flat, starts)
+    assert all(torch.equal(a, b) for a, b in zip(back, tensors, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fold(torch.zeros(3), torch.zeros(2, 4), first=True), "expected 3 elements"),
+        (lambda: fold(torch.zeros(3), torch.zeros(3), first=True), r"expected \[world, n\]"),
+        (lambda: fold(torch.zeros(3, dtype=torch.int32), torch.zeros(1, 3), first=True), "got torch.int32"),
+        (lambda: fold(torch.zeros(3), torch.zeros(3, 2).T, first=True), "flat and contiguous"),
+        (lambda: chunk_sumsq(torch.zeros(96), 48), "power of two"),
+        (lambda: chunk_sumsq(torch.zeros(96), 64), "divides 96"),
+        (lambda: pack(torch.zeros(4), [torch.zeros(3)], [2]), "does not fit into 4 at 2"),
+        (lambda: pack(torch.zeros(4), [torch.zeros(3)], [-1]), "at -1"),
+        (lambda: pack(torch.zeros(4), [torch.zeros(3)], []), "as many starts as tensors"),
+        (lambda: pack(torch.zeros(4), [torch.zeros(2, 2)[:, 0]], [0]), "leave gaps"),
+        (lambda: sgd_step(torch.zeros(4)[::2], torch.zeros(2), None, None, 1, SgdRule(1, 0, 0)), "contiguous"),
+        (lambda: sgd_step(torch.zeros(2).half(), torch.zeros(2), None, None, 1, SgdRule(1, 0, 0)), "torch.float32"),
+    ],
+)
+def test_bad_arguments(call: Any, message: str) -> None:
+    """A kernel takes pointers, so what does not fit together never reaches it."""
+    with pytest.raises(ValueError, match=message):
+        call()
