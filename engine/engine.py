@@ -79,6 +79,7 @@ class Engine:
             names=self.optimizer.state_names,
         )
         self.states = [self._state(unit, placement) for unit in layout.units]
+        self.arrangement.settle()
         self._take_over_rest()
         sharded = [state for state in self.states if state.sharded]
         self.gatherer: Gatherer | None = None
@@ -199,6 +200,7 @@ class Engine:
             self.skipped_steps += 1
             return
         self.stepper.step(vote, clip_factor(vote.norm, self.config.gradient_clipping, leaves, scale))
+        self.arrangement.settle()
         if self.gatherer is not None:
             self.gatherer.invalidate()
         if self.lr_scheduler is not None:
@@ -241,6 +243,7 @@ class Engine:
         self.reducer.close()
         if self.access is not None:
             self.access.close()
+        self.arrangement.close()
 
 
 def initialize(

@@ -131,8 +131,8 @@ class Bench:
             if row.subject != COMPUTE_ONLY:
                 self.progress(f"metering {row.label}")
                 done = self._run(row, live.meter)
-                for trajectory, (memory, traffic) in zip(row.trajectories, done or [], strict=False):
-                    trajectory.memory, trajectory.traffic = memory, traffic
+                for trajectory, metered in zip(row.trajectories, done or [], strict=False):
+                    trajectory.memory, trajectory.traffic, trajectory.offload = metered
 
     def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
         """The oracles' answers, in order; the ranks share the work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,9 +11,12 @@ from torch import Tensor
 from engine.config import Config
 from engine.layout import Unit
 from engine.offload.copies import Copies
-from engine.offload.host import HostPlace
+from engine.offload.files import ScratchFile
+from engine.offload.host import HostPlace, Offloaded
+from engine.offload.nvme import NvmePlace
+from engine.offload.shard_files import FileHome, ShardFiles
 from engine.offload.shards import DeviceHome, HostHome
-from engine.places import DevicePlace, Place
+from engine.places import DevicePlace, Home, Place
 from engine.states import UnitState
 
 
@@ -42,22 +46,57 @@ class Arrangement:
         self.names = names
         self._optimizer, self._param = zero.offload_optimizer, zero.offload_param
         trained = [unit for unit in units if unit.trainable]
-        off = self._optimizer.device != "none"
-        self._stepped_off = _first(trained, self._optimizer.ratio * sum(u.shard for u in trained)) if off else set()
+        share = self._optimizer.ratio * sum(unit.shard for unit in trained)
+        self._stepped_off = _first(trained, share) if self._optimizer.device != "none" else set()
         self._copies = Copies(device, self._optimizer.pin_memory)
         self._param_copies = Copies(device, self._param.pin_memory)
         self._host_shards: list[Tensor] = []
+        self._files: list[ScratchFile] = []
         self._on_device: Place = DevicePlace(zero.sub_group_size)
-        self._off_device = self._on_device
-        if off:
-            largest = max((unit.shard for unit in trained), default=0)
-            self._off_device = HostPlace(
-                self._copies,
-                _arriving(config, world, accumulation),
-                sub_group=zero.sub_group_size,
-                staging=min(zero.sub_group_size, largest),
-                dtype=config.dtype,
-            )
+        self._off_device: Place = self._on_device
+        stepped = [unit for unit in trained if self.steps_off_device(unit)]
+        if stepped:
+            self._off_device = self._offloaded(config, stepped, _arriving(config, world, accumulation))
+        self._in_memory: set[int] = set()
+        kept_off = [unit for unit in units if self.keeps_off_device(unit)]
+        self._shard_files = self._shards(kept_off, config.dtype.itemsize) if kept_off else None
+
+    def _offloaded(self, config: Config, units: Sequence[Unit], arriving: torch.dtype) -> Offloaded:
+        section, sub_group = self._optimizer, config.zero_optimization.sub_group_size
+        if section.nvme_path is None or section.device == "cpu":
+            staging = min(sub_group, max(unit.shard for unit in units))
+            return HostPlace(self._copies, arriving, sub_group=sub_group, staging=staging, dtype=config.dtype)
+        return NvmePlace(
+            self._copies,
+            arriving,
+            self._scratch(section.nvme_path),
+            units,
+            dtype=config.dtype,
+            states=1 + len(self.names),
+            sub_group=sub_group,
+            budget=section.buffer_count * section.buffer_size * 4,
+            read_ahead=section.pipeline_read,
+            write_behind=section.pipeline_write,
+        )
+
+    def _shards(self, units: Sequence[Unit], itemsize: int) -> ShardFiles | None:
+        """The file of the shards that go to one; ``units`` are all that leave the device."""
+        section = self._param
+        if section.nvme_path is None or section.device == "cpu":
+            return None
+        self._in_memory = _first(units, section.max_in_cpu)
+        largest = max((unit.shard for unit in units if unit.index not in self._in_memory), default=0)
+        return ShardFiles(
+            self._scratch(section.nvme_path),
+            self._param_copies,
+            count=section.buffer_count,
+            size=section.buffer_size * itemsize,
+            largest=largest * itemsize,
+        )
+
+    def _scratch(self, directory: Path) -> ScratchFile:
+        self._files.append(ScratchFile(directory))
+        return self._files[-1]
 
     def steps_off_device(self, unit: Unit) -> bool:
         """Whether the unit's gradient sum, master and optimizer states are kept off the device."""
@@ -73,18 +112,42 @@ class Arrangement:
         if state.unit.trainable:
             state.place.adopt(state, self.names)
         if self.keeps_off_device(state.unit):
-            state.home = HostHome(state, self._param_copies)
-            self._host_shards.append(state.shard)
+            state.home = self._home(state)
         else:
             state.home = DeviceHome(state, self._copies)
 
+    def _home(self, state: UnitState) -> Home:
+        if self._shard_files is not None and state.unit.index not in self._in_memory:
+            return FileHome(state, self._shard_files)
+        home = HostHome(state, self._param_copies)
+        self._host_shards.append(state.shard)
+        return home
+
+    def settle(self) -> None:
+        """Return when everything is written that was to be written.
+
+        Raises:
+            OffloadError: something was not.
+        """
+        for file in self._files:
+            file.settle()
+
     def host(self) -> dict[str, list[Tensor]]:
         """The host memory in use, by what it is for: ``parameters``, ``gradients``, ``optimizer``, ``buffers``."""
-        return {"parameters": self._host_shards, **self._off_device.host()}
+        host = self._off_device.host()
+        if self._shard_files is not None:
+            host["buffers"] = host.get("buffers", []) + [buffer.memory for buffer in self._shard_files.buffers]
+        return {"parameters": self._host_shards, **host}
 
     def files(self) -> dict[str, int]:
         """Bytes in files, by what they hold: ``parameters``, ``gradients``, ``optimizer``."""
-        return self._off_device.files()
+        parameters = self._shard_files.file.size if self._shard_files is not None else 0
+        return {"parameters": parameters, **self._off_device.files()}
+
+    def close(self) -> None:
+        """Give the files back."""
+        for file in self._files:
+            file.close()
 
 
 def _first(units: Iterable[Unit], elements: float) -> set[int]:

@@ -38,7 +38,7 @@ class Copies:
     def __init__(self, device: torch.device, pin: bool) -> None:
         cuda = device.type == "cuda"
         self.pinned = pin and cuda
-        self._stream = torch.cuda.Stream(device) if cuda else None
+        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def memory(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Host memory to copy from and to, [elements], zeros; it starts on a page where it is pinned."""

@@ -1,0 +1,70 @@
+"""Offload: what is off the device, and what a step moves to and from there, in closed form to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from suites.accounting import grid
+from suites.accounting.ledgers import demand, ledgers
+from suites.strategies import drawn, scenarios
+from suites.trials import Trials
+from zerobench import models
+from zerobench.scenario import LossScale, Scenario
+from zerobench.theory import offload
+from zerobench.theory.layout import owned, units
+
+
+@pytest.mark.parametrize("scenario", grid.OFFLOAD.values(), ids=grid.OFFLOAD)
+def test_offload(reference: Trials, scenario: Scenario) -> None:
+    """In each of the first three steps and on every rank, bytes in host memory, in files and moved between them and the
+    device are those of the closed form."""
+    _demand_offload(reference, scenario)
+
+
+@drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.5)  # no step overflows, and so none is skipped
+def test_offload_whatever_the_scenario(reference: Trials, scenario: Scenario) -> None:
+    """Whatever the model and the settings, the bytes are those of the closed form; all are 0 without offload."""
+    _demand_offload(reference, scenario)
+
+
+@pytest.mark.parametrize("place", ["cpu", "nvme"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int, stage: int, place: str) -> None:
+    """16-bit training with gradients kept in 16 bits moves 2 bytes down and 2 bytes up for each owned element, exactly,
+    however many ranks and micro-steps there are."""
+    scenario = grid.HALF.but(dtype=dtype, accumulator_dtype=dtype, accumulation=accumulation, stage=stage)
+    elements = owned(units(scenario, models.build(scenario)))
+    for ledger in ledgers(reference, scenario.but(offload_optimizer=place)):
+        for step in ledger.offload:
+            copies = {name: step.moved.get(name) for name in ("to_host", "to_device")}
+            expected = dict.fromkeys(copies, 2 * elements)
+            demand(reference, scenario, ledger.rank, "bytes moved", copies, expected, "2 * owned elements each way")
+
+
+@pytest.mark.parametrize("count", [4, 6, 12])
+def test_buffers_are_bounded(reference: Trials, count: int) -> None:
+    """With states in files no more host memory is in use than ``buffer_count`` buffers of ``buffer_size`` elements."""
+    scenario = grid.HALF.but(
+        stage=2, offload_optimizer="nvme", buffer_count=count, buffer_size=8192, pipeline_read=True
+    )
+    for ledger in ledgers(reference, scenario):
+        host = ledger.offload[-1].host
+        demand(reference, scenario, ledger.rank, "what is in host memory", list(host), ["buffers"], "nothing else")
+        what, bound = f"{host['buffers']} bytes of buffers", count * 8192 * 4
+        demand(reference, scenario, ledger.rank, what, host["buffers"] <= bound, True, f"<= {bound}")
+
+
+def _demand_offload(trials: Trials, scenario: Scenario) -> None:
+    model = models.build(scenario)
+    for ledger in ledgers(trials, scenario):
+        for step, got in enumerate(ledger.offload):
+            expected = asdict(offload.predicted(scenario, model, step))
+            for kind, sizes in asdict(got).items():
+                for name in sorted({*sizes, *expected[kind]}):
+                    what = f"{kind}, {name}, bytes in step {step}"
+                    sizes_of = sizes.get(name, 0), expected[kind].get(name, 0)
+                    demand(trials, scenario, ledger.rank, what, *sizes_of, offload.FORMULAS[name])
