@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from suites.accounting import grid, test_memory, test_traffic
+from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
 from suites.meta.mutants import MUTANTS, SPENDTHRIFTS, RightButSlow
+from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
 from zerobench.ranks import Pool
@@ -28,11 +29,12 @@ BITS = [
 BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
+    test_offload.test_offload_whatever_the_scenario,
 ]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS], ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
@@ -41,7 +43,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
-@pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*SPENDTHRIFTS, CopiesTwice], ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """An engine that is right in every bit and wrong in its bytes fails, and the message points at the ledger."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
