@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from suites.meta.mutants import Mutant
 from zerobench.scenario import Offload, Scenario
+from zerobench.subjects.reference import Reference
 
 
 class Offloading:
@@ -105,7 +106,7 @@ class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
                 buffer.free = lambda buffer=buffer: buffer
 
 
-class CopiesTwice(ToHost, Mutant):
+class CopiesTwice(Mutant):
     """Right, but the bytes are not those of the algorithm."""
 
     points_at = r"to_host"
@@ -119,6 +120,10 @@ class CopiesTwice(ToHost, Mutant):
                 return down(device, host)
 
             place.copies.down = twice
+
+
+class RightInFiles(ToFiles, Reference):
+    """Only offloaded; must pass."""
 
 
 def _places(mutant: Mutant) -> list[Any]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
 from suites.meta.mutants import MUTANTS, SPENDTHRIFTS, RightButSlow
-from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice
+from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
 from zerobench.ranks import Pool
@@ -55,9 +55,10 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
-def test_right_but_slow_passes(pool: Pool) -> None:
-    """An engine that is only slow passes."""
-    trials = Trials(pool, f"{RightButSlow.__module__}:{RightButSlow.__name__}")
+@pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
+def test_right_engine_passes(pool: Pool, right: Any) -> None:
+    """An engine that is only slow passes, and so does one that is only offloaded."""
+    trials = Trials(pool, f"{right.__module__}:{right.__name__}")
     message = _first_failure(trials, BITS, patience=[4])
     assert not message, message
     assert trials.ran >= 4
