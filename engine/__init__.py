@@ -4,7 +4,7 @@ Start with :class:`engine.engine.Engine`; docs/contract.md says what a training 
 """
 
 from engine.engine import Engine, initialize
-from engine.errors import ConfigError, KernelError, RankMismatch
+from engine.errors import ConfigError, KernelError, OffloadError, RankMismatch
 from engine.groups import ZeroOptimizer
 from engine.native import kernels
 from engine.reading import (
@@ -17,8 +17,9 @@ from engine.reading import (
 __all__ = [
     "ConfigError",
     "Engine",
-    "KernelError",
     "GatheredParameters",
+    "KernelError",
+    "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
     "initialize",

@@ -36,9 +36,7 @@ class Offload(Section):
             raise ValueError("device 'nvme' needs nvme_path, the directory on the drive to use")
         idle = sorted((self.model_fields_set & _OF_FILES) if self.device == "cpu" else ())
         if idle:
-            raise ValueError(
-                f"{', '.join(idle)} only matter to device 'nvme', not to 'cpu'; take out, or change device"
-            )
+            raise ValueError(f"device 'cpu' has no use for {', '.join(idle)}; take out, or choose device 'nvme'")
         return self
 
 

@@ -29,7 +29,8 @@ def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     engine = _engine(tmp_path)
     moved = _moved(engine)
     plain = _Plain(tmp_path, moved["file_read"], moved["file_written"])
-    update, alone = [], []
+    update: list[float] = []
+    alone: list[float] = []
     for index in range(_ROUNDS):
         _backward(engine)
         pair = (plain.run, alone), (engine.step, update)
@@ -41,8 +42,8 @@ def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     size, slow, fast = sum(moved.values()) / 1e6, statistics.median(alone), statistics.median(update)
     with capsys.disabled():
         print(
-            f"\n{size:.0f} MB: plain {slow:.3f} s ({size / slow:.0f} MB/s), update {fast:.3f} s; share of the plain speed "
-            f"{median:.2f} ({low:.2f} to {high:.2f}); direct I/O: {plain.direct}"
+            f"\n{size:.0f} MB: plain {slow:.3f} s ({size / slow:.0f} MB/s), update {fast:.3f} s; share of the plain "
+            f"speed {median:.2f} ({low:.2f} to {high:.2f}); direct I/O: {plain.direct}"
         )
     assert median >= _SHARE
 

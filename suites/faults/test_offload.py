@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import zerobench
-from engine.errors import OffloadError
+from engine.config import load
 from suites.faults import offloaded
 from suites.trials import train
 from zerobench.errors import RankFailure
@@ -32,6 +32,37 @@ def _losses(directory: Path, steps: int = 3, **section: Any) -> list[float]:
     losses = [float(offloaded.step(trained, index)) for index in range(steps)]
     trained.destroy()
     return losses
+
+
+_NVME = {"device": "nvme", "nvme_path": "somewhere"}
+
+
+@pytest.mark.parametrize(
+    ("zero", "message"),
+    [
+        ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, "at stage 0 every rank keeps it; use stage 1 or 2 or 3"),
+        (
+            {"stage": 2, "offload_param": {"device": "cpu"}},
+            "at stage 2 every rank keeps it; use stage 3, or device 'none'",
+        ),
+        ({"stage": 1, "offload_optimizer": {"device": "nvme"}}, "device 'nvme' needs nvme_path"),
+        ({"stage": 1, "offload_optimizer": {"device": "disk"}}, "should be 'none', 'cpu' or 'nvme', got 'disk'"),
+        ({"stage": 1, "offload_optimizer": {**_NVME, "device": "cpu"}}, "device 'cpu' has no use for nvme_path"),
+        ({"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}}, "device 'cpu' has no use for max_in_cpu"),
+        ({"stage": 1, "offload_optimizer": {**_NVME, "pipeline_raed": True}}, "did you mean 'pipeline_read'?"),
+        ({"stage": 3, "offload_param": {**_NVME, "ratio": 0.5}}, "offload_param.ratio: unknown key"),
+        (
+            {"stage": 1, "offload_optimizer": {**_NVME, "ratio": 1.5}},
+            "offload_optimizer.ratio: .* less than or equal to 1",
+        ),
+        ({"stage": 1, "offload_optimizer": {**_NVME, "buffer_count": 0}}, "buffer_count: .* greater than 0"),
+        ({"stage": 1, "offload_optimizer": {**_NVME, "fast_init": True}}, "does not honour it; take it out"),
+    ],
+)
+def test_configurations_that_cannot_be(zero: dict[str, Any], message: str) -> None:
+    """Each is one error that says what to do."""
+    with pytest.raises(zerobench.ConfigError, match=message):
+        load({"train_batch_size": 1, "zero_optimization": zero})
 
 
 def test_path_is_missing(tmp_path: Path) -> None:
@@ -97,7 +128,9 @@ def test_disk_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwritev", full)
-        with pytest.raises(OffloadError, match=r"could not write \d+ bytes .* No space left on device; free some"):
+        with pytest.raises(
+            zerobench.OffloadError, match=r"could not write \d+ bytes .* No space left on device; free some"
+        ):
             offloaded.step(trained, 1)
     trained.destroy()
 
@@ -108,7 +141,7 @@ def test_file_is_cut_off(tmp_path: Path) -> None:
     trained.backward(trained(torch.ones(1, 64)).sum())
     for path in offloaded.files(trained):
         os.truncate(path, 4096)
-    with pytest.raises(OffloadError, match=r"ends after 4096 bytes, where \d+ bytes were written at 0"):
+    with pytest.raises(zerobench.OffloadError, match=r"ends after 4096 bytes, where \d+ bytes were written at 0"):
         trained.step()
     trained.destroy()
 
@@ -118,7 +151,7 @@ def test_file_is_changed(tmp_path: Path) -> None:
     trained = offloaded.engine(tmp_path)
     offloaded.step(trained, 0)
     offloaded.spoil(trained)
-    with pytest.raises(OffloadError, match=r"does not hold what was written: .* have another checksum"):
+    with pytest.raises(zerobench.OffloadError, match=r"does not hold what was written: .* have another checksum"):
         offloaded.step(trained, 1)
     trained.destroy()
 
