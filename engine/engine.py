@@ -189,6 +189,7 @@ class Engine:
         self._backward_done = False
         if boundary:
             self._step()
+            self.arrangement.settle()
 
     def _step(self) -> None:
         scale, leaves = self.scaler.scale, self.leaves
@@ -200,7 +201,6 @@ class Engine:
             self.skipped_steps += 1
             return
         self.stepper.step(vote, clip_factor(vote.norm, self.config.gradient_clipping, leaves, scale))
-        self.arrangement.settle()
         if self.gatherer is not None:
             self.gatherer.invalidate()
         if self.lr_scheduler is not None:

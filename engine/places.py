@@ -138,13 +138,14 @@ class DevicePlace(Place):
         for start, stop in cut(gradient.numel(), self.sub_group):
             here = slice(start, stop)
             states = [tensor[here] for tensor in state.optimizer.values()]
-            parameter = state.home.view(start, stop, host=False) if state.has_master_copy else None
-            if state.has_master_copy and parameter is None:
-                parameter = torch.empty(stop - start, dtype=state.dtype, device=gradient.device)
-                yield Window(start, stop, gradient[here], state.master[here], states, parameter)
-                state.home.accept(start, parameter, host=False)
-            else:
-                yield Window(start, stop, gradient[here], state.master[here], states, parameter)
+            memory = state.home.view(start, stop, host=False) if state.has_master_copy else None
+            sent = None
+            if state.has_master_copy and memory is None:
+                sent = torch.empty(stop - start, dtype=state.dtype, device=gradient.device)
+            parameter = memory if sent is None else sent
+            yield Window(start, stop, gradient[here], state.master[here], states, parameter)
+            if sent is not None:
+                state.home.accept(start, sent, host=False)
 
     def read(self, state: UnitState, name: str) -> Tensor:
         if name == "gradient":

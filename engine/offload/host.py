@@ -35,6 +35,7 @@ class Offloaded(Place):
         self._keep(state, start, stop, total.to(self.arriving))
 
     def sums(self, state: UnitState) -> Tensor:
+        self.copies.join()  # from now on what the sums were made in may be written to
         sums = self._sums.pop(state, None)
         return self._no_sums(state) if sums is None else sums
 
