@@ -159,7 +159,7 @@ _OF_PLACE = {"host": " in memory", "files": " in files", "moved": ""}
 
 
 def _offload_table(results: Json) -> str:
-    rows = [cells for row in results["rows"] if row["offload"] for cells in _offload_rows(row)]
+    rows = [cells for row in results["rows"] if row.get("offload") for cells in _offload_rows(row)]
     return _table(["subject", "stage", "what", "bytes"], rows, left=3) if rows else ""
 
 

@@ -29,7 +29,6 @@ BITS = [
 BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
-    test_offload.test_offload_whatever_the_scenario,
 ]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
@@ -43,7 +42,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
-@pytest.mark.parametrize("mutant", [*SPENDTHRIFTS, CopiesTwice], ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """An engine that is right in every bit and wrong in its bytes fails, and the message points at the ledger."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
@@ -53,6 +52,13 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
             message = message or _failure(partial(test, trials, scenario))
     assert message, f"{mutant.__name__} passed"
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
+
+
+def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
+    """An engine that moves a gradient twice fails, and the message names the way that it took."""
+    trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
+    message = _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
+    assert re.search(CopiesTwice.points_at, message), f"the message does not point at the copies: {message}"
 
 
 @pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
