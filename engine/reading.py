@@ -153,7 +153,7 @@ def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
 
 def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
     """A copy of one parameter's elements of a state that is kept over the extent."""
-    if state.extent != state.own:
+    if state.extent != state.own or not state.unit.padded:
         return slot.view(state.place.read(state, kind)).clone()
     return slot.view(engine.recently_read.whole(engine, state, kind)).clone()
 
