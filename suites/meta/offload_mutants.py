@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 from unittest import mock
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from engine.comm import Done
+from engine.offload.files import page_memory
 from suites.meta.mutants import Mutant
 from zerobench.scenario import Offload, Scenario
 from zerobench.subjects.reference import Reference
@@ -87,23 +89,37 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
 
 
 class ReadsBeforeItHasWritten(ToFiles, Mutant):
-    points_at = r"gradient|parameters|optimizer|does not hold"
+    """What is read of a state is what was written the time before."""
+
+    points_at = r"parameters|optimizer"
 
     def sabotage(self) -> None:
         for place in _places(self):
-            _slow_down(place.file)
-            read = place.file.read
-            place.file.read = lambda offset, values, after=None, read=read: read(offset, values)
+            states = {group.at["states"] for group in place._order}
+            place.file.write = _one_behind(place.file.write, states)
 
 
 class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
-    points_at = r"gradient|parameters|optimizer|does not hold"
+    """A write takes what its buffer holds by the time of the next read."""
+
+    points_at = r"gradient|parameters|optimizer"
 
     def sabotage(self) -> None:
         for place in _places(self):
-            _slow_down(place.file)
-            for buffer in place._buffers:
-                buffer.free = lambda buffer=buffer: buffer
+            write, read = place.file.write, place.file.read
+            waiting: list[tuple[int, Tensor]] = []
+
+            def late(offset: int, values: Tensor, after: Any = None, waiting: Any = waiting) -> Done:
+                waiting.append((offset, values))
+                return Done()
+
+            def reading(*args: Any, write: Any = write, read: Any = read, waiting: Any = waiting) -> Any:
+                for each in waiting:
+                    write(*each).wait()
+                waiting.clear()
+                return read(*args)
+
+            place.file.write, place.file.read = late, reading
 
 
 class CopiesTwice(Mutant):
@@ -133,14 +149,18 @@ def _places(mutant: Mutant) -> list[Any]:
     return list({id(s.place): s.place for s in trained if engine.arrangement.steps_off_device(s.unit)}.values())
 
 
-def _slow_down(file: Any) -> None:
-    write = file._write_block
+def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:
+    """``write``, but at these offsets it writes what it was given the time before, and at first nothing."""
+    given: dict[int, Tensor] = {}
 
-    def late(*args: Any) -> None:
-        time.sleep(0.003)
-        write(*args)
+    def behind(offset: int, values: Tensor, after: Any = None) -> Any:
+        if offset not in offsets:
+            return write(offset, values, after)
+        before = given.get(offset)
+        given[offset] = page_memory(values.numel(), pin=False).copy_(values)
+        return Done() if before is None else write(offset, before, after)
 
-    file._write_block = late
+    return behind
 
 
 #: Engines whose numbers are wrong; CopiesTwice's are right, and its bytes are not.
