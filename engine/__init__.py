@@ -4,7 +4,7 @@ Start with :class:`engine.engine.Engine`; docs/contract.md says what a training 
 """
 
 from engine.engine import Engine, initialize
-from engine.errors import ConfigError, KernelError, RankMismatch
+from engine.errors import ConfigError, KernelError, OffloadError, RankMismatch
 from engine.groups import ZeroOptimizer
 from engine.native import kernels, prepare_kernels
 from engine.reading import (
@@ -19,6 +19,7 @@ __all__ = [
     "Engine",
     "GatheredParameters",
     "KernelError",
+    "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
     "initialize",

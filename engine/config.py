@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from engine.errors import ConfigError
+from engine.offload.config import OffloadOptimizer, OffloadParam, Section
 from engine.refused import NOT_HONOURED
 
 DtypeName = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
-
-
-class Fp16(_Section):
+class Fp16(Section):
     """fp16 with loss scaling: static where ``loss_scale`` is positive, else DeepSpeed's dynamic state machine."""
 
     enabled: bool = False
@@ -37,19 +34,19 @@ class Fp16(_Section):
     min_loss_scale: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
 
 
-class Bf16(_Section):
+class Bf16(Section):
     """bf16 parameters and gradients with fp32 master weights."""
 
     enabled: bool = False
 
 
-class DataTypes(_Section):
+class DataTypes(Section):
     """Where gradients are accumulated between micro-steps; fp32 unless given."""
 
     grad_accum_dtype: DtypeName | None = None
 
 
-class Zero(_Section):
+class Zero(Section):
     """``zero_optimization``; all sizes are in elements.
 
     ``chunk_size`` and ``reduction_schedule`` are this engine's own: the grid on which parameters and ownership are
@@ -66,6 +63,8 @@ class Zero(_Section):
     sub_group_size: int = Field(default=1_000_000_000, gt=0)
     chunk_size: int = 1024
     reduction_schedule: Literal["auto", "micro_step", "boundary"] = "auto"
+    offload_optimizer: OffloadOptimizer = OffloadOptimizer()
+    offload_param: OffloadParam = OffloadParam()
 
     @field_validator("chunk_size")
     @classmethod
@@ -83,6 +82,19 @@ class Zero(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _offload_fits_stage(self) -> Self:
+        for name, section, stages in (
+            ("offload_optimizer", self.offload_optimizer, (1, 2, 3)),
+            ("offload_param", self.offload_param, (3,)),
+        ):
+            if section.device != "none" and self.stage not in stages:
+                raise ValueError(
+                    f"{name} moves what only owners keep, and at stage {self.stage} every rank keeps it; use stage "
+                    f"{' or '.join(map(str, stages))}, or device 'none'"
+                )
+        return self
+
     @property
     def reduces_every_micro_step(self) -> bool:
         """Whether gradients are reduced at every micro-step rather than once at the accumulation boundary."""
@@ -91,7 +103,7 @@ class Zero(_Section):
         return self.reduction_schedule == "micro_step"
 
 
-class AdamParams(_Section):
+class AdamParams(Section):
     """Parameters of Adam and AdamW; ``adam_w_mode`` makes type Adam decouple its decay, as DeepSpeed's default does."""
 
     lr: float = Field(default=1e-3, ge=0.0)
@@ -101,7 +113,7 @@ class AdamParams(_Section):
     adam_w_mode: bool = True
 
 
-class SgdParams(_Section):
+class SgdParams(Section):
     """Parameters of SGD."""
 
     lr: float = Field(default=1e-3, ge=0.0)
@@ -109,7 +121,7 @@ class SgdParams(_Section):
     weight_decay: float = Field(default=0.0, ge=0.0)
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(Section):
     """``optimizer``: Adam, AdamW or SGD and their parameters."""
 
     type: Literal["Adam", "AdamW", "SGD"]
@@ -130,7 +142,7 @@ class OptimizerConfig(_Section):
         return value
 
 
-class Config(_Section):
+class Config(Section):
     """A whole configuration; see docs/config.md for every key."""
 
     train_batch_size: int | None = Field(default=None, gt=0)
@@ -225,6 +237,8 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "fp16": Fp16,
     "bf16": Bf16,
     "zero_optimization": Zero,
+    "zero_optimization.offload_optimizer": OffloadOptimizer,
+    "zero_optimization.offload_param": OffloadParam,
     "data_types": DataTypes,
     "optimizer": OptimizerConfig,
 }
@@ -241,8 +255,8 @@ def _check_keys(raw: dict[str, Any], model: type[BaseModel], section: str) -> No
             near = difflib.get_close_matches(key, known | refused, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{path}: unknown key{hint} (known: {', '.join(sorted(known))})")
-        if not section and key in _SECTIONS and isinstance(value, dict):
-            _check_keys(value, _SECTIONS[key], key)
+        if path in _SECTIONS and isinstance(value, dict):
+            _check_keys(value, _SECTIONS[path], path)
 
 
 def _fault(detail: Any) -> str:

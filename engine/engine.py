@@ -16,7 +16,8 @@ from engine.config import Config, accumulation_steps, load
 from engine.errors import RankMismatch
 from engine.gather import Gatherer
 from engine.groups import ZeroOptimizer, make_optimizer
-from engine.layout import Layout
+from engine.layout import Layout, Unit
+from engine.offload.arrange import Arrangement
 from engine.reading import Recent, register
 from engine.reduce import Reducer
 from engine.scaler import LossScaler
@@ -74,9 +75,16 @@ class Engine:
             shard_frozen=placement.parameters,
             persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
         )
-        self.states = [
-            UnitState(unit, self.ranks, placement, config.dtype, config.accumulator_dtype) for unit in layout.units
-        ]
+        self.arrangement = Arrangement(
+            config,
+            layout.units,
+            next((parameter.device for parameter in self.module.parameters()), torch.device("cpu")),
+            world=self.ranks.world,
+            accumulation=self.gradient_accumulation_steps,
+            names=self.optimizer.state_names,
+        )
+        self.states = [self._state(unit, placement) for unit in layout.units]
+        self.arrangement.settle()
         self._take_over_rest()
         sharded = [state for state in self.states if state.sharded]
         self.gatherer: Gatherer | None = None
@@ -99,8 +107,22 @@ class Engine:
             self.ranks,
             self.optimizer,
             gather_bucket=zero.allgather_bucket_size,
-            sub_group=zero.sub_group_size,
         )
+
+    def _state(self, unit: Unit, placement: Placement) -> UnitState:
+        """The unit's states, each where it is to be kept."""
+        off, config = self.arrangement.steps_off_device(unit), self.config
+        state = UnitState(
+            unit,
+            self.ranks,
+            placement,
+            config.dtype,
+            config.accumulator_dtype,
+            accumulates=not off or self.gradient_accumulation_steps > 1,
+            apart=off or self.arrangement.keeps_off_device(unit),
+        )
+        self.arrangement.adopt(state)
+        return state
 
     def _take_over_rest(self) -> None:
         """Parameters in no unit (frozen, where parameters are whole) and buffers: cast, and rank 0's values for all."""
@@ -172,6 +194,7 @@ class Engine:
         self._backward_done = False
         if boundary:
             self._step()
+            self.arrangement.settle()
 
     def _step(self) -> None:
         scale, leaves = self.scaler.scale, self.leaves
@@ -225,6 +248,7 @@ class Engine:
         self.reducer.close()
         if self.access is not None:
             self.access.close()
+        self.arrangement.close()
 
 
 def initialize(

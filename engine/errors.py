@@ -13,3 +13,7 @@ class RankMismatch(RuntimeError):
 
 class KernelError(RuntimeError):
     """The native kernels cannot be built, loaded or started; the message says what to do."""
+
+
+class OffloadError(RuntimeError):
+    """A file of offloaded states could not be written or read, or does not hold what was written to it."""

@@ -169,6 +169,8 @@ class Gatherer:
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
         ready = self.reductions.ready if self.reductions else 0
         self._rounds.announce((self._position[state] for state in states), ready, over)
+        for state in states:
+            state.home.prefetch()
 
     def _decide(self) -> bool:
         """Settle the round this rank has announced, if any, and issue what was agreed; True if all are at the end."""
@@ -191,7 +193,7 @@ class Gatherer:
                 self._unused.add(state)
             target = state.full
         self._stale.discard(state)
-        works = gather_shards(state.unit, target, state.shard, self.ranks, self.bucket)
+        works = gather_shards(state.unit, target, state.home.load(), self.ranks, self.bucket)
         self._arriving.setdefault(state, []).extend(works)
 
     def _arrive(self, state: UnitState) -> None:

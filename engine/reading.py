@@ -53,18 +53,11 @@ def _ahead(engine: Engine, state: UnitState) -> list[UnitState]:
 
 
 def _gathered(ranks: Ranks, states: list[UnitState], kind: str) -> dict[UnitState, Tensor]:
-    own = torch.cat([_part(state, kind) for state in states])
+    own = torch.cat([state.place.read(state, kind) for state in states])
     everyone = torch.empty(ranks.world, own.numel(), dtype=own.dtype, device=own.device)
     ranks.all_gather(everyone.view(-1), own).wait()
     shards = torch.split(everyone, [state.unit.shard for state in states], dim=1)
     return {state: shard.reshape(-1) for state, shard in zip(states, shards, strict=True)}
-
-
-def _part(state: UnitState, kind: str) -> Tensor:
-    """This rank's part of a state: ``gradient``, ``master`` or the optimizer's name of one of its own."""
-    if kind == "gradient":
-        return state.own_gradient
-    return state.master if kind == "master" else state.optimizer[kind]
 
 
 def register(engine: Engine) -> None:
@@ -90,8 +83,9 @@ def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor 
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
         return None
-    if name not in state.optimizer:
-        raise KeyError(f"no optimizer state {name!r}; there is {', '.join(state.optimizer) or 'none'}")
+    names = engine.optimizer.state_names
+    if name not in names:
+        raise KeyError(f"no optimizer state {name!r}; there is {', '.join(names) or 'none'}")
     return _whole(engine, state, slot, name)
 
 
@@ -105,7 +99,7 @@ def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
         return None
     recent = engine.recently_read
     if recent.active is None:
-        recent.active = engine.ranks.anywhere(engine.reducer.active, state.gradient.device)
+        recent.active = engine.ranks.anywhere(engine.reducer.active, state.full.device)
     if not recent.active[slot.index]:
         return None
     return slot.view(recent.whole(engine, state, "gradient")).float() * (1 / (engine.leaves * engine.loss_scale))
@@ -159,9 +153,8 @@ def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
 
 def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
     """A copy of one parameter's elements of a state that is kept over the extent."""
-    part = _part(state, kind)
-    if part.numel() == state.unit.padded:
-        return slot.view(part).clone()
+    if state.extent != state.own or not state.unit.padded:
+        return slot.view(state.place.read(state, kind)).clone()
     return slot.view(engine.recently_read.whole(engine, state, kind)).clone()
 
 
@@ -171,11 +164,28 @@ def _persist(engine: Engine, state: UnitState, slot: Slot, modifier_rank: int | 
     if modifier_rank is not None:
         engine.ranks.broadcast(values, modifier_rank)
     if state.sharded:
-        lo, hi = max(state.own.start, slot.start), min(state.own.stop, slot.start + slot.numel)
-        if lo < hi:
-            state.shard[lo - state.own.start : hi - state.own.start].copy_(state.full[lo:hi])
+        _persist_shard(state, slot)
     if not (state.unit.trainable and state.has_master_copy):
         return
-    for start, stop, master in state.state_of(slot, state.master):
+    whole = state.place.read(state, "master")
+    for start, stop, master in state.state_of(slot, whole):
         edited = values[start:stop]
-        master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
+        new = torch.where(edited == master.to(edited.dtype), master, edited.float())
+        if not _same_bits(master, new):
+            master.copy_(new)
+            state.place.write_master(state, whole)
+
+
+def _persist_shard(state: UnitState, slot: Slot) -> None:
+    lo, hi = max(state.own.start, slot.start), min(state.own.stop, slot.start + slot.numel)
+    if lo >= hi:
+        return
+    shard, edited = state.home.load(), state.full[lo:hi]
+    kept = shard[lo - state.own.start : hi - state.own.start]
+    if not _same_bits(kept, edited):
+        kept.copy_(edited)
+        state.home.accept(0, shard, host=False).wait()
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

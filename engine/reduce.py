@@ -177,10 +177,13 @@ class Reducer:
         while len(self._flying) > allowed:
             bucket = self._flying.popleft()
             bucket.work.wait()
-            first = self._first or not self.every_micro_step
-            fold(bucket.state.own_gradient[bucket.start : bucket.stop], bucket.received, first=first)
-            if self._last and bucket.stop == bucket.state.unit.shard:
-                self._complete(bucket.state)
+            state, start, stop = bucket.state, bucket.start, bucket.stop
+            total = state.accumulator(start, stop)
+            fold(total, bucket.received, first=self._first or not self.every_micro_step)
+            if self._last:
+                state.place.take(state, start, stop, total)
+                if stop == state.unit.shard:
+                    self._complete(state)
 
     def _complete(self, state: UnitState) -> None:
         """This rank's part of a unit's gradient is final: fetch the others' where the whole unit is stepped here."""

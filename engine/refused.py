@@ -73,8 +73,6 @@ NOT_HONOURED: dict[str, frozenset[str]] = {
             "memory_efficient_linear",
             "mics_shard_size",
             "mics_hierarchical_params_gather",
-            "offload_optimizer",
-            "offload_param",
             "override_module_apply",
             "parameter_alignment",
             "pipeline_loading_checkpoint",
@@ -94,4 +92,5 @@ NOT_HONOURED: dict[str, frozenset[str]] = {
             "zero_quantized_weights",
         ]
     ),
+    "zero_optimization.offload_optimizer": frozenset(["cpuadam_cores_perc", "fast_init", "super_offload"]),
 }

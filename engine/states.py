@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.comm import Ranks
 from engine.layout import Slot, Unit
+from engine.places import Home, Place
 from engine.stages import Placement
 
 
@@ -18,17 +19,35 @@ class UnitState:
     - ``full``: parameters in the compute dtype over the whole unit; the model's parameters are views of it. Where
       parameters are sharded its storage is freed while the unit is not in use (the views stay valid, their memory
       comes and goes), and ``shard`` is memory of its own; elsewhere ``shard`` is a view of ``full``.
-    - ``gradient``: the accumulator. Whole or shard; ``own_gradient`` is this rank's part of it.
-    - ``master`` and ``optimizer``: fp32. Whole or shard. In fp32 training the master is the parameter's own memory.
+    - ``gradient``: the accumulator. Whole or shard; ``own_gradient`` is this rank's part of it. Empty where nothing is
+      to be kept between micro-steps, and the sum goes to ``place`` as soon as it is made.
+    - ``master`` and ``optimizer``: fp32. Whole or shard. In fp32 training the master is the parameter's own memory,
+      unless one of them is kept elsewhere.
+
+    ``place`` and ``home`` keep what this rank owns: ``place`` gradient sum, master and optimizer states, ``home`` the
+    parameters. Where they keep it in memory it is also here, on the host or on the device; else these are empty.
 
     Padding is never read into a result; it may hold anything.
     """
 
+    place: Place
+    home: Home
+
     def __init__(
-        self, unit: Unit, ranks: Ranks, placement: Placement, dtype: torch.dtype, accumulator: torch.dtype
+        self,
+        unit: Unit,
+        ranks: Ranks,
+        placement: Placement,
+        dtype: torch.dtype,
+        accumulator: torch.dtype,
+        *,
+        accumulates: bool,
+        apart: bool,
     ) -> None:
         self.unit = unit
         self.dtype = dtype
+        #: Whether the fp32 master is memory of its own, apart from the parameter.
+        self.has_master_copy = apart or dtype != torch.float32
         self.sharded = placement.parameters and not unit.persistent
         self.own = slice(ranks.rank * unit.shard, (ranks.rank + 1) * unit.shard)
         device = unit.slots[0].parameter.device
@@ -44,9 +63,8 @@ class UnitState:
         self.extent = self.own if placement.optimizer else slice(0, unit.padded)
         self.optimizer: dict[str, Tensor] = {}
         if unit.trainable:
-            self.gradient = torch.zeros(
-                unit.shard if placement.gradients else unit.padded, dtype=accumulator, device=device
-            )
+            kept = unit.padded if not placement.gradients else unit.shard if accumulates else 0
+            self.gradient = torch.zeros(kept, dtype=accumulator, device=device)
             self.own_gradient = self.gradient if placement.gradients else self.gradient[self.own]
             self.master = self._master(source, placement)
         self.storage = self.full.untyped_storage()
@@ -55,14 +73,21 @@ class UnitState:
             self.release()
 
     def _master(self, source: Tensor, placement: Placement) -> Tensor:
-        if self.dtype == torch.float32:
-            return self.shard if placement.optimizer else self.full
-        return source[self.extent].clone()
+        if self.has_master_copy:
+            return source[self.extent].clone()
+        return self.shard if placement.optimizer else self.full
 
-    @property
-    def has_master_copy(self) -> bool:
-        """Whether the fp32 master is memory of its own, apart from the parameter."""
-        return self.dtype != torch.float32
+    def accumulator(self, start: int, stop: int) -> Tensor:
+        """What sums up elements [start, stop) of the shard; new memory where none is kept between micro-steps."""
+        if self.own_gradient.numel() == self.unit.shard:
+            return self.own_gradient[start:stop]
+        return self.gradient.new_empty(stop - start)
+
+    def clear_padding(self, values: Tensor, start: int) -> None:
+        """Zero what is no parameter's element in ``values``, which are the shard's from ``start`` on."""
+        first = self.own.start + start
+        for lo, hi in self.unit.padding(first, first + values.numel()):
+            values[lo:hi].zero_()
 
     @property
     def resident(self) -> bool:
@@ -81,13 +106,6 @@ class UnitState:
     def release(self) -> None:
         """Give the memory of the whole unit back; the shard stays."""
         self.storage.resize_(0)
-
-    def parameter_at(self, start: int, stop: int) -> Tensor | None:
-        """Where the master's elements [start, stop), counted from the extent's start, go; None: they are there."""
-        if not self.has_master_copy:
-            return None
-        target = self.shard if self.extent == self.own else self.full
-        return target[start:stop]
 
     def state_of(self, slot: Slot, state: Tensor) -> list[tuple[int, int, Tensor]]:
         """The parts of one parameter in an optimizer state or master, as (start, stop within the parameter, values)."""

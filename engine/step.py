@@ -14,8 +14,8 @@ from engine.comm import Ranks
 from engine.gather import gather_shards
 from engine.groups import ZeroOptimizer
 from engine.layout import Layout
-from engine.ops.sumsq import chunk_sumsq
 from engine.ops.update import adam_step, sgd_step
+from engine.places import Window
 from engine.states import UnitState
 
 
@@ -44,7 +44,8 @@ class Stepper:
     Phase 1, vote: each rank sums the squares of its own gradient chunks; one all-gather carries these sums and the
     flags of the parameters that received a gradient. Every rank then folds all sums in the model's chunk order, so that
     norm, overflow and clip factor are the same bits everywhere, whoever owns what.
-    Phase 2, update: unit by unit, sub-group by sub-group, each run of elements with its group's hyperparameters.
+    Phase 2, update: unit by unit, sub-group by sub-group as the unit's place opens them, each run of elements with its
+    group's hyperparameters.
     Phase 3, spread: where parameters are whole but only owners have stepped, an all-gather for each unit, started as
     soon as the unit is updated, so that it overlaps with the update of the next.
     """
@@ -57,19 +58,13 @@ class Stepper:
         optimizer: ZeroOptimizer,
         *,
         gather_bucket: int,
-        sub_group: int,
     ) -> None:
         self.states = [state for state in states if state.unit.trainable]
         self.layout, self.ranks, self.optimizer = layout, ranks, optimizer
         self.gather_bucket = gather_bucket
-        self.sub_group = sub_group
         self.steps = [0] * len(layout.trainable)
         self._order = layout.chunk_order()
         self._group = _group_of(layout, optimizer)
-        self._padding = [(s, s.unit.padding(s.own.start, s.own.stop)) for s in self.states]
-        for state in self.states:
-            for name in optimizer.state_names:
-                state.optimizer[name] = torch.zeros_like(state.master)
 
     def vote(self, active: list[bool], leaves: int, scale: float) -> Vote:
         """Agree on the norm, on overflow and on which parameters were active. A collective.
@@ -96,10 +91,7 @@ class Stepper:
 
     def _sums(self) -> Tensor:
         """fp64 sums of squares of the chunks this rank owns, in the order of units."""
-        for state, gaps in self._padding:
-            for start, stop in gaps:
-                state.own_gradient[start:stop].zero_()
-        parts = [chunk_sumsq(state.own_gradient, self.layout.chunk) for state in self.states]
+        parts = [state.place.sums(state) for state in self.states]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
     def step(self, vote: Vote, factor: float) -> None:
@@ -108,9 +100,9 @@ class Stepper:
             self.steps[slot.index] += vote.active[slot.index]
         leaving: list[Any] = []
         for state in self.states:
-            for run in self._runs(state, vote.active):
-                for start in range(run.start, run.stop, self.sub_group):
-                    self._update(state, start, min(start + self.sub_group, run.stop), run, factor)
+            runs = list(self._runs(state, vote.active))
+            for window in state.place.windows(state):
+                self._step(window, runs, factor)
             leaving += self._spread(state)
         for work in leaving:
             work.wait()
@@ -141,17 +133,27 @@ class Stepper:
         if current:
             yield current
 
-    def _update(self, state: UnitState, start: int, stop: int, run: _Run, factor: float) -> None:
-        """The formula on elements [start, stop) of the extent."""
-        gradient = state.own_gradient if state.extent == state.own else state.gradient
-        master, grad = state.master[start:stop], gradient[start:stop]
-        extra = [tensor[start:stop] for tensor in state.optimizer.values()]
-        copy = state.parameter_at(start, stop)
+    def _step(self, window: Window, runs: list[_Run], factor: float) -> None:
+        """Update the window's part of each run; what is in no run stays, and its parameter follows its master."""
+        done = window.start
+        for run in runs:
+            lo, hi = max(run.start, window.start), min(run.stop, window.stop)
+            if lo < hi:
+                window.follow(done, lo)
+                self._update(window.part(lo, hi), run, factor)
+                done = hi
+        window.follow(done, window.stop)
+
+    def _update(self, part: Window, run: _Run, factor: float) -> None:
+        """The formula on a window whose elements are updated alike."""
         if self.optimizer.rule == "sgd":
             rule = self.optimizer.sgd_rule(run.group)
-            sgd_step(master, grad, extra[0] if extra and rule.momentum else None, copy, factor, rule)
+            momentum = part.optimizer[0] if part.optimizer and rule.momentum else None
+            sgd_step(part.master, part.gradient, momentum, part.parameter, factor, rule)
         else:
-            adam_step(master, grad, extra[0], extra[1], copy, factor, self.optimizer.adam_rule(run.group, run.step))
+            exp_avg, exp_avg_sq = part.optimizer
+            rate = self.optimizer.adam_rule(run.group, run.step)
+            adam_step(part.master, part.gradient, exp_avg, exp_avg_sq, part.parameter, factor, rate)
 
 
 def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:

@@ -72,6 +72,13 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "max_live": st.sampled_from([0, 300, 1_000_000_000]),
     "sub_group": st.sampled_from([17, 100, 1_000_000_000]),
     "overlap": st.booleans(),
+    "offload_optimizer": st.sampled_from(["none", "none", "cpu", "nvme"]),
+    "offload_param": st.sampled_from(["none", "none", "cpu", "nvme"]),
+    "offload_ratio": st.sampled_from([1.0, 1.0, 0.5]),
+    "buffer_size": st.sampled_from([4096, 10_000]),
+    "pipeline_read": st.booleans(),
+    "pipeline_write": st.booleans(),
+    "max_in_cpu": st.sampled_from([0, 0, 200]),
 }
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from zerobench import live
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory, Verdict
-from zerobench.scenario import Gpt, LossScale, Scenario
+from zerobench.scenario import Gpt, LossScale, Offload, Scenario
 
 T = TypeVar("T")
 
@@ -40,14 +40,26 @@ class Measured:
     @property
     def label(self) -> str:
         """For people."""
-        return self.subject if self.subject == COMPUTE_ONLY else f"{self.subject} stage {self.scenario.stage}"
+        if self.subject == COMPUTE_ONLY:
+            return self.subject
+        place = self.scenario.optimizer_at
+        return f"{self.subject} stage {self.scenario.stage}" + (f" on {place}" if place != "none" else "")
 
 
-def rows(base: Scenario, subjects: Sequence[str], stages: Sequence[int]) -> list[Measured]:
-    """The rows of a run: each subject at its stages, compute-only last."""
+def rows(
+    base: Scenario, subjects: Sequence[str], stages: Sequence[int], offload: Sequence[Offload] = ("none",)
+) -> list[Measured]:
+    """The rows of a run: each subject at its stages, where they can be offloaded with each offload, compute-only last.
+
+    Offloaded are optimizer states, and at stage 3 parameters as well.
+    """
     named = [(name, stage) for name in subjects for stage in ([STAGES[name]] if name in STAGES else stages)]
     named = [each for each in named if each[0] != COMPUTE_ONLY] + [(COMPUTE_ONLY, 0)]
-    return [Measured(name, at_stage(base, stage)) for name, stage in dict.fromkeys(named)]
+    return [
+        Measured(name, at_stage(base, stage).but(offload_optimizer=place, offload_param=place))
+        for name, stage in dict.fromkeys(named)
+        for place in (offload if stage >= 1 and name not in STAGES else ("none",))
+    ]
 
 
 def at_stage(base: Scenario, stage: int) -> Scenario:
@@ -131,8 +143,8 @@ class Bench:
             if row.subject != COMPUTE_ONLY:
                 self.progress(f"metering {row.label}")
                 done = self._run(row, live.meter)
-                for trajectory, (memory, traffic) in zip(row.trajectories, done or [], strict=False):
-                    trajectory.memory, trajectory.traffic = memory, traffic
+                for trajectory, metered in zip(row.trajectories, done or [], strict=False):
+                    trajectory.memory, trajectory.traffic, trajectory.offload = metered
 
     def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
         """The oracles' answers, in order; the ranks share the work."""

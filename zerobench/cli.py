@@ -65,7 +65,7 @@ def _measure(given: argparse.Namespace, command: str) -> Json:
     held_out(base.but(device="cpu"))  # whether there is text enough
     threads = max(1, len(os.sched_getaffinity(0)) // base.world)
     with closing(_Progress()) as progress, Pool(base.world, base.device, threads) as pool:
-        bench = Bench(pool, rows(base, given.subjects, given.stages), given.time_limit, progress)
+        bench = Bench(pool, rows(base, given.subjects, given.stages, given.offload), given.time_limit, progress)
         progress("starting the ranks")
         where = pool.run(surroundings, world=1)[0]
         bench.train(base.steps)

@@ -18,9 +18,9 @@ from zerobench import ConfigError, models
 from zerobench.drive import Keep, run_step, start, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
-from zerobench.meters import ParameterPeak, PeakMeter, TrafficMeter, resident
+from zerobench.meters import OffloadMeter, ParameterPeak, PeakMeter, TrafficMeter, resident
 from zerobench.oracles.canonical import canonical, float64
-from zerobench.recording import Memory, Step, Traffic, Trajectory
+from zerobench.recording import Memory, Offload, Step, Traffic, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
 from zerobench.subjects import load
@@ -88,7 +88,7 @@ def _answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Traje
     return answer
 
 
-def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic]]:
+def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload]:
     """Bytes that a fresh subject holds, and what it does in step :data:`METERED_STEP`; it leaves nothing behind."""
     name, scenario = key
     rank = dist.get_rank(group)
@@ -99,11 +99,19 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
                 run_step(subject, scenario, index, rank)
             parameters = ParameterPeak(model)
             peak.restart()
-            with TrafficMeter(parameters.observe) as traffic:
+            with OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
             held = {category: resident(tensors) for category, tensors in subject.resident().items()}
+            offload = off_device(subject, moved)
     whole = parameters.bytes if traffic.traffic else None  # it is seen at collectives only
-    return Memory(**held, peak=peak.bytes, peak_parameters=whole), traffic.traffic
+    return Memory(**held, peak=peak.bytes, peak_parameters=whole), traffic.traffic, offload
+
+
+def off_device(subject: Subject, moved: OffloadMeter) -> Offload:
+    """What the subject keeps off the device, and what was moved."""
+    kept = subject.offloaded()
+    host = {name: size for name, tensors in kept.host.items() if (size := resident(tensors))}
+    return Offload(host, {name: size for name, size in kept.files.items() if size}, dict(moved.bytes))
 
 
 def surroundings(group: dist.ProcessGroup) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from zerobench import __version__
 from zerobench.bench import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
 from zerobench.models import SIZES
-from zerobench.scenario import Dtype, Gpt, Scenario
+from zerobench.scenario import Dtype, Gpt, Offload, Scenario
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
 _STEPS = 15
@@ -54,6 +54,14 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add = run.add_argument
     add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
     add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
+    add(
+        "--offload",
+        type=_offload,
+        default=("none",),
+        metavar="none,cpu",
+        help="a row each from stage 1 on: none, cpu or nvme; default: none",
+    )
+    add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
     add("--ranks", type=_whole("ranks", 1), default=2, metavar="N", help="default: 2")
     add(
         "--model",
@@ -107,6 +115,7 @@ def base_scenario(options: argparse.Namespace) -> Scenario:
         clip=options.clip,
         data="text",
         data_path=options.data,
+        nvme_path=options.nvme_path,
         device=options.device,
         seed=options.seed,
     )
@@ -128,6 +137,11 @@ def _names(text: str) -> tuple[str, ...]:
 def _stages(text: str) -> tuple[int, ...]:
     one = _one_of("stage", map(str, STAGES_OF_ZERO))
     return tuple(dict.fromkeys(int(one(stage.strip())) for stage in text.split(",")))
+
+
+def _offload(text: str) -> tuple[str, ...]:
+    one = _one_of("offload", get_args(Offload))
+    return tuple(dict.fromkeys(one(place.strip()) for place in text.split(",")))
 
 
 def _one_of(kind: str, known: Iterable[str]) -> Callable[[str], str]:

@@ -52,6 +52,18 @@ class Memory:
     peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
 
 
+@dataclass(frozen=True)
+class Offload:
+    """Bytes off the device on one rank between steps, by what they hold, and bytes moved in one step.
+
+    ``moved`` has ``to_host``, ``to_device``, ``file_read`` and ``file_written``; what is 0 is left out everywhere.
+    """
+
+    host: dict[str, int] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass
 class Trajectory:
     """What one rank recorded of a run."""
@@ -63,4 +75,5 @@ class Trajectory:
     evaluation: Tensor | None = None  # loss of one held-out batch after the last step, where asked for
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
+    offload: Offload | None = None
     seconds: list[float] = field(default_factory=list)  # of each timed step

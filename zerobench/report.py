@@ -27,6 +27,7 @@ def render(results: Json) -> str:
         f"## Right, and how fast?\n\n{_main_table(results)}\n\n{_main_legend(results)}",
         _section("Memory on each rank, in bytes", _memory_table(results), _MEMORY_LEGEND),
         _section("Traffic of each rank in a step, in bytes", _traffic_table(results), _TRAFFIC_LEGEND),
+        _section("Off the device, on each rank, in bytes", _offload_table(results), _offload_legend(results)),
         *_troubles(results),
         f"## Environment\n\n{_environment(results)}",
         f"## Again\n\n```\n{results['command']}\n```",
@@ -49,13 +50,19 @@ def _headline(results: Json) -> str:
     )
 
 
+def _subject(row: Json) -> str:
+    """Its name, and where its optimizer states are, if that is not the device."""
+    place = row["scenario"].get("offload_optimizer", "none")
+    return f"{row['subject']} on {place}" if place != "none" else str(row["subject"])
+
+
 def _main_table(results: Json) -> str:
     headers = ["subject", "stage", "right?", "first loss", "last loss", "step, ms", "IQR, ms", "x compute", "tokens/s"]
     return _table(headers, [_main_cells(row) for row in results["rows"]], left=3)
 
 
 def _main_cells(row: Json) -> Cells:
-    name = [row["subject"], _or_unknown(row["stage"], "d")]
+    name = [_subject(row), _or_unknown(row["stage"], "d")]
     if row["verdict"] != "ok":
         return [*name, row["verdict"], *[_UNKNOWN] * 6]
     time, loss = row["time"], row["loss"]
@@ -116,7 +123,7 @@ def _memory_table(results: Json) -> str:
 
 def _memory_cells(row: Json) -> Cells:
     measured, predicted = row["memory"]["measured"], row["memory"]["predicted"]
-    cells = [row["subject"], str(row["stage"])]
+    cells = [_subject(row), str(row["stage"])]
     for category in _CATEGORIES:
         forms = predicted and [rank.get(category) for rank in predicted]
         cells.append(_beside([rank[category] for rank in measured], forms))
@@ -136,11 +143,43 @@ def _traffic_rows(row: Json) -> Iterator[Cells]:
     measured, predicted = row["traffic"]["measured"], row["traffic"]["predicted"]
     collectives = sorted({name for ledger in [*measured, *(predicted or [])] for name in ledger})
     for title, names in [*((name, [name]) for name in collectives), ("total", collectives)]:
-        cells = [row["subject"], str(row["stage"]), title]
+        cells = [_subject(row), str(row["stage"]), title]
         for number in ("calls", "sent"):
             forms = predicted and [_sum(ledger, names, number) for ledger in predicted]
             cells.append(_beside([_sum(ledger, names, number) for ledger in measured], forms))
         yield cells
+
+
+_OFFLOADED = (
+    ("host", ("parameters", "gradients", "optimizer", "buffers")),
+    ("files", ("parameters", "gradients", "optimizer")),
+    ("moved", ("to_host", "to_device", "file_read", "file_written")),
+)
+_OF_PLACE = {"host": " in memory", "files": " in files", "moved": ""}
+
+
+def _offload_table(results: Json) -> str:
+    rows = [cells for row in results["rows"] if row.get("offload") for cells in _offload_rows(row)]
+    return _table(["subject", "stage", "what", "bytes"], rows, left=3) if rows else ""
+
+
+def _offload_rows(row: Json) -> Iterator[Cells]:
+    """A line for each size that was measured or predicted on any rank."""
+    measured, predicted = row["offload"]["measured"], row["offload"]["predicted"]
+    for kind, names in _OFFLOADED:
+        for name in names:
+            sizes = [rank[kind].get(name, 0) for rank in measured]
+            forms = predicted and [rank[kind].get(name, 0) for rank in predicted]
+            if any(sizes) or any(forms or []):
+                what = name.replace("_", " ") + _OF_PLACE[kind]
+                yield [_subject(row), str(row["stage"]), what, _beside(sizes, forms)]
+
+
+def _offload_legend(results: Json) -> str:
+    one = "\nDevice and host are one memory on this machine: what would be on the host is counted as if it were."
+    return f"Between steps in host memory and in files, and moved to and from there in a step. {_EXACT}" + (
+        one if results["settings"]["device"] == "cpu" else ""
+    )
 
 
 def _sum(ledger: Json, collectives: Sequence[str], number: str) -> int:
@@ -167,7 +206,7 @@ def _troubles(results: Json) -> Iterator[str]:
 
 
 def _trouble(row: Json) -> Iterator[str]:
-    name = f"**{row['subject']}, stage {row['stage']}**"
+    name = f"**{_subject(row)}, stage {row['stage']}**"
     if row["verdict"] == "unsupported":
         yield f"{name}: unsupported. {row['reason']}"
     elif row["verdict"] != "ok":

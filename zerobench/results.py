@@ -23,7 +23,7 @@ from zerobench.live import METERED_STEP
 from zerobench.recording import SCHEMA, Traffic
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import REGISTRY
-from zerobench.theory import memory, traffic
+from zerobench.theory import memory, offload, traffic
 from zerobench.trial import Trial
 
 Json = dict[str, Any]
@@ -102,6 +102,7 @@ def _row(row: Measured, trial: Trial | None, warmup: int, floor: Sequence[float]
         "loss": _loss(row) if trained else None,
         "memory": _memory(row) if judged else None,
         "traffic": _traffic(row) if judged else None,
+        "offload": _offload(row) if judged else None,
         "time": _time(row, warmup, floor) if trained else None,
     }
 
@@ -146,6 +147,21 @@ def _traffic(row: Measured) -> Json:
 def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
     form = traffic.predicted(scenario, model, rank, subject, METERED_STEP)
     return None if form is None else _plain(form)
+
+
+def _offload(row: Measured) -> Json | None:
+    """Bytes off the device and bytes moved in one step, by rank; None where everything is on the device."""
+    scenario = row.scenario
+    if scenario.optimizer_at == scenario.parameters_at == "none":
+        return None
+    measured = [dataclasses.asdict(each.offload) for each in row.trajectories if each.offload]
+    return {"measured": measured, "predicted": _by_rank(row, _predicted_offload)}
+
+
+def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
+    if subject != "reference":
+        return None
+    return dataclasses.asdict(offload.predicted(scenario, model, METERED_STEP))
 
 
 def _by_rank(row: Measured, predict: _Form) -> list[Json | None] | None:

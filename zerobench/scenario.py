@@ -17,6 +17,7 @@ from zerobench.errors import UsageError, unknown
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
+Offload = Literal["none", "cpu", "nvme"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,15 @@ class Scenario:
     persistence: int = 0
     max_live: int = 0
     sub_group: int = 1_000_000_000
+    offload_optimizer: Offload = "none"  # in force from stage 1 on: see optimizer_at
+    offload_param: Offload = "none"  # in force at stage 3: see parameters_at
+    offload_ratio: float = 1.0  # of the optimizer
+    nvme_path: str = ""  # "": the system's directory for temporary files
+    buffer_count: int = 8
+    buffer_size: int = 100_000_000
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    max_in_cpu: int = 0
     data: Literal["random", "dyadic", "text"] = "random"
     data_path: str = ""
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
@@ -129,6 +139,16 @@ class Scenario:
         if self.schedule == "auto":
             return "boundary" if self.stage < 2 else "micro_step"
         return self.schedule
+
+    @property
+    def optimizer_at(self) -> Offload:
+        """Where owners keep optimizer states; "none" is the device, and where a stage has no owners."""
+        return self.offload_optimizer if self.stage >= 1 else "none"
+
+    @property
+    def parameters_at(self) -> Offload:
+        """Where owners keep their shards of the parameters; "none" is the device, and where a stage has no shards."""
+        return self.offload_param if self.stage == 3 else "none"
 
     def but(self, **changes: Any) -> Scenario:
         """The same Scenario with some fields changed."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch.distributed as dist
@@ -38,6 +38,14 @@ class Outcome:
     norm: float | None
     skipped: bool = False
     loss_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """What a rank keeps off the device: tensors in host memory, and bytes in files, each by what they hold."""
+
+    host: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 class Subject(ABC):
@@ -92,7 +100,15 @@ class Subject(ABC):
         """The tensors of training state this rank holds now, by ``parameters``, ``gradients``, ``optimizer``.
 
         fp32 master weights count as ``optimizer``, as in the ZeRO paper's K. Between steps; each storage once.
+        :meth:`offloaded` names what is not on the device.
         """
+
+    def offloaded(self) -> Offloaded:
+        """What this rank keeps in host memory and in files: ``resident``'s categories and ``buffers``. Between steps.
+
+        Where the device is the CPU the two are one memory; what counts is where it would be.
+        """
+        return Offloaded()
 
     def close(self) -> None:
         """Free what outlives the object (hooks, files, groups); called once, also after a failure."""

@@ -107,3 +107,30 @@ SHARDED: dict[str, Scenario] = {
     "prefetch": _deep.but(stage=3, world=4, prefetch_bucket=600),
     "bf16": _deep.but(stage=3, world=3, dtype="bf16"),
 }
+
+#: 16-bit training in which nothing is padded, and states in sub-groups of which several fit into a shard.
+HALF = _gpt.but(world=2, dtype="bf16", model=replace(GPT, width=32, vocab=64), sub_group=1024, buffer_size=16_384)
+
+_offloaded = _deep.but(world=3, buffer_size=4096, sub_group=500)
+_OFFLOAD: dict[str, Scenario] = {
+    "cpu": _offloaded.but(offload_optimizer="cpu"),
+    "cpu-bf16": _offloaded.but(offload_optimizer="cpu", dtype="bf16", accumulation=2),
+    "nvme": _offloaded.but(offload_optimizer="nvme", accumulation=2),
+    "nvme-pipelined": _offloaded.but(offload_optimizer="nvme", dtype="bf16", pipeline_read=True, pipeline_write=True),
+    "half": _offloaded.but(offload_optimizer="cpu", offload_ratio=0.5),
+}
+
+#: Where each state can be, at every stage that has owners; then parameters, which only stage 3 shards.
+OFFLOAD: dict[str, Scenario] = {
+    **{f"{name}-stage{stage}": base.but(stage=stage) for (name, base), stage in product(_OFFLOAD.items(), (1, 2, 3))},
+    **{
+        f"parameters-{place}-{name}-stage3": base.but(stage=3, offload_param=place, persistence=30, prefetch_bucket=600)
+        for (name, base), place in product({**_OFFLOAD, "none": _offloaded}.items(), ("cpu", "nvme"))
+    },
+    "max-in-cpu-stage3": _offloaded.but(stage=3, offload_param="nvme", max_in_cpu=300),
+    "one-rank-stage2": _offloaded.but(stage=2, world=1, dtype="bf16", offload_optimizer="cpu"),
+    "odd-stage3": _odd.but(stage=3, world=3, offload_param="nvme", offload_optimizer="nvme", buffer_size=4096),
+}
+LIVING["gpt-stage3-offloaded"] = LIVING["gpt-stage3-bf16-non-reentrant"].but(
+    offload_optimizer="cpu", offload_param="nvme"
+)

@@ -16,8 +16,9 @@ from zerobench import models, subjects
 from zerobench.drive import run_step
 from zerobench.errors import Disagreement
 from zerobench.judge import reproduce
-from zerobench.meters import ParameterPeak, Stray, TrafficMeter, live_tensors, resident, unattributed
-from zerobench.recording import Traffic
+from zerobench.live import off_device
+from zerobench.meters import OffloadMeter, ParameterPeak, Stray, TrafficMeter, live_tensors, resident, unattributed
+from zerobench.recording import Offload, Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 
@@ -37,6 +38,7 @@ class Ledger:
     resident: list[dict[str, int]] = field(default_factory=list)  # after it
     traffic: list[dict[str, Traffic]] = field(default_factory=list)
     parameter_peaks: list[int] = field(default_factory=list)
+    offload: list[Offload] = field(default_factory=list)
 
 
 def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: int) -> Ledger:
@@ -47,11 +49,12 @@ def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: i
         ledger = Ledger(rank, _states(engine))
         for index in range(steps):
             peak = ParameterPeak(model)
-            with TrafficMeter(peak.observe) as meter:
+            with OffloadMeter() as moved, TrafficMeter(peak.observe) as meter:
                 run_step(engine, scenario, index, rank)
             ledger.traffic.append(meter.traffic)
             ledger.parameter_peaks.append(peak.bytes)
             ledger.resident.append(_states(engine))
+            ledger.offload.append(off_device(engine, moved))
     return ledger
 
 
@@ -88,7 +91,8 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
             if index + 1 in at:
                 time.sleep(_SETTLING)
                 live[index + 1] = resident(live_tensors()) - start
-        declared = [tensor for tensors in engine.resident().values() for tensor in tensors]
+        kept = [*engine.resident().values(), *engine.offloaded().host.values()]
+        declared = [tensor for tensors in kept for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
 
 

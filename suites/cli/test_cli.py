@@ -309,3 +309,23 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     progress.close()
     assert isinstance(sys.stderr, Terminal)
     assert sys.stderr.getvalue() == "\r\x1b[Kround 1 of 2\r\x1b[K"
+
+
+def test_offload(tmp_path: Path) -> None:
+    """Offloaded rows are right, and what they keep and move off the device is what the closed forms say."""
+    done = run(tmp_path, "run", "--model", "nano", "--steps", "2", "--subjects", "reference", "--stages", "0,3",
+               "--offload", "none,cpu,nvme", "--nvme-path", str(tmp_path), "--out", "r")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = tables(tmp_path / "r")
+    assert [(row["subject"], row["stage"], row["right?"]) for row in shown["Right, and how fast?"][:-1]] == [
+        ("reference", "0", "bitwise"),
+        ("reference", "3", "bitwise"),
+        ("reference on cpu", "3", "bitwise"),
+        ("reference on nvme", "3", "bitwise"),
+    ]
+    off = shown["Off the device, on each rank, in bytes"]
+    assert {row["subject"] for row in off} == {"reference on cpu", "reference on nvme"}
+    assert all(row["bytes"].endswith(" =") for row in off)
+    assert "Device and host are one memory on this machine" in (tmp_path / "r" / "report.md").read_text()
+    value = results(tmp_path / "r")
+    assert list(errors(value, load("results.json"), load("results.json"))) == []

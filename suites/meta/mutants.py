@@ -199,7 +199,8 @@ class LeaksPadding(NanPadding, Mutant):
     points_at = r"norm"
 
     def sabotage(self) -> None:
-        self.engine.stepper._padding = []
+        for state in self.engine.states:
+            state.clear_padding = lambda values, start: None  # type: ignore[method-assign]
 
 
 class SeesOverflowOnRankZeroOnly(Mutant):

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from suites.accounting import grid, test_memory, test_traffic
+from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
 from suites.meta.mutants import MUTANTS, SPENDTHRIFTS, RightButSlow
+from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
 from zerobench.ranks import Pool
@@ -32,7 +33,7 @@ BYTES = [
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS], ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
@@ -53,9 +54,17 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
-def test_right_but_slow_passes(pool: Pool) -> None:
-    """An engine that is only slow passes."""
-    trials = Trials(pool, f"{RightButSlow.__module__}:{RightButSlow.__name__}")
+def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
+    """An engine that moves a gradient twice fails, and the message names the way that it took."""
+    trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
+    message = _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
+    assert re.search(CopiesTwice.points_at, message), f"the message does not point at the copies: {message}"
+
+
+@pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
+def test_right_engine_passes(pool: Pool, right: Any) -> None:
+    """An engine that is only slow passes, and so does one that is only offloaded."""
+    trials = Trials(pool, f"{right.__module__}:{right.__name__}")
     message = _first_failure(trials, BITS, patience=[4])
     assert not message, message
     assert trials.ran >= 4

@@ -1,11 +1,13 @@
 """Meters watch any engine from outside, by dispatcher, allocator and the kernel's counters; no engine knows of them."""
 
 from zerobench.meters.memory import ParameterPeak, PeakMeter, Stray, live_tensors, resident, unattributed
+from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.traffic import TrafficMeter
 from zerobench.meters.wire import LoopbackMeter
 
 __all__ = [
     "LoopbackMeter",
+    "OffloadMeter",
     "ParameterPeak",
     "PeakMeter",
     "Stray",

@@ -32,6 +32,8 @@ class Plain(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if cls.stages and scenario.stage not in cls.stages:
             return f"{cls.name} is stage {' or '.join(map(str, cls.stages))}, not {scenario.stage}"
+        if scenario.optimizer_at != "none" or scenario.parameters_at != "none":
+            return f"{cls.name} keeps all states on the device"
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
             return f"{cls.name} has no dynamic loss scale of DeepSpeed's kind"
         if scenario.poison and scenario.dtype != "fp16":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import engine as zero
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.subject import Batch, Offloaded, Outcome, State, Subject
 
 
 class Reference(Subject):
@@ -70,17 +71,24 @@ class Reference(Subject):
         return found
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
-        states = self.engine.states
-        trained = [state for state in states if state.unit.trainable]
-        whole = [p.detach() for p in self.model.parameters()]
+        arrangement = self.engine.arrangement
+        stepped = [state for state in self._trained if not arrangement.steps_off_device(state.unit)]
+        kept = [state for state in self.engine.states if not arrangement.keeps_off_device(state.unit)]
         return {
-            "parameters": [*whole, *(state.shard for state in states)],
-            "gradients": [state.gradient for state in trained],
+            "parameters": [*(p.detach() for p in self.model.parameters()), *(state.shard for state in kept)],
+            "gradients": [state.gradient for state in self._trained],
             "optimizer": [
-                *(state.master for state in trained if state.has_master_copy),
-                *(tensor for state in trained for tensor in state.optimizer.values()),
+                *(state.master for state in stepped if state.has_master_copy),
+                *(tensor for state in stepped for tensor in state.optimizer.values()),
             ],
         }
+
+    def offloaded(self) -> Offloaded:
+        return Offloaded(self.engine.arrangement.host(), self.engine.arrangement.files())
+
+    @property
+    def _trained(self) -> list[Any]:
+        return [state for state in self.engine.states if state.unit.trainable]
 
     def close(self) -> None:
         self.engine.destroy()
@@ -105,6 +113,8 @@ def config(scenario: Scenario) -> dict[str, Any]:
             "sub_group_size": scenario.sub_group,
             "chunk_size": scenario.chunk,
             "reduction_schedule": scenario.schedule,
+            "offload_optimizer": _offload_optimizer(scenario),
+            "offload_param": _offload_param(scenario),
         },
     }
     if scenario.dtype == "bf16":
@@ -124,6 +134,29 @@ def config(scenario: Scenario) -> dict[str, Any]:
     if scenario.accumulator_dtype:
         out["data_types"] = {"grad_accum_dtype": scenario.accumulator_dtype}
     return out
+
+
+def _offload_optimizer(scenario: Scenario) -> dict[str, Any]:
+    section = {"device": scenario.optimizer_at, "ratio": scenario.offload_ratio}
+    if scenario.optimizer_at == "nvme":
+        pipeline = {"pipeline_read": scenario.pipeline_read, "pipeline_write": scenario.pipeline_write}
+        section |= _files(scenario) | pipeline
+    return section
+
+
+def _offload_param(scenario: Scenario) -> dict[str, Any]:
+    section: dict[str, Any] = {"device": scenario.parameters_at}
+    if scenario.parameters_at == "nvme":
+        section |= _files(scenario) | {"max_in_cpu": scenario.max_in_cpu}
+    return section
+
+
+def _files(scenario: Scenario) -> dict[str, Any]:
+    return {
+        "nvme_path": scenario.nvme_path or tempfile.gettempdir(),
+        "buffer_count": scenario.buffer_count,
+        "buffer_size": scenario.buffer_size,
+    }
 
 
 def _optimizer_params(scenario: Scenario) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from zerobench.data import DTYPES
 from zerobench.scenario import Scenario
-from zerobench.theory import peers
+from zerobench.theory import offload, peers
 from zerobench.theory.layout import owned, units, whole
 from zerobench.theory.peers import Bytes
 from zerobench.theory.rounds import play
@@ -18,10 +18,12 @@ _FP32 = 4
 #: What the numbers of the reference engine are made of; shard and padded are those of a unit, e bytes of an element.
 FORMULAS = {
     "parameters": "e(dtype) * sum of padded, of shard alone for units sharded at stage 3; + e(dtype) * frozen elements "
-    "at stages 0 to 2",
-    "gradients": "e(accumulator) * sum over trainable units of padded (stages 0 and 1) or shard (stages 2 and 3)",
-    "optimizer": "4 * (2 for Adam, 1 for SGD with momentum; + 1 for the master in bf16 and fp16) * sum over trainable "
-    "units of padded (stage 0) or shard (stages 1 to 3)",
+    "at stages 0 to 2; no shards of units whose parameters are offloaded",
+    "gradients": "e(accumulator) * sum over trainable units of padded (stages 0 and 1) or shard (stages 2 and 3; with "
+    "A = 1 not of units whose optimizer is offloaded)",
+    "optimizer": "4 * (2 for Adam, 1 for SGD with momentum; + 1 for the master in bf16 and fp16, and of units whose "
+    "parameters are offloaded) * sum over trainable units of padded (stage 0) or shard (stages 1 to 3), without those "
+    "whose optimizer is offloaded",
 }
 
 
@@ -40,22 +42,20 @@ def predicted(
     trained = [unit for unit in cut if unit.trainable]
     kept = [unit for unit in cut if scenario.stage < 3 or unit.persistent]
     sharded = [unit for unit in cut if unit not in kept]
+    elsewhere = offload.kept_off(scenario, cut)
+    stepped_off = offload.stepped_off(scenario, cut)
+    stepped_here = [unit for unit in trained if unit not in stepped_off]
+    summed_here = trained if scenario.accumulation > 1 else stepped_here
+    master = [unit for unit in stepped_here if scenario.dtype != "fp32" or unit in elsewhere]
     size = DTYPES[scenario.dtype].itemsize
+    held = whole if scenario.stage < 1 else owned
     return {
-        "parameters": size * (whole(kept) + owned(sharded) + _frozen_in_place(scenario, model)),
+        "parameters": size
+        * (whole(kept) + owned(u for u in sharded if u not in elsewhere) + _frozen_in_place(scenario, model)),
         "gradients": DTYPES[scenario.accumulator_dtype or "fp32"].itemsize
-        * (whole(trained) if scenario.stage < 2 else owned(trained)),
-        "optimizer": _FP32
-        * (_states(scenario) + (scenario.dtype != "fp32"))
-        * (whole(trained) if scenario.stage < 1 else owned(trained)),
+        * (whole(trained) if scenario.stage < 2 else owned(summed_here)),
+        "optimizer": _FP32 * (offload.states(scenario) * held(stepped_here) + held(master)),
     }
-
-
-def _states(scenario: Scenario) -> int:
-    """fp32 values that the optimizer's rule keeps for each element."""
-    if scenario.optimizer.name == "sgd":
-        return 1 if scenario.optimizer.momentum else 0
-    return 2
 
 
 def _frozen_in_place(scenario: Scenario, model: nn.Module) -> int:

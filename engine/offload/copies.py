@@ -1,0 +1,82 @@
+"""Copies between device and host: two operators, so that whoever counts at the dispatcher sees every byte.
+
+On a machine without a GPU the device is the CPU and both sides are one memory; the copies are real there as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.comm import Done
+from engine.places import Handle
+
+
+@torch.library.custom_op("zerobench::to_host", mutates_args={"host"})
+def to_host(device: Tensor, host: Tensor, non_blocking: bool) -> None:
+    """Copy ``device`` to ``host``, of the same length and dtype."""
+    host.copy_(device, non_blocking=non_blocking)
+
+
+@torch.library.custom_op("zerobench::to_device", mutates_args={"device"})
+def to_device(host: Tensor, device: Tensor, non_blocking: bool) -> None:
+    """Copy ``host`` to ``device``, of the same length and dtype."""
+    device.copy_(host, non_blocking=non_blocking)
+
+
+class Copies:
+    """Carries values between one device and the host; on CUDA on a stream of its own, beside what is computed.
+
+    Every copy starts after what the current stream has been given so far. The CPU waits for a copy by its handle, the
+    current stream by :meth:`join`.
+
+    Args:
+        device: the other side.
+        pin: use page-locked host memory, without which a CUDA copy does not run beside anything.
+    """
+
+    def __init__(self, device: torch.device, pin: bool) -> None:
+        cuda = device.type == "cuda"
+        self.pinned = pin and cuda
+        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+
+    def memory(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Host memory to copy from and to, [elements], zeros; it starts on a page where it is pinned."""
+        return torch.zeros(elements, dtype=dtype, pin_memory=self.pinned)
+
+    def down(self, device: Tensor, host: Tensor) -> Handle:
+        """Start copying ``device`` to ``host``; to be waited for before the host reads it."""
+        if self._stream is None:
+            to_host(device, host, False)
+            return Done()
+        self._stream.wait_stream(torch.cuda.current_stream(device.device))
+        with torch.cuda.stream(self._stream):
+            to_host(device, host, self.pinned)
+        device.record_stream(self._stream)
+        return _OnStream(self._stream.record_event())
+
+    def up(self, host: Tensor, device: Tensor) -> Handle:
+        """Start copying ``host`` to ``device``; to be waited for before the host writes to it again."""
+        if self._stream is None:
+            to_device(host, device, False)
+            return Done()
+        self._stream.wait_stream(torch.cuda.current_stream(device.device))
+        with torch.cuda.stream(self._stream):
+            to_device(host, device, self.pinned)
+        device.record_stream(self._stream)
+        return _OnStream(self._stream.record_event())
+
+    def join(self, handle: Handle | None = None) -> None:
+        """What the current stream is given from now on runs after that copy, or after every one started so far."""
+        if isinstance(handle, _OnStream):
+            handle.event.wait()
+        elif handle is None and self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+
+class _OnStream:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self.event = event
+
+    def wait(self) -> None:
+        self.event.synchronize()
