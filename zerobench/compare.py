@@ -22,6 +22,8 @@ Values = tuple[float | None, ...]
 
 FAILING = frozenset({"wrong", "failed", "crashed", "timeout"})
 _MEASURED = frozenset({"right", "wrong"})
+#: Where these are the same, so are the bits of a trajectory.
+_PLATFORM = ("torch", "platform", "cpu", "cpu_capability", "gpu")
 _BOUNDED = frozenset({"memory: peak", "memory: reserved", "memory: pinned", "budget used"})
 
 
@@ -85,6 +87,7 @@ class Comparison:
     gone: tuple[str, ...]
     unmeasured: tuple[tuple[str, str], ...]  # (case, metric) that only the base has
     changes: tuple[Change, ...]
+    moved: tuple[str, ...]  # on the same platform, other bits in a trajectory whose bits are promised
     timings: tuple[Timing, ...]
 
     @property
@@ -95,7 +98,7 @@ class Comparison:
     @property
     def exit_code(self) -> int:
         """0: good; 1: a regression; 2: nothing, or less than in the base, was measured."""
-        if self.newly_failing or self.regressions:
+        if self.newly_failing or self.regressions or self.moved:
             return 1
         return 2 if self.gone or self.unmeasured or not self.compared else 0
 
@@ -104,9 +107,10 @@ def compare(base: Json, head: Json) -> Comparison:
     """Compare two results as ``zerobench/schema/results.json`` describes them.
 
     Raises:
-        Incomparable: schema, settings, text, or the Scenario of a case differ, or no case is in both.
+        Incomparable: schema, case version, settings, text, or the Scenario of a case differ, or no case is in both.
     """
-    _demand_same("schema", base["schema"], head["schema"])
+    for part in ("schema", "case_version"):
+        _demand_same(part.replace("_", " "), base.get(part), head.get(part))
     for part in ("settings", "text"):
         _demand_same_items(part, base.get(part) or {}, head.get(part) or {})
     ours, theirs = _by_case(base), _by_case(head)
@@ -127,14 +131,15 @@ def compare(base: Json, head: Json) -> Comparison:
         gone=tuple(case for case in ours if case not in theirs or _lost(ours[case], theirs[case])),
         unmeasured=tuple(lost for case, pair in ran.items() for lost in _unmeasured(case, *pair)),
         changes=tuple(change for case, pair in ran.items() for change in _changes(case, *pair)),
+        moved=tuple(case for case, pair in ran.items() if _same_platform(base, head) and _moved(*pair)),
         timings=tuple(timing for case, pair in ran.items() for timing in _timing(case, *pair)),
     )
 
 
 def case_of(row: Json) -> str:
-    """The name of a row's case; where the file has none (schema 1), subject and stage."""
+    """The name of a row's case for people: subject, stage, and, where the file has one (schema 2), the id."""
     name = row["subject"] if row["stage"] is None else f"{row['subject']} stage {row['stage']}"
-    return str(row.get("case") or name)
+    return f"{name} ({row['case']})" if row.get("case") else str(name)
 
 
 def state(row: Json) -> State:
@@ -177,9 +182,10 @@ def _demand_same(what: str, base: Any, head: Any) -> None:
 
 
 def _demand_same_items(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """What both say must be the same; one may say more."""
+    """What both say must be the same; one may say more, and None says that rows differ."""
     for name in base.keys() & head.keys():
-        _demand_same(f"{what}, {name},", base[name], head[name])
+        if base[name] is not None and head[name] is not None:
+            _demand_same(f"{what}, {name},", base[name], head[name])
 
 
 def _by_case(results: Json) -> dict[str, Json]:
@@ -232,6 +238,15 @@ def _changes(case: str, base: Json, head: Json) -> Iterator[Change]:
         before, after = ours.get(name, fallback), theirs.get(name, fallback)
         if before is not None and after is not None and before != after:
             yield Change(case, name, "bounded" if name in _BOUNDED else "exact", before, after)
+
+
+def _same_platform(base: Json, head: Json) -> bool:
+    return all(base["environment"].get(name) == head["environment"].get(name) for name in _PLATFORM)
+
+
+def _moved(base: Json, head: Json) -> bool:
+    digests = base.get("digest"), head.get("digest")
+    return None not in digests and digests[0] != digests[1]
 
 
 def _timing(case: str, base: Json, head: Json) -> Iterator[Timing]:

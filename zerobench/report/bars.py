@@ -13,7 +13,11 @@ from zerobench.report.svg import INK
 
 #: Okabe and Ito's, which people tell apart whatever they see of colour, without those that fade on white or black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+_GREY = "#8c959f"
+_MARKERS = ("d", "|")
 _MOST = 40
+#: The part that is all of a bar whose parts are not known.
+NOT_SPLIT = "not split"
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,12 @@ def stacked(bars: Bars) -> Figure:
     start = np.zeros(len(bars.labels))
     for name, colour in zip(bars.parts, itertools.cycle(COLOURS), strict=False):
         values = bars.parts[name]
-        axes.barh(places, values, left=start, height=0.68, color=colour, label=name)
+        axes.barh(places, values, left=start, height=0.68, color=_GREY if name == NOT_SPLIT else colour, label=name)
         start = start + np.asarray(values)
-    for name, marks in bars.marks.items():
+    for marker, (name, marks) in zip(_MARKERS, bars.marks.items(), strict=False):
         at = [place for place, mark in zip(places, marks, strict=True) if mark is not None]
-        axes.plot([mark for mark in marks if mark is not None], at, linestyle="", marker="d", markersize=5, color=INK,
-                  label=name)  # fmt: skip
+        known = [mark for mark in marks if mark is not None]
+        axes.plot(known, at, linestyle="", marker=marker, markersize=6, color=INK, label=name)
     if bars.whiskers:
         low, high = zip(*bars.whiskers, strict=True)
         axes.hlines(places, low, high, color=INK, linewidth=1.2)

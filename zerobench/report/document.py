@@ -55,7 +55,12 @@ def _setting(results: Json) -> Iterator[str]:
     """What all rows have in common, as far as it is known."""
     settings, text = dict(results["settings"] or {}), results["text"]
     if settings:
-        yield ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in settings.items()) + "."
+        yield (
+            ", ".join(
+                f"{name.replace('_', ' ')} {_plain(value)}" for name, value in settings.items() if value is not None
+            )
+            + "."
+        )
     if text:
         yield f"Text: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}."
 

@@ -14,6 +14,9 @@ from zerobench.report.knobs import job, knobs, label
 Json = dict[str, Any]
 
 SPLIT = ("forward", "backward", "communication", "optimizer")
+STATES = ("parameters", "gradients", "optimizer")
+#: Where states lie that are not on the device; they are counted among the states, too.
+OFF = ("host", "file")
 TOTAL = "total"
 _KEY = ["row", "part", "name", "number"]
 
@@ -35,8 +38,8 @@ Ledger = dict[str, dict[str, Largest]]
 class Frames:
     """What the report draws on; everything is known by the number of the row in the results.
 
-    ``cases`` has a line for each row, ``ledgers`` one for each metric on each rank, ``knobs`` the fields of the Scenario
-    that differ between rows, as text; of these, ``job`` in ``cases`` is what must be equal for costs to be compared.
+    ``cases`` has a line for each row, ``ledgers`` one for each metric on each rank. ``knobs`` has, as text, the
+    Scenario's fields that differ between rows; ``job``, in ``cases``, those that must agree for costs to be compared.
     """
 
     results: Json
@@ -57,7 +60,7 @@ class Frames:
         cases = [
             _case(row) | {"label": label(row, each), "job": job(each)} for row, each in zip(rows, settings, strict=True)
         ]
-        lines = pd.DataFrame(cases).astype({"stage": "Int64"})
+        lines = pd.DataFrame(cases).astype(dict.fromkeys(("stage", "on_device", "peak"), "Int64"))
         return cls(results, lines, pd.DataFrame(settings), ledgers, _largest(ledgers))
 
     def ledger(self, row: int, part: str) -> Ledger:
@@ -89,7 +92,16 @@ def _case(row: Json) -> Json:
         "flops": time.get("flops"),
         "utilisation": time.get("utilisation"),
         "offload": (row["offload"] or {}).get("setting"),
+        **_held(row),
     } | {name: split.get(name) for name in SPLIT}
+
+
+def _held(row: Json) -> Json:
+    """Bytes of the rank with most: of state on the device, and at the peak; what is offloaded is not on the device."""
+    ranks = (row["memory"] or {}).get("measured") or []
+    peaks = [rank["peak"] for rank in ranks if rank["peak"] is not None]
+    on_device = (sum(rank[name] for name in STATES) - sum(rank.get(name) or 0 for name in OFF) for rank in ranks)
+    return {"on_device": max(on_device, default=None), "peak": max(peaks, default=None)}
 
 
 def _lines(index: int, row: Json) -> Iterator[tuple[Any, ...]]:

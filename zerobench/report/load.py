@@ -7,7 +7,7 @@ sets side by side was then measured alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _READABLE = (1, 2)
 _VERDICTS = ("ok", "unsupported", "failed", "crashed", "timeout", "not measured")
 _ROW = ("subject", "stage", "verdict", "reason", "scenario", "judgement", "loss", "memory", "traffic", "time")
 #: What schema 2 added; None where a file of schema 1 has nothing to say.
-_ROW_SINCE_2 = ("case", "offload")
+_ROW_SINCE_2 = ("case", "digest", "offload")
 _TIME_SINCE_2 = ("split", "samples_per_second", "flops", "utilisation")
 #: Of the environment: where these differ, so do the numbers.
 _MACHINE = ("zerobench", "torch", "platform", "cpu", "cores", "gpu")
@@ -70,7 +70,7 @@ def upgrade(value: Any) -> Json:
         if part not in value:
             raise UsageError(f"no {part!r} in it")
     rows = [_row(row, index) for index, row in enumerate(value["rows"])]
-    empty = dict.fromkeys(("settings", "text", "budget", "collectives", "kernels"))
+    empty = dict.fromkeys(("case_version", "settings", "text", "budget", "peaks", "collectives", "kernels"))
     return empty | value | {"schema": SCHEMA, "rows": rows}
 
 
@@ -78,18 +78,20 @@ def merge(values: Mapping[str, Json]) -> Json:
     """Several values of schema 2, by the name of their file, as one; settings that differ are left to the rows.
 
     Raises:
-        UsageError: from different machines or versions, of different texts, or with a case in two of them.
+        UsageError: from different machines or versions, of other cases or texts, or with a case in two of them.
     """
     (first, value), *others = values.items()
     for name, other in others:
         _demand_mergeable(first, value, name, other)
         value = {
             "schema": SCHEMA,
+            "case_version": value["case_version"],
             "zerobench": value["zerobench"],
             "command": "\n".join(dict.fromkeys(filter(None, (value["command"], other["command"])))),
             "settings": _common(value["settings"], other["settings"]),
             "text": value["text"] or other["text"],
             "budget": value["budget"] if value["budget"] == other["budget"] else None,
+            "peaks": _both(value["peaks"], other["peaks"]),
             "rows": value["rows"] + other["rows"],
             "collectives": _both(value["collectives"], other["collectives"]),
             "kernels": _both(value["kernels"], other["kernels"]),
@@ -122,13 +124,14 @@ def _from_pytest_benchmark(value: Json) -> Json:
     if not carried or environment is None:
         raise UsageError("no benchmark of it carries zerobench's measurements: it needs extra_info and machine_info")
     lists = {
-        plural: [item[kind] for item in carried if kind in item]
-        for kind, plural in (("row", "rows"), ("collective", "collectives"), ("kernel", "kernels"))
+        f"{kind}s": _distinct(item[kind] for item in carried if item.get(kind) is not None)
+        for kind in ("row", "collective", "kernel", "peak")
     }
     return {
         "schema": carried[0]["schema"],
         "zerobench": environment["zerobench"],
         "command": "",
+        "peaks": lists["peaks"] or None,
         "rows": lists["rows"],
         "collectives": lists["collectives"] or None,
         "kernels": lists["kernels"] or None,
@@ -149,6 +152,8 @@ def _demand_mergeable(first: str, ours: Json, second: str, theirs: Json) -> None
             raise UsageError(
                 f"cannot merge {first!r} and {second!r}: {name} differs, {base!r} and {other!r}; report each by itself"
             )
+    if ours["case_version"] != theirs["case_version"]:
+        raise UsageError(f"cannot merge {first!r} and {second!r}: their cases are of different versions")
     if ours["text"] and theirs["text"] and ours["text"]["sha256"] != theirs["text"]["sha256"]:
         raise UsageError(f"cannot merge {first!r} and {second!r}: they were trained on different texts")
     cases = {_case(row) for row in ours["rows"] if row["subject"] != COMPUTE_ONLY}
@@ -171,7 +176,15 @@ def _common(ours: Json | None, theirs: Json | None) -> Json | None:
 
 
 def _both(ours: list[Json] | None, theirs: list[Json] | None) -> list[Json] | None:
-    return [*(ours or []), *(theirs or [])] or None
+    return _distinct([*(ours or []), *(theirs or [])]) or None
+
+
+def _distinct(values: Iterable[Json]) -> list[Json]:
+    found: list[Json] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
 
 
 def _environments(ours: Json, theirs: Json) -> Json:

@@ -5,14 +5,14 @@ All numbers are those of the frames, on the rank that the tables show. Where the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from zerobench.bench import COMPUTE_ONLY
-from zerobench.report.bars import Bars, stacked
-from zerobench.report.frame import SPLIT, TOTAL, Frames
-from zerobench.report.summary import STATES, peak
+from zerobench.report.bars import NOT_SPLIT, Bars, stacked
+from zerobench.report.frame import OFF, SPLIT, STATES, TOTAL, Frames
 from zerobench.report.svg import markup, style
 from zerobench.report.table import is_known
 from zerobench.report.tables import MEMORY, TIME, TRAFFIC
@@ -41,8 +41,10 @@ def _memory(frames: Frames) -> Iterator[Plot]:
     rows = [row for row, ledger in held.items() if ledger.keys() >= set(STATES)]
     if rows:
         parts = {name: [held[row][name]["bytes"].measured / _MIB for row in rows] for name in STATES}
-        peaks = [value / _MIB if (value := peak(frames, row)) is not None else None for row in rows]
-        bars = Bars(_labels(frames, rows), parts, "MiB on the fullest rank", {"peak within a step": peaks})
+        marks = {"peak within a step": _mib(frames, "peak", rows)}
+        if any(ledger.keys() & set(OFF) for ledger in held.values()):
+            marks["of the states, on the device"] = _mib(frames, "on_device", rows)
+        bars = Bars(_labels(frames, rows), parts, "MiB on the fullest rank", marks)
         yield _plot("memory", MEMORY, "State held between steps, stacked, and the peak within a step.", bars)
 
 
@@ -65,7 +67,7 @@ def _time(frames: Frames) -> Iterator[Plot]:
         split = timed["forward"].notna()
         parts = {name: [1e3 * value if is_known(value) else 0.0 for value in timed[name]] for name in SPLIT}
         whole = [0.0 if known else 1e3 * value for known, value in zip(split, timed["seconds"], strict=True)]
-        parts = {name: values for name, values in {**parts, "not split": whole}.items() if any(values)}
+        parts = {name: values for name, values in {**parts, NOT_SPLIT: whole}.items() if any(values)}
         median = {"median step": [1e3 * value for value in timed["seconds"]]}
         ends = [(1e3 * low, 1e3 * high) for low, high in zip(timed["low"], timed["high"], strict=True)]
         bars = Bars(list(timed["label"]), parts, "ms", median, ends)
@@ -77,7 +79,7 @@ def _trade_off(frames: Frames) -> Iterator[Plot]:
     cases = frames.cases[(frames.cases["state"] == "right") & (frames.cases["subject"] != COMPUTE_ONLY)]
     points = cases.assign(
         ms=1e3 * cases["seconds"].astype(float),
-        mib=[math.nan if (value := peak(frames, row)) is None else value / _MIB for row in cases.index],
+        mib=cases["peak"].astype(float) / _MIB,
     ).dropna(subset=["ms", "mib"])
     if len(points) > 1:
         figure, frontier = trade_off(points)
@@ -91,6 +93,10 @@ def _plot(name: str, table: str, caption: str, bars: Bars) -> Plot:
     if len(shown.labels) < len(bars.labels):
         caption = f"{caption} The first {len(shown.labels)} of {len(bars.labels)} cases; the table has all."
     return Plot(table, caption, markup(stacked(shown), name, table, f"{caption} {shown.told()}"))
+
+
+def _mib(frames: Frames, column: str, rows: Sequence[int]) -> list[float | None]:
+    return [None if pd.isna(value) else value / _MIB for value in frames.cases[column][list(rows)]]
 
 
 def _labels(frames: Frames, rows: Sequence[int]) -> list[str]:

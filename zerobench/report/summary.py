@@ -16,24 +16,11 @@ Point = tuple[str, str]
 
 _NAMED = 3  # this many cases are named, of more only the number
 _JOBS = 4  # of more jobs than these, only the tables tell what is cheapest
-STATES = ("parameters", "gradients", "optimizer")
 
 
 def summary(frames: Frames) -> list[Point]:
     """The points, the most important first."""
     return [*_right(frames), *_not_measured(frames), *_predicted(frames), *_cheapest(frames)]
-
-
-def states(frames: Frames, row: int) -> int | None:
-    """The bytes of state that the row's fullest rank holds between steps; of each state its own fullest rank."""
-    ledger = frames.ledger(row, "memory")
-    return sum(ledger[name]["bytes"].measured for name in STATES) if ledger.keys() >= set(STATES) else None
-
-
-def peak(frames: Frames, row: int) -> int | None:
-    """The highest rank's peak in bytes."""
-    found = frames.ledger(row, "memory").get("peak")
-    return found["bytes"].measured if found else None
 
 
 def _subjects(frames: Frames) -> pd.DataFrame:
@@ -87,29 +74,29 @@ def _cheapest(frames: Frames) -> Iterator[Point]:
     for job in right["job"].unique():
         those = right[right["job"] == job]
         where = f" ({job})" if job else ""
-        yield from _least_memory(frames, those, where)
+        yield from _least_memory(those, where)
         yield from _fastest(those, where)
 
 
-def _least_memory(frames: Frames, those: pd.DataFrame, where: str) -> Iterator[Point]:
-    held = {row: held for row in those.index if (held := states(frames, row)) is not None}
+def _least_memory(those: pd.DataFrame, where: str) -> Iterator[Point]:
+    held = those.dropna(subset=["on_device"]).sort_values("on_device", kind="stable")
     if len(held) > 1:
-        least, most = min(held, key=held.__getitem__), max(held, key=held.__getitem__)
-        share = f"{held[least] / held[most]:.2f} of the most, {_label(those, most)}"
-        yield f"Least state on a rank{where}", f"{_label(those, least)}, {held[least]:,} bytes: {share}."
+        least, most = held.iloc[0], held.iloc[-1]
+        share = (
+            f"{least['on_device'] / most['on_device']:.2f} of the most, {most['label']}"
+            if most["on_device"]
+            else "as all"
+        )
+        yield f"Least state on a device{where}", f"{least['label']}, {least['on_device']:,} bytes: {share}."
 
 
 def _fastest(those: pd.DataFrame, where: str) -> Iterator[Point]:
-    timed = those.dropna(subset=["seconds"]).sort_values("seconds")
+    timed = those.dropna(subset=["seconds"]).sort_values("seconds", kind="stable")
     if len(timed) > 1:
         first = timed.iloc[0]
         spread = f" (IQR {scaled(first['spread'], 1e-3)})" if is_known(first["spread"]) else ""
         ratio = f", {number(first['ratio'], '.2f')} x compute-only" if is_known(first["ratio"]) else ""
         yield f"Shortest step{where}", f"{first['label']}, {scaled(first['seconds'], 1e-3)} ms{spread}{ratio}."
-
-
-def _label(cases: pd.DataFrame, row: int) -> str:
-    return str(cases["label"][row])
 
 
 def _named(cases: pd.DataFrame) -> str:

@@ -131,7 +131,8 @@ def _memory(frames: Frames) -> Table:
         "": f"Between steps, on the rank that holds most. {_EXACT}",
         "peak_parameters": "whole at once: the most bytes behind the model's parameters at any collective of a step.",
         "peak": "peak: what the allocator gave to subject and step at the worst moment of a step.",
-        "reserved": "reserved: what the allocator took from the device at that moment.",
+        "reserved": "reserved: the most that CUDA's caching allocator took from the device.",
+        "host": "host, files: of the states, what is offloaded to host memory and to files.",
     }
     present = {"", *(name for (_, part), ledger in frames.largest.items() if part == "memory" for name in ledger)}
     columns = [Column(title, "less") for title in MEMORY_NAMES.values()]
@@ -169,7 +170,15 @@ def _time(frames: Frames) -> Table:
         )
     if frames.cases["communication"].notna().any():
         legend.append("communication: what computation does not hide. Medians, each by itself: they need not add up.")
+    if frames.results["peaks"]:
+        legend.append(
+            f"FLOP utilisation: of what one rank reached in a matrix multiplication, {_peaks(frames.results)}."
+        )
     return _table(frames, TIME, columns, lines, legend)
+
+
+def _peaks(results: Json) -> str:
+    return ", ".join(f"{scaled(each['flops_per_second'], 1e9)} GFLOP/s in {each['dtype']}" for each in results["peaks"])
 
 
 def _time_cells(line: Json, width: int) -> list[str]:
@@ -205,6 +214,7 @@ def _collectives(frames: Frames) -> Table:
         Column("collective", text=True),
         Column("ranks"),
         Column("bytes"),
+        Column("backend", text=True),
         Column("time, us", "less"),
         Column("algorithm GB/s", "more"),
         Column("bus GB/s", "more"),
@@ -214,6 +224,7 @@ def _collectives(frames: Frames) -> Table:
             str(each["collective"]),
             number(each["world"], "d"),
             number(each["bytes"], ",d"),
+            str(each.get("backend") or UNKNOWN),
             scaled(each["seconds"], 1e-6),
             scaled(each["algorithm_bandwidth"], 1e9),
             scaled(each["bus_bandwidth"], 1e9),
@@ -231,8 +242,8 @@ def _kernels(frames: Frames) -> Table:
         Column("bytes"),
         Column("time, us", "less"),
         Column("GB/s", "more"),
-        Column("ratio"),
-        Column("against", text=True),
+        Column("x faster", "more"),
+        Column("than", text=True),
     ]
     lines = [
         [
@@ -247,4 +258,4 @@ def _kernels(frames: Frames) -> Table:
         ]
         for each in frames.results["kernels"] or []
     ]
-    return Table(KERNELS, columns, lines, ["ratio: to the implementation in the last column; 1 GB is 10^9 bytes."])
+    return Table(KERNELS, columns, lines, ["1 GB is 10^9 bytes."])

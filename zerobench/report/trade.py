@@ -18,20 +18,17 @@ _LABELLED = 12  # in a panel with more points only those of the frontier have a 
 
 def trade_off(points: pd.DataFrame) -> tuple[Figure, list[str]]:
     """The drawing, and the labels of the cases on a frontier; ``points`` has ms, mib, subject, stage, label and job."""
-    jobs = list(itertools.islice(points.groupby("job", sort=False), _PANELS))
-    columns = 2 if len(jobs) > 1 else 1
-    rows = math.ceil(len(jobs) / columns)
-    figure = Figure(figsize=(8.6, 0.4 + 3.4 * rows), layout="constrained")
-    colours = dict(zip(points["subject"].unique(), itertools.cycle(COLOURS)))
+    jobs = [(str(job), points[points["job"] == job]) for job in points["job"].unique()[:_PANELS]]
+    figure = Figure(figsize=(8.6, 0.4 + 3.2 * len(jobs)), layout="constrained")
+    colours = dict(zip(points["subject"].unique(), itertools.cycle(COLOURS), strict=False))
     named = []
     for at, (job, those) in enumerate(jobs):
-        axes = figure.add_subplot(rows, columns, at + 1)
-        axes.set_title(str(job))
+        axes = figure.add_subplot(len(jobs), 1, at + 1)
+        axes.set_title(job)
         best = frontier(those)
         _panel(axes, those, best, colours)
         named += list(best["label"])
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=6)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=6)
     return figure, named
 
 
@@ -46,15 +43,28 @@ def _panel(axes: Axes, points: pd.DataFrame, best: pd.DataFrame, colours: dict[s
     for subject, colour in colours.items():
         those = points[points["subject"] == subject]
         axes.plot(those["ms"], those["mib"], linestyle="", marker="o", markersize=7, color=colour, label=subject)
-    for _, point in (points if len(points) <= _LABELLED else best).iterrows():
-        axes.annotate(_short(point), (point["ms"], point["mib"]), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.set_xlabel("ms of a step (less is better)")
     axes.set_ylabel("MiB at peak (less is better)")
     axes.grid(color=INK, alpha=0.15, linewidth=0.8)
-    axes.margins(0.12, 0.15)
+    axes.margins(0.05, 0.15)
+    _name(axes, points if len(points) <= _LABELLED else best.iloc[:_LABELLED])
 
 
-def _short(point: pd.Series) -> str:
-    """The label without the subject, which the colour tells, and without what the panel has in common."""
-    label, subject = str(point["label"]), str(point["subject"])
-    return label.removeprefix(subject).removesuffix(f", {point['job']}" if point["job"] else "").lstrip(" ,") or subject
+def _name(axes: Axes, points: pd.DataFrame) -> None:
+    """A label for each point at the right edge, as high as the point where there is room, and a line to it."""
+    low, high = axes.get_ylim()
+    room = 0.95 / _LABELLED
+    at = 1.0
+    for left, (_, point) in enumerate(points.sort_values("mib", ascending=False).iterrows()):
+        own = (point["mib"] - low) / (high - low)
+        at = max(min(at, own), room * (len(points) - 1 - left))
+        axes.annotate(
+            str(point["label"]),
+            (point["ms"], point["mib"]),
+            xytext=(1.02, at),
+            textcoords="axes fraction",
+            verticalalignment="center",
+            fontsize=8,
+            arrowprops={"arrowstyle": "-", "color": INK, "alpha": 0.3, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4},
+        )
+        at -= room
