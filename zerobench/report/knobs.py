@@ -24,7 +24,10 @@ def knobs(scenarios: Sequence[Json], stages: Sequence[int | None]) -> list[Knobs
     rows = [_fields(Scenario.from_json(json.dumps(scenario))) for scenario in scenarios]
     names = dict.fromkeys(name for row in rows for name in row)
     chosen = [name for name in names if _differs(name, rows, stages)]
-    return [{name: row.get(name, "-") for name in chosen} for row in rows]
+    return [
+        {name: "-" if _silent(name, stage) else row.get(name, "-") for name in chosen}
+        for row, stage in zip(rows, stages, strict=True)
+    ]
 
 
 def label(row: Json, chosen: Knobs) -> str:
@@ -40,8 +43,11 @@ def job(chosen: Knobs) -> str:
 
 
 def _differs(name: str, rows: Sequence[Knobs], stages: Sequence[int | None]) -> bool:
-    readers = [row for row, stage in zip(rows, stages, strict=True) if stage == 3 or name not in _STAGE_3]
-    return len({row.get(name) for row in readers}) > 1
+    return len({row.get(name) for row, stage in zip(rows, stages, strict=True) if not _silent(name, stage)}) > 1
+
+
+def _silent(name: str, stage: int | None) -> bool:
+    return name in _STAGE_3 and stage != 3
 
 
 def _fields(scenario: Scenario) -> Knobs:
@@ -73,4 +79,6 @@ def _model(model: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return "x".join(map(_text, value)) if isinstance(value, tuple) else "default" if value is None else str(value)

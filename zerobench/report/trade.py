@@ -65,6 +65,14 @@ def _name(axes: Axes, points: pd.DataFrame) -> None:
             textcoords="axes fraction",
             verticalalignment="center",
             fontsize=8,
-            arrowprops={"arrowstyle": "-", "color": INK, "alpha": 0.3, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": INK,
+                "alpha": 0.3,
+                "linewidth": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
         )
         at -= room
