@@ -17,11 +17,13 @@ from suites.reports import golden, sample
 from suites.reports.page import Page, markdown_tables
 from zerobench import report
 from zerobench.report.frame import Frames
+from zerobench.report.load import load
 from zerobench.report.summary import summary
 from zerobench.report.table import scaled
 
 Json = dict[str, Any]
 
+_PUBLISHED = sorted((Path(__file__).parents[2] / "reports").glob("*/results.json"))
 _MARKS = " \N{DOWNWARDS ARROW}\N{UPWARDS ARROW}"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _PARTS = {"parameters", "gradients", "optimizer", "whole at once", "peak", "host"}
@@ -169,6 +171,12 @@ def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:
 def test_golden(name: str) -> None:
     """The rendering is the one that was last looked at; `python -m suites.reports.golden` writes it anew."""
     assert golden.rendering()[name] == (golden.DIRECTORY / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("results", _PUBLISHED, ids=lambda path: path.parent.name)
+def test_published_reports_show_their_results(results: Path) -> None:
+    """`zerobench report` writes the Markdown that stands there."""
+    assert report.render(load([results])) == (results.parent / "report.md").read_text(encoding="utf-8")
 
 
 def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ SCHEMA = 2
 _READABLE = (1, 2)
 _VERDICTS = ("ok", "unsupported", "failed", "crashed", "timeout", "not measured")
 _ROW = ("subject", "stage", "verdict", "reason", "scenario", "judgement", "loss", "memory", "traffic", "time")
+_PARTS = (
+    *("schema", "case_version", "zerobench", "command", "settings", "text", "budget", "peaks"),
+    *("rows", "collectives", "kernels", "environment"),
+)
 #: What schema 2 added; None where a file of schema 1 has nothing to say.
 _ROW_SINCE_2 = ("case", "digest", "offload")
 _TIME_SINCE_2 = ("split", "samples_per_second", "flops", "utilisation")
@@ -70,8 +74,7 @@ def upgrade(value: Any) -> Json:
         if part not in value:
             raise UsageError(f"no {part!r} in it")
     rows = [_row(row, index) for index, row in enumerate(value["rows"])]
-    empty = dict.fromkeys(("case_version", "settings", "text", "budget", "peaks", "collectives", "kernels"))
-    return empty | value | {"schema": SCHEMA, "rows": rows}
+    return {name: value.get(name) for name in _PARTS} | {"schema": SCHEMA, "rows": rows}
 
 
 def merge(values: Mapping[str, Json]) -> Json:
@@ -109,8 +112,12 @@ def _row(row: Any, index: int) -> Json:
     if row["verdict"] not in _VERDICTS:
         raise UsageError(f"row {index} has the verdict {row['verdict']!r}; known are {', '.join(_VERDICTS)}")
     Scenario.from_json(json.dumps(row["scenario"]))
-    time = row["time"] and dict.fromkeys(_TIME_SINCE_2) | row["time"]
-    return dict.fromkeys(_ROW_SINCE_2) | row | {"time": time}
+    time = row["time"] and _filled(row["time"], _TIME_SINCE_2)
+    return _filled(row, _ROW_SINCE_2) | {"time": time}
+
+
+def _filled(value: Json, names: Sequence[str]) -> Json:
+    return value | {name: None for name in names if name not in value}
 
 
 def _is_pytest_benchmark(value: Any) -> bool:

@@ -94,7 +94,9 @@ def _fastest(those: pd.DataFrame, where: str) -> Iterator[Point]:
     timed = those.dropna(subset=["seconds"]).sort_values("seconds", kind="stable")
     if len(timed) > 1:
         first = timed.iloc[0]
-        spread = f" (IQR {scaled(first['spread'], 1e-3)})" if is_known(first["spread"]) else ""
+        alike = int((timed["seconds"] <= first["high"]).sum()) - 1
+        told = f"; {alike} more below its upper quartile" if alike > 0 else ""
+        spread = f" (IQR {scaled(first['spread'], 1e-3)}{told})" if is_known(first["spread"]) else ""
         ratio = f", {number(first['ratio'], '.2f')} x compute-only" if is_known(first["ratio"]) else ""
         yield f"Shortest step{where}", f"{first['label']}, {scaled(first['seconds'], 1e-3)} ms{spread}{ratio}."
 
