@@ -39,7 +39,7 @@ def results() -> Json:
         "peaks": [{"dtype": "fp32", "size": 512, "flops_per_second": 9.5e10}],
         "rows": rows,
         "collectives": [collective("all_to_all", 1 << at) for at in (10, 20)],
-        "kernels": [kernel("adamw", "torch", None), kernel("adamw", "c++", "torch")],
+        "kernels": [kernel("adamw", "torch", None), kernel("adamw", f"c++ {HOSTILE}", "torch")],
         "environment": {
             "date": "2026-01-01T00:00:00+00:00", "python": "3.11.7", "torch": "2.13.0", "platform": "Linux",
             "cpu": "a <CPU> & more", "cores": 2, "threads": 1, "gpu": None, "git": {"commit": "c0ffee", "dirty": False},

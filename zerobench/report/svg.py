@@ -41,7 +41,7 @@ def style() -> Iterator[None]:
 def markup(figure: Figure, name: str, title: str, description: str) -> str:
     """The figure as an ``svg`` element whose ids begin with ``name``, so that several can stand in one page."""
     written = io.StringIO()
-    figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(written, format="svg", transparent=True)
     text = written.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
