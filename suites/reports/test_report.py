@@ -179,12 +179,13 @@ def test_published_reports_show_their_results(results: Path) -> None:
     assert report.render(load([results])) == (results.parent / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("written")  # so that imports are not counted
 def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:
-    """Tables, plots and all three files, imports not counted; the plots draw the first and say so."""
+    """Of processor time: tables, plots and all three files; the plots draw the first cases and say so."""
     value = sample.many(500)
-    start = time.perf_counter()
+    start = time.process_time()
     report.write(tmp_path, value)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 40 of 500 cases; the table has all." in text
 
