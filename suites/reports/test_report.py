@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,36 @@ def test_plots_can_be_read_without_seeing_them(written: Path) -> None:
     assert all('role="img"' in plot and "aria-labelledby" in plot for plot in plots)
     assert text.count("<caption>") == text.count("<table>") == 7
     assert not re.findall(r"<th(?! scope=)[^ea>]*>", text)
+
+
+def test_a_measured_subject_with_a_hostile_name(tmp_path: Path) -> None:
+    """It stays text in the plots, too."""
+    value = sample.results()
+    for row in value["rows"][:2]:
+        row["subject"] = f"{sample.HOSTILE} $x^{{$"
+    report.write(tmp_path, value)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "script" not in Page(text).elements
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;`x` $x^{$ stage 0") > 3
+
+
+def _failed(value: Json) -> Json:
+    return value | {"rows": [sample.bare("reference", stage, "crashed", "gone") for stage in range(2)]}
+
+
+@pytest.mark.parametrize("few", [
+    lambda value: value | {"rows": []},
+    _failed,
+    lambda value: value | {"rows": value["rows"][:1]},
+    lambda value: value | {"rows": value["rows"][-1:]},
+    lambda value: value | dict.fromkeys(("settings", "text", "budget", "peaks", "collectives", "kernels")),
+], ids=["no rows", "all crashed", "one row", "compute-only", "nothing in common"])  # fmt: skip
+def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Path) -> None:
+    """A run of collectives alone, one in which all crashed, one row: what there is is shown."""
+    report.write(tmp_path, few(sample.results()))
+    shown = markdown_tables((tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert shown
+    assert shown.keys() == Page((tmp_path / "report.html").read_text(encoding="utf-8")).tables.keys()
 
 
 def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:

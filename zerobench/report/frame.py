@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ STATES = ("parameters", "gradients", "optimizer")
 #: Where states lie that are not on the device; they are counted among the states, too.
 OFF = ("host", "file")
 TOTAL = "total"
+_TYPES = {"judged": "bool", "stage": "Int64", "on_device": "Int64", "peak": "Int64"}
 _KEY = ["row", "part", "name", "number"]
 
 
@@ -60,7 +62,8 @@ class Frames:
         cases = [
             _case(row) | {"label": label(row, each), "job": job(each)} for row, each in zip(rows, settings, strict=True)
         ]
-        lines = pd.DataFrame(cases).astype(dict.fromkeys(("stage", "on_device", "peak"), "Int64"))
+        columns = [*_case(defaultdict(lambda: None)), "label", "job"]  # also where there is no row
+        lines = pd.DataFrame(cases, columns=columns).astype(_TYPES)
         return cls(results, lines, pd.DataFrame(settings), ledgers, _largest(ledgers))
 
     def ledger(self, row: int, part: str) -> Ledger:

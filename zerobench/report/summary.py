@@ -82,12 +82,9 @@ def _least_memory(those: pd.DataFrame, where: str) -> Iterator[Point]:
     held = those.dropna(subset=["on_device"]).sort_values("on_device", kind="stable")
     if len(held) > 1:
         least, most = held.iloc[0], held.iloc[-1]
-        share = (
-            f"{least['on_device'] / most['on_device']:.2f} of the most, {most['label']}"
-            if most["on_device"]
-            else "as all"
-        )
-        yield f"Least state on a device{where}", f"{least['label']}, {least['on_device']:,} bytes: {share}."
+        share = least["on_device"] / (most["on_device"] or 1)
+        told = f"{least['label']}, {least['on_device']:,} bytes: {share:.2f} of the most, {most['label']}."
+        yield f"Least state on a device{where}", told
 
 
 def _fastest(those: pd.DataFrame, where: str) -> Iterator[Point]:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 INK = "#010203"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may hold dollar signs
     "svg.hashsalt": "zerobench",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
