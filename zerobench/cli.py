@@ -1,4 +1,5 @@
-"""The command line: ``zerobench run``, ``replay`` (one Scenario again) and ``doctor`` (what this machine has)."""
+"""The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``replay`` runs a Scenario again,
+``doctor`` says what this machine has."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from zerobench import ConfigError, KernelError, doctor, options, report
 from zerobench.bench import Bench, rows
+from zerobench.compare import compare
 from zerobench.data import held_out
 from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
 from zerobench.ranks import Pool
 from zerobench.replay import replay
+from zerobench.report.load import load, read
 from zerobench.results import Json, all_right, results
-from zerobench.subjects import load
+from zerobench.subjects import load as load_subject
 from zerobench.trial import Trial
 
 
@@ -26,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code.
 
     0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
+    Of ``compare``: 0: nothing is worse; 1: something is; 2: nothing, or less, was measured; 3: the input cannot be.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if os.curdir not in sys.path:
@@ -34,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = options.parser().parse_args(arguments)
         if given.command == "run":
             return _run(given, shlex.join(["zerobench", *arguments]))
-        return _replay(given) if given.command == "replay" else _examine(given)
+        return _COMMANDS[given.command](given)
     except (UsageError, ConfigError) as error:
-        return _complain(str(error), 2)
+        return _complain(str(error), 3 if arguments[:1] == ["compare"] else 2)
     except (RankFailure, KernelError) as error:
         return _complain(str(error), 1)
     except KeyboardInterrupt:
@@ -52,12 +57,33 @@ def _run(given: argparse.Namespace, command: str) -> int:
     """Measure, print and write the report."""
     report.writable(given.out)
     for name in given.subjects:
-        load(name)
+        load_subject(name)
     measured = _measure(given, command)
     report.write(given.out, measured)
     print(json.dumps(measured) if given.json else report.render(measured))
-    print(f"zerobench: wrote {' and '.join(str(given.out / name) for name in report.FILES)}", file=sys.stderr)
+    _say_written(given.out)
     return 0 if all_right(measured) else 1
+
+
+def _say_written(directory: Path) -> None:
+    *names, last = (str(directory / name) for name in report.FILES)
+    print(f"zerobench: wrote {', '.join(names)} and {last}", file=sys.stderr)
+
+
+def _report(given: argparse.Namespace) -> int:
+    """Merge results and write their report."""
+    report.write(given.out, load(given.results))
+    _say_written(given.out)
+    return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    """Print what differs between two results."""
+    from zerobench.report import comparison
+
+    found = compare(read(given.base), read(given.head))
+    print(json.dumps(comparison.as_json(found)) + "\n" if given.json else comparison.render(found), end="")
+    return found.exit_code
 
 
 def _measure(given: argparse.Namespace, command: str) -> Json:
@@ -88,6 +114,9 @@ def _examine(given: argparse.Namespace) -> int:
     findings = doctor.examine()
     print(json.dumps(findings) if given.json else doctor.render(findings))
     return 1 if findings["problems"] else 0
+
+
+_COMMANDS = {"replay": _replay, "report": _report, "compare": _compare, "doctor": _examine}
 
 
 class _Progress:

@@ -18,6 +18,7 @@ _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
 _STEPS = 15
 _WARMUP = 3
 _MICRO_BATCH = 4
+_OUT = Path("zerobench-report")
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,13 +44,34 @@ def parser() -> Parser:
         "missing."
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
+    _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
     return top
+
+
+def _add_report(report: argparse.ArgumentParser) -> None:
+    report.description = (
+        "Merges results of zerobench run, and of pytest-benchmark with zerobench's measurements, and writes report.md, "
+        "report.html and results.json."
+    )
+    report.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="files as results.json")
+    report.add_argument("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.description = (
+        "Compares two results, case by case. Exit code 0: nothing is worse; 1: a case fails that did not, or bytes or "
+        "calls grew; 2: nothing was measured, or less than in the base; 3: the two cannot be compared."
+    )
+    compare.add_argument("base", type=Path, metavar="BASE", help="a results.json")
+    compare.add_argument("head", type=Path, metavar="HEAD", help="another, measured with the same options")
+    compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.description = (
         "Trains a GPT on text with several engines, a step of each by turns, judges what they computed, meters memory "
-        "and traffic, and writes report.md and results.json."
+        "and traffic, and writes report.md, report.html and results.json."
     )
     add = run.add_argument
     add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
@@ -91,7 +113,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add("--data", default="", metavar="FILE", help="text to train on; default: the English of pydoc_data.topics")
     add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
     add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
-    add("--out", type=Path, default=Path("zerobench-report"), metavar="DIR", help="default: zerobench-report")
+    add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
     add("--json", action="store_true", help="print the results as JSON, not as tables")
     add(
         "--time-limit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -12,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def _run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+def _run(*arguments: str, cwd: Path = ROOT) -> str:
+    command = [sys.executable, "-m", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -43,6 +44,18 @@ def test_bench_of_the_kernels_is_found() -> None:
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^pytest .*bench.*$", page, re.MULTILINE)
     assert "test_adam_step[64M]" in _run(*shlex.split(line), "--collect-only", "-q")
+
+
+def test_reports(tmp_path: Path) -> None:
+    """docs/reports.md: what it says how to write is written, and a result compared with itself is no worse."""
+    (tmp_path / "reports").symlink_to(ROOT / "reports")
+    page = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
+    write, compare = (shlex.split(line) for line in re.findall(r"^zerobench .*$", page, re.MULTILINE))
+    _run(*write, cwd=tmp_path)
+    assert sorted(path.name for path in (tmp_path / write[-1]).iterdir()) == sorted(
+        re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE)
+    )
+    assert "Nothing is worse." in _run(*compare, cwd=tmp_path)
 
 
 def test_sessions() -> None:

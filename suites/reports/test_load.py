@@ -1,0 +1,173 @@
+"""Reading results: both schemas, pytest-benchmark's files, merging, and what is refused; the two commands on top."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites.reports import sample
+from zerobench import cli
+from zerobench.errors import UsageError
+from zerobench.report.load import load, merge, read, upgrade
+
+Json = dict[str, Any]
+_PUBLISHED = Path(__file__).parents[2] / "reports" / "cpu-two-cores" / "results.json"
+
+
+def _file(directory: Path, name: str, value: Any) -> Path:
+    path = directory / name
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def _schema_1() -> Json:
+    """The sample without what schema 2 added."""
+    value = sample.results() | {"schema": 1}
+    for part in ("case_version", "peaks", "collectives", "kernels"):
+        del value[part]
+    for row in value["rows"]:
+        for part in ("case", "digest", "offload"):
+            del row[part]
+        for part in ("split", "samples_per_second", "flops", "utilisation"):
+            (row["time"] or {}).pop(part, None)
+    return value
+
+
+def _pytest_benchmark() -> Json:
+    """As pytest-benchmark writes it, with a benchmark of someone else's among them."""
+    value = sample.results()
+    items = [{"row": row, "peak": value["peaks"][0]} for row in value["rows"]]
+    items += [{"collective": each} for each in value["collectives"]] + [{"kernel": each} for each in value["kernels"]]
+    carried: list[Json] = [{"extra_info": {"zerobench": {"schema": 2, **item}}} for item in items]
+    environment = value["environment"] | {"zerobench": "0.1.0"}
+    return {"machine_info": {"zerobench": environment}, "benchmarks": [*carried, {"extra_info": {}}]}
+
+
+def test_schema_1_is_schema_2_with_less(tmp_path: Path) -> None:
+    """What it does not say is None, and what it says stays."""
+    old = _schema_1()
+    value = read(_file(tmp_path, "old.json", old))
+    assert (value["schema"], value["collectives"], value["rows"][0]["offload"]) == (2, None, None)
+    assert value["rows"][0]["time"]["split"] is None
+    assert value["rows"][0]["memory"] == old["rows"][0]["memory"]
+    assert upgrade(value) == value
+
+
+def test_pytest_benchmark(tmp_path: Path) -> None:
+    """Rows, collectives, kernels and peaks travel in extra_info, the environment in machine_info."""
+    value, plain = read(_file(tmp_path, "bench.json", _pytest_benchmark())), sample.results()
+    for part in ("rows", "collectives", "kernels", "peaks"):
+        assert value[part] == upgrade(plain)[part], part
+    assert value["environment"]["cpu"] == plain["environment"]["cpu"]
+    assert cli.main(["report", str(tmp_path / "bench.json"), "--out", str(tmp_path / "out")]) == 0
+
+
+def test_merge(tmp_path: Path) -> None:
+    """Rows of both; the settings in which they agree; dates of both; one compute-only of each."""
+    value = sample.results()
+    one, two = copy.deepcopy(value), copy.deepcopy(value)
+    one["rows"], two["rows"] = [value["rows"][0], value["rows"][-1]], [value["rows"][1], value["rows"][-1]]
+    two["settings"]["warmup"] = 7
+    two["environment"]["date"] = "2026-02-02T00:00:00+00:00"
+    merged = load([_file(tmp_path, "one.json", one), _file(tmp_path, "two.json", two)])
+    assert [(row["subject"], row["stage"]) for row in merged["rows"]] == [
+        ("reference", 0), ("compute-only", None), ("reference", 1), ("compute-only", None)
+    ]  # fmt: skip
+    assert "warmup" not in merged["settings"]
+    assert merged["settings"]["model"] == "mini"
+    assert merged["environment"]["date"] == [value["environment"]["date"], "2026-02-02T00:00:00+00:00"]
+    assert merged["environment"]["cpu"] == value["environment"]["cpu"]
+    assert len(merged["peaks"]) == 1
+
+
+_CLASHES: dict[str, Callable[[Json], object]] = {
+    "cpu differs": lambda value: value["environment"].update(cpu="another"),
+    "torch differs": lambda value: value["environment"].update(torch="2.12.0"),
+    "trained on different texts": lambda value: value["text"].update(sha256="0" * 64),
+    "cases are of different versions": lambda value: value.update(case_version=2),
+    "reference stage 0 is in 'two'": lambda value: None,
+}
+
+
+@pytest.mark.parametrize("says", _CLASHES)
+def test_what_cannot_be_merged(says: str) -> None:
+    """Other machines and versions, and a case that both have: that is for compare."""
+    one, two = upgrade(sample.results()), upgrade(sample.results())
+    _CLASHES[says](two)
+    with pytest.raises(UsageError) as refused:
+        merge({"one": one, "two": two})
+    assert says in str(refused.value)
+
+
+_UNREADABLE: dict[str, Callable[[Json], Any]] = {
+    "schema 3; this zerobench reads 1 and 2": lambda value: value | {"schema": 3},
+    "not a results.json of zerobench": lambda value: [value],
+    "no 'environment' in it": lambda value: {name: part for name, part in value.items() if name != "environment"},
+    "row 0 has no 'time'": lambda value: value | {"rows": [{k: v for k, v in value["rows"][0].items() if k != "time"}]},
+    "row 0 has the verdict 'good'": lambda value: value | {"rows": [value["rows"][0] | {"verdict": "good"}]},
+    "unknown field of scenario 'stge'": lambda value: value | {"rows": [value["rows"][0] | {"scenario": {"stge": 1}}]},
+    "no benchmark of it carries": lambda value: {"machine_info": {}, "benchmarks": [{"extra_info": {}}]},
+}
+
+
+@pytest.mark.parametrize("says", _UNREADABLE)
+def test_what_is_none_of_ours(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear line with the file's name; report ends with 2, compare with 3; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    path = _file(tmp_path, "given.json", _UNREADABLE[says](sample.results()))
+    for arguments, code in ((["report", str(path)], 2), (["compare", str(path), str(path)], 3)):
+        assert cli.main(arguments) == code
+        output = capsys.readouterr()
+        assert (output.out, output.err.count("\n")) == ("", 1)
+        assert says in output.err
+        assert "given.json" in output.err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        ("report no.json", "cannot read the results 'no.json': No such file", 2),
+        ("report text", "'text' are not JSON", 2),
+        ("compare text text", "'text' are not JSON", 3),
+        ("report", "required: RESULTS", 2),
+        ("compare one", "required: HEAD", 3),
+    ],
+)
+def test_bad_input(
+    arguments: str, says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One clear line."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("some text")
+    assert cli.main(arguments.split()) == code
+    assert says in capsys.readouterr().err
+
+
+def test_compare_prints_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Markdown and as JSON; the exit code is the comparison's; times say that they judge nothing."""
+    base = json.loads(_PUBLISHED.read_text(encoding="utf-8"))
+    head = copy.deepcopy(base)
+    head["rows"][2]["memory"]["measured"][1]["optimizer"] += 4
+    head["rows"][1].update(verdict="crashed", reason="rank 1 | was killed")
+    paths = [str(_file(tmp_path, "base.json", base)), str(_file(tmp_path, "head.json", head))]
+    assert cli.main(["compare", *paths]) == 1
+    said = capsys.readouterr().out
+    [change] = [line for line in said.splitlines() if "memory: optimizer" in line]
+    cells = [cell.strip() for cell in change.strip("|").split("|")]
+    assert cells == ["reference stage 2", "memory: optimizer", "WORSE", "1", "11,313,152", "11,313,156", "+4"]
+    assert "**reference stage 1**: right, then crashed\n\n```\nrank 1 | was killed\n```" in said
+    assert "## Time, not gated" in said
+    assert cli.main(["compare", *paths, "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert [each["metric"] for each in value["changes"]] == ["memory: optimizer"]
+    assert value["exit_code"] == 1
+    assert cli.main(["compare", paths[0], paths[0]]) == 0

@@ -1,0 +1,76 @@
+"""Bars: horizontal stacked bars, one for each case, with a mark for a value that is no part of the stack."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from zerobench.report.svg import INK
+
+#: Okabe and Ito's, which people tell apart whatever they see of colour, without those that fade on white or black.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+_GREY = "#8c959f"
+_MARKERS = ("d", "|")
+_MOST = 40
+#: The part that is all of a bar whose parts are not known.
+NOT_SPLIT = "not split"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """For each case its name, a value for each part, a mark or None, and the ends of a whisker through the mark."""
+
+    labels: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    unit: str
+    marks: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    whiskers: Sequence[tuple[float, float]] = ()
+
+    def first(self) -> Bars:
+        """As many cases as can be drawn."""
+        return replace(
+            self,
+            labels=self.labels[:_MOST],
+            parts={name: values[:_MOST] for name, values in self.parts.items()},
+            marks={name: values[:_MOST] for name, values in self.marks.items()},
+            whiskers=self.whiskers[:_MOST],
+        )
+
+    def told(self) -> str:
+        """The plot in words, for those who do not see it."""
+        cases = (
+            f"{label}: {', '.join(f'{name} {values[at]:.4g}' for name, values in self.parts.items() if values[at])}"
+            for at, label in enumerate(self.labels)
+        )
+        return f"In {self.unit}. {'; '.join(cases)}."
+
+
+def stacked(bars: Bars) -> Figure:
+    """The bars, the first case on top."""
+    figure = Figure(figsize=(8.6, 0.9 + 0.27 * len(bars.labels)), layout="constrained")
+    axes = figure.add_subplot()
+    places = np.arange(len(bars.labels))
+    start = np.zeros(len(bars.labels))
+    for name, colour in zip(bars.parts, itertools.cycle(COLOURS), strict=False):
+        values = bars.parts[name]
+        axes.barh(places, values, left=start, height=0.68, color=_GREY if name == NOT_SPLIT else colour, label=name)
+        start = start + np.asarray(values)
+    for marker, (name, marks) in zip(_MARKERS, bars.marks.items(), strict=False):
+        at = [place for place, mark in zip(places, marks, strict=True) if mark is not None]
+        known = [mark for mark in marks if mark is not None]
+        axes.plot(known, at, linestyle="", marker=marker, markersize=6, color=INK, label=name)
+    if bars.whiskers:
+        low, high = zip(*bars.whiskers, strict=True)
+        axes.hlines(places, low, high, color=INK, linewidth=1.2)
+    axes.set_yticks(places, bars.labels)
+    axes.set_ylim(len(bars.labels) - 0.4, -0.6)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(bars.unit)
+    axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
+    axes.tick_params(axis="y", length=0)
+    figure.legend(loc="outside upper left", ncols=6)
+    return figure

@@ -1,0 +1,83 @@
+"""Document: all that a report says, before it is Markdown or HTML; both render this and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.report.frame import Frames
+from zerobench.report.summary import Point, summary
+from zerobench.report.table import Table
+from zerobench.report.tables import tables
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a row is not right, or was not measured."""
+
+    label: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """The parts of a report in their order; all text is as it came, nothing is escaped."""
+
+    summary: list[Point]
+    setting: list[str]
+    tables: list[Table]
+    troubles: list[Trouble]
+    environment: list[tuple[str, str]]
+    commands: str
+
+
+def document(frames: Frames) -> Document:
+    """What there is to say about results."""
+    results = frames.results
+    return Document(
+        summary=summary(frames),
+        setting=list(_setting(results)),
+        tables=tables(frames),
+        troubles=list(_troubles(frames)),
+        environment=[
+            (name, _plain(value))
+            for name, value in {"zerobench": results["zerobench"], **results["environment"]}.items()
+        ],
+        commands=results["command"],
+    )
+
+
+def _setting(results: Json) -> Iterator[str]:
+    """What all rows have in common, as far as it is known."""
+    settings, text = dict(results["settings"] or {}), results["text"]
+    if settings:
+        yield (
+            ", ".join(
+                f"{name.replace('_', ' ')} {_plain(value)}" for name, value in settings.items() if value is not None
+            )
+            + "."
+        )
+    if text:
+        yield f"Text: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}."
+
+
+def _troubles(frames: Frames) -> Iterator[Trouble]:
+    for row, label, state in zip(frames.results["rows"], frames.cases["label"], frames.cases["state"], strict=True):
+        if state == "wrong":
+            yield Trouble(label, state, row["judgement"]["message"])
+        elif state != "right":
+            yield Trouble(label, state, row["reason"])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}" if isinstance(value, int) and value > 9999 else str(value)

@@ -1,0 +1,103 @@
+"""Plots: what tables cannot show at a glance: what is stacked on what, and what is traded for what.
+
+All numbers are those of the frames, on the rank that the tables show. Where there are many cases the first are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zerobench.bench import COMPUTE_ONLY
+from zerobench.report.bars import NOT_SPLIT, Bars, stacked
+from zerobench.report.frame import OFF, SPLIT, STATES, TOTAL, Frames
+from zerobench.report.svg import markup, style
+from zerobench.report.table import is_known
+from zerobench.report.tables import MEMORY, TIME, TRAFFIC
+from zerobench.report.trade import trade_off
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing and the title of the table under which it stands."""
+
+    table: str
+    caption: str
+    svg: str
+
+
+def plots(frames: Frames) -> list[Plot]:
+    """All plots that there are numbers for."""
+    with style():
+        return [*_memory(frames), *_traffic(frames), *_time(frames), *_trade_off(frames)]
+
+
+def _memory(frames: Frames) -> Iterator[Plot]:
+    held = {row: frames.ledger(row, "memory") for row in frames.cases.index}
+    rows = [row for row, ledger in held.items() if ledger.keys() >= set(STATES)]
+    if rows:
+        parts = {name: [held[row][name]["bytes"].measured / _MIB for row in rows] for name in STATES}
+        marks = {"peak within a step": _mib(frames, "peak", rows)}
+        if any(ledger.keys() & set(OFF) for ledger in held.values()):
+            marks["of the states, on the device"] = _mib(frames, "on_device", rows)
+        bars = Bars(_labels(frames, rows), parts, "MiB on the fullest rank", marks)
+        yield _plot("memory", MEMORY, "State held between steps, stacked, and the peak within a step.", bars)
+
+
+def _traffic(frames: Frames) -> Iterator[Plot]:
+    moved = {row: frames.ledger(row, "traffic") for row in frames.cases.index}
+    rows = [row for row, ledger in moved.items() if ledger]
+    if rows:
+        names = sorted({name for row in rows for name in moved[row]} - {TOTAL})
+        sent = {
+            name: [moved[row][name]["sent"].measured / _MIB if name in moved[row] else 0.0 for row in rows]
+            for name in names
+        }
+        bars = Bars(_labels(frames, rows), sent, "MiB sent in a step, each collective on the rank that sends most")
+        yield _plot("traffic", TRAFFIC, "Bytes sent in a step, by collective.", bars)
+
+
+def _time(frames: Frames) -> Iterator[Plot]:
+    timed = frames.cases[frames.cases["seconds"].notna()]
+    if len(timed):
+        split = timed["forward"].notna()
+        parts = {name: [1e3 * value if is_known(value) else 0.0 for value in timed[name]] for name in SPLIT}
+        whole = [0.0 if known else 1e3 * value for known, value in zip(split, timed["seconds"], strict=True)]
+        parts = {name: values for name, values in {**parts, NOT_SPLIT: whole}.items() if any(values)}
+        median = {"median step": [1e3 * value for value in timed["seconds"]]}
+        ends = [(1e3 * low, 1e3 * high) for low, high in zip(timed["low"], timed["high"], strict=True)]
+        bars = Bars(list(timed["label"]), parts, "ms", median, ends)
+        yield _plot("time", TIME, "A step's parts, and its median with the quartiles.", bars)
+
+
+def _trade_off(frames: Frames) -> Iterator[Plot]:
+    """Memory against time among the right cases; its frontier is those that no other beats in both."""
+    cases = frames.cases[(frames.cases["state"] == "right") & (frames.cases["subject"] != COMPUTE_ONLY)]
+    points = cases.assign(
+        ms=1e3 * cases["seconds"].astype(float),
+        mib=cases["peak"].astype(float) / _MIB,
+    ).dropna(subset=["ms", "mib"])
+    if len(points) > 1:
+        figure, frontier = trade_off(points)
+        caption = "Peak memory against the time of a step; the line is the frontier: no other case is better in both."
+        text = f"{caption} On it: {'; '.join(frontier)}."
+        yield Plot(TIME, caption, markup(figure, "trade", "Memory against time", text))
+
+
+def _plot(name: str, table: str, caption: str, bars: Bars) -> Plot:
+    shown = bars.first()
+    if len(shown.labels) < len(bars.labels):
+        caption = f"{caption} The first {len(shown.labels)} of {len(bars.labels)} cases; the table has all."
+    return Plot(table, caption, markup(stacked(shown), name, table, f"{caption} {shown.told()}"))
+
+
+def _mib(frames: Frames, column: str, rows: Sequence[int]) -> list[float | None]:
+    return [None if pd.isna(value) else value / _MIB for value in frames.cases[column][list(rows)]]
+
+
+def _labels(frames: Frames, rows: Sequence[int]) -> list[str]:
+    return [str(frames.cases["label"][row]) for row in rows]

@@ -1,0 +1,261 @@
+"""Tables: one for each question that a report answers, in which every row that it concerns has its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from zerobench.bench import COMPUTE_ONLY
+from zerobench.report.frame import SPLIT, Frames
+from zerobench.report.table import UNKNOWN, Column, Table, beside, is_known, known, number, scaled
+
+Json = dict[str, Any]
+
+RIGHT, MEMORY, TRAFFIC, TIME = (
+    "Right?",
+    "Memory on each rank, in bytes",
+    "Traffic of a step, in bytes",
+    "Time of a step",
+)
+OFFLOAD, COLLECTIVES, KERNELS = "Offload in a step, in bytes", "Collectives on this machine", "Kernels"
+MEMORY_NAMES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "peak_parameters": "whole at once",
+    "peak": "peak",
+    "reserved": "reserved",
+    "host": "host",
+    "pinned": "pinned",
+    "file": "files",
+}
+_OFFLOAD_NAMES = {"to_host": "to host", "to_device": "to device", "read": "read", "written": "written"}
+_EXACT = "=: just what the closed form predicts, on every rank; a number in brackets: what it predicts instead."
+_MEASURED = ("right", "wrong")
+
+
+def tables(frames: Frames) -> list[Table]:
+    """Every table that has a row, in the order of the report."""
+    every = [_right(frames), _memory(frames), _traffic(frames), _time(frames), _offload(frames)]
+    return [table for table in [*every, _collectives(frames), _kernels(frames)] if table.rows]
+
+
+def _names(frames: Frames) -> list[Column]:
+    return [
+        Column(name, text=True)
+        for name in ("subject", "stage", *(str(each).replace("_", " ") for each in frames.knobs))
+    ]
+
+
+def _name(frames: Frames, row: int) -> list[str]:
+    subject, stage = frames.cases["subject"][row], frames.cases["stage"][row]
+    return [str(subject), UNKNOWN if pd.isna(stage) else str(stage), *map(str, frames.knobs.iloc[row])]
+
+
+def _rows(frames: Frames, yardstick: bool = False) -> Iterator[tuple[int, Json]]:
+    """Each row's number and line; compute-only computes nothing that could be right, and holds and moves nothing."""
+    for row, line in enumerate(frames.cases.to_dict("records")):
+        if yardstick or line["subject"] != COMPUTE_ONLY:
+            yield row, {str(name): value for name, value in line.items()}
+
+
+def _table(frames: Frames, title: str, columns: list[Column], lines: list[list[str]], legend: list[str]) -> Table:
+    heads, cells = known([*_names(frames), *columns], lines)
+    return Table(title, heads, cells, legend)
+
+
+def _missing(state: str, width: int) -> list[str]:
+    """The cells of a row that was not measured: what became of it instead."""
+    return [state if state not in _MEASURED else "not measured", *[UNKNOWN] * (width - 1)]
+
+
+def _right(frames: Frames) -> Table:
+    columns = [
+        Column("right?", text=True),
+        Column("error", "less"),
+        Column("budget used", "less"),
+        Column("first loss"),
+        Column("last loss"),
+    ]
+    lines = [[*_name(frames, row), *_right_cells(line)] for row, line in _rows(frames)]
+    return _table(frames, RIGHT, columns, lines, _right_legend(frames))
+
+
+def _right_cells(line: Json) -> list[str]:
+    if line["state"] not in _MEASURED:
+        return _missing(line["state"], 5)
+    return [
+        verdict(line),
+        number(line["error"], ".3g"),
+        number(line["budget_used"], ".0%"),
+        number(line["first_loss"], ".4f"),
+        number(line["last_loss"], ".4f"),
+    ]
+
+
+def verdict(line: Json) -> str:
+    """How right a measured case is."""
+    if line["state"] == "wrong":
+        return "WRONG"
+    if not line["judged"]:
+        return "not judged"
+    return "bitwise" if line["bitwise"] else "within budget"
+
+
+def _right_legend(frames: Frames) -> list[str]:
+    lines = []
+    if frames.cases["bitwise"].eq(True).any():
+        lines.append("bitwise: every loss and norm and the final parameters have the bits of the canonical trainer.")
+    budget = frames.results["budget"]
+    if budget:
+        lines.append(
+            f"error: of the parameters after step {budget['step']} against a float64 run; the budget is "
+            f"{budget['times']:g} times that of {budget['yardstick']}, {number(budget['error'], '.3g')}."
+        )
+    elif frames.cases["budget_used"].notna().any():
+        lines.append(
+            "error: of the parameters after the last step against a float64 run; the budget is each file's own."
+        )
+    return lines
+
+
+def _memory(frames: Frames) -> Table:
+    lines = []
+    for row, line in _rows(frames):
+        ledger = frames.ledger(row, "memory")
+        cells = [beside(ledger.get(name, {}).get("bytes")) for name in MEMORY_NAMES]
+        lines.append([*_name(frames, row), *(cells if ledger else _missing(line["state"], len(cells)))])
+    legend = {
+        "": f"Between steps, on the rank that holds most. {_EXACT}",
+        "peak_parameters": "whole at once: the most bytes behind the model's parameters at any collective of a step.",
+        "peak": "peak: what the allocator gave to subject and step at the worst moment of a step.",
+        "reserved": "reserved: the most that CUDA's caching allocator took from the device.",
+        "host": "host, files: of the states, what is offloaded to host memory and to files.",
+    }
+    present = {"", *(name for (_, part), ledger in frames.largest.items() if part == "memory" for name in ledger)}
+    columns = [Column(title, "less") for title in MEMORY_NAMES.values()]
+    return _table(frames, MEMORY, columns, lines, [text for name, text in legend.items() if name in present])
+
+
+def _traffic(frames: Frames) -> Table:
+    lines = []
+    for row, line in _rows(frames):
+        ledger = frames.ledger(row, "traffic")
+        for name, numbers in ledger.items():
+            cells = [beside(numbers.get(each)) for each in ("calls", "sent", "received")]
+            lines.append([*_name(frames, row), name, *cells])
+        if not ledger:
+            lines.append([*_name(frames, row), *_missing(line["state"], 4)])
+    columns = [Column("collective", text=True), *(Column(name, "less") for name in ("calls", "sent", "received"))]
+    return _table(frames, TRAFFIC, columns, lines, [f"Logical bytes, of the rank with most. {_EXACT}"])
+
+
+def _time(frames: Frames) -> Table:
+    columns = [
+        Column("step, ms", "less"),
+        Column("IQR, ms", "less"),
+        Column("x compute", "less"),
+        *(Column(f"{name}, ms", "less") for name in SPLIT),
+        Column("samples/s", "more"),
+        Column("tokens/s", "more"),
+        Column("FLOP utilisation", "more"),
+    ]
+    lines = [[*_name(frames, row), *_time_cells(line, len(columns))] for row, line in _rows(frames, yardstick=True)]
+    legend = ["step: the median over rounds of the slowest rank; IQR: between its quartiles."]
+    if frames.cases["ratio"].notna().any():
+        legend.append(
+            "x compute: the median of the rounds' ratios to compute-only, the same step without communication."
+        )
+    if frames.cases["communication"].notna().any():
+        legend.append("communication: what computation does not hide. Medians, each by itself: they need not add up.")
+    if frames.results["peaks"]:
+        legend.append(
+            f"FLOP utilisation: of what one rank reached in a matrix multiplication, {_peaks(frames.results)}."
+        )
+    return _table(frames, TIME, columns, lines, legend)
+
+
+def _peaks(results: Json) -> str:
+    return ", ".join(f"{scaled(each['flops_per_second'], 1e9)} GFLOP/s in {each['dtype']}" for each in results["peaks"])
+
+
+def _time_cells(line: Json, width: int) -> list[str]:
+    if not is_known(line["seconds"]):
+        return _missing(line["state"], width)
+    return [
+        scaled(line["seconds"], 1e-3),
+        scaled(line["spread"], 1e-3),
+        number(line["ratio"], ".2f"),
+        *(scaled(line[name], 1e-3) for name in SPLIT),
+        scaled(line["samples_per_second"], 1),
+        number(line["tokens_per_second"], ",.0f"),
+        number(line["utilisation"], ".1%"),
+    ]
+
+
+def _offload(frames: Frames) -> Table:
+    lines = []
+    for row, line in _rows(frames):
+        ledger = frames.ledger(row, "offload")
+        if ledger:
+            cells = [beside(ledger.get(name, {}).get("bytes")) for name in _OFFLOAD_NAMES]
+            lines.append([*_name(frames, row), str(line["offload"]), *cells])
+        elif line["state"] not in _MEASURED:
+            lines.append([*_name(frames, row), *_missing(line["state"], 1 + len(_OFFLOAD_NAMES))])
+    columns = [Column("offload", text=True), *(Column(title, "less") for title in _OFFLOAD_NAMES.values())]
+    offloads = any(part == "offload" for _, part in frames.largest)
+    return _table(frames, OFFLOAD, columns, lines if offloads else [], [f"On the rank with most. {_EXACT}"])
+
+
+def _collectives(frames: Frames) -> Table:
+    columns = [
+        Column("collective", text=True),
+        Column("ranks"),
+        Column("bytes"),
+        Column("backend", text=True),
+        Column("time, us", "less"),
+        Column("algorithm GB/s", "more"),
+        Column("bus GB/s", "more"),
+    ]
+    lines = [
+        [
+            str(each["collective"]),
+            number(each["world"], "d"),
+            number(each["bytes"], ",d"),
+            str(each.get("backend") or UNKNOWN),
+            scaled(each["seconds"], 1e-6),
+            scaled(each["algorithm_bandwidth"], 1e9),
+            scaled(each["bus_bandwidth"], 1e9),
+        ]
+        for each in frames.results["collectives"] or []
+    ]
+    return Table(COLLECTIVES, columns, lines, ["Bandwidths as nccl-tests defines them; 1 GB is 10^9 bytes."])
+
+
+def _kernels(frames: Frames) -> Table:
+    columns = [
+        Column("kernel", text=True),
+        Column("implementation", text=True),
+        Column("elements"),
+        Column("bytes"),
+        Column("time, us", "less"),
+        Column("GB/s", "more"),
+        Column("x faster", "more"),
+        Column("than", text=True),
+    ]
+    lines = [
+        [
+            str(each["kernel"]),
+            str(each["implementation"]),
+            number(each["elements"], ",d"),
+            number(each["bytes"], ",d"),
+            scaled(each["seconds"], 1e-6),
+            scaled(each["bandwidth"], 1e9),
+            number(each["ratio"], ".2f"),
+            str(each["against"] or UNKNOWN),
+        ]
+        for each in frames.results["kernels"] or []
+    ]
+    return Table(KERNELS, columns, lines, ["1 GB is 10^9 bytes."])
