@@ -17,7 +17,7 @@ from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
 from zerobench.ranks import Pool
 from zerobench.replay import replay
-from zerobench.results import Json, all_right, results
+from zerobench.results import Json, all_right, document, rows_of
 from zerobench.subjects import load
 from zerobench.trial import Trial
 
@@ -70,7 +70,7 @@ def _measure(given: argparse.Namespace, command: str) -> Json:
         trial = Trial.of(bench)
         bench.meter()
         progress("writing the report")
-        return results(bench.rows, trial, base, options.warmup(base.steps), given.model, command, where)
+        return document(rows_of(bench.rows, trial, options.warmup(base.steps)), command, where, trial=trial)
 
 
 def _replay(given: argparse.Namespace) -> int:

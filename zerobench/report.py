@@ -39,14 +39,17 @@ def _section(title: str, table: str, legend: str) -> str:
 
 
 def _headline(results: Json) -> str:
-    s, text = results["settings"], results["text"]
-    clipped = f"clipped at {s['clip']:g}" if s["clip"] else "not clipped"
-    return (
-        f"A GPT of {s['parameters']:,} parameters ({s['model']}) on {s['ranks']} ranks ({s['device']}), {s['dtype']}, "
-        f"{s['accumulation']} x {s['micro_batch']} x {s['context']} tokens on each rank in a step, "
-        f"{clipped}, seed {s['seed']}; {s['steps']} steps, of which {s['warmup']} to warm up.\n\n"
-        f"Text: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}."
+    s, text = (
+        {name: "various" if value is None else value for name, value in results["settings"].items()},
+        results["text"],
     )
+    clipped = f"clipped at {s['clip']}" if s["clip"] else "not clipped"
+    head = (
+        f"{s['model']}, {s['parameters']} parameters, on {s['ranks']} ranks ({s['device']}), {s['dtype']}, "
+        f"{s['accumulation']} x {s['micro_batch']} samples on each rank in a step, "
+        f"{clipped}, seed {s['seed']}; {s['steps']} steps, of which {s['warmup']} to warm up."
+    )
+    return f"{head}\n\nText: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}." if text else head
 
 
 def _main_table(results: Json) -> str:
@@ -68,7 +71,7 @@ def _main_cells(row: Json) -> Cells:
         f"{1e3 * time['median']:.1f}",
         f"{1e3 * (high - low):.1f}",
         _or_unknown(time["ratio"], ".2f"),
-        f"{time['tokens_per_second']:,.0f}",
+        _or_unknown(time["tokens_per_second"], ",.0f"),
     ]
 
 
@@ -86,7 +89,7 @@ def _main_legend(results: Json) -> str:
     budget, judgements = results["budget"], [row["judgement"] for row in results["rows"] if row["judgement"]]
     if any(judgement["bitwise"] for judgement in judgements):
         lines.append("bitwise: every loss and norm and the final parameters have the bits of the canonical trainer.")
-    if not all(judgement["bitwise"] for judgement in judgements):
+    if budget and not all(judgement["bitwise"] for judgement in judgements):
         lines.append(
             f"A percentage: the error of the parameters after step {budget['step']} against a float64 run, as a share "
             f"of the budget, which is {budget['times']:g} times that of {budget['yardstick']}, {budget['error']:.3g}."

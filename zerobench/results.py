@@ -9,48 +9,65 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from zerobench import __version__, models
 from zerobench.bench import COMPUTE_ONLY, Measured
+from zerobench.case import CASE_VERSION, case, digest
 from zerobench.data import text, text_digest
 from zerobench.judge import BUDGET, Judgement
 from zerobench.live import METERED_STEP
 from zerobench.recording import SCHEMA, Traffic
-from zerobench.scenario import Gpt, Scenario
-from zerobench.subjects import REGISTRY
+from zerobench.scenario import Dtype, Gpt, Scenario
+from zerobench.subjects import REGISTRY, load
 from zerobench.theory import memory, traffic
 from zerobench.trial import Trial
 
 Json = dict[str, Any]
+T = TypeVar("T")
 #: A closed form: the values on one rank by Scenario, model, rank and subject, where known.
 _Form = Callable[[Scenario, nn.Module, int, str], Json | None]
 
 
-def results(
-    rows: Sequence[Measured], trial: Trial | None, base: Scenario, warmup: int, model: str, command: str, where: Json
+def document(
+    rows: Sequence[Json],
+    command: str,
+    where: Json,
+    *,
+    trial: Trial | None = None,
+    peaks: Sequence[Json] | None = None,
+    collectives: Sequence[Json] | None = None,
+    kernels: Sequence[Json] | None = None,
 ) -> Json:
-    """The whole value; ``where`` is the environment, ``model`` the name of the model's size."""
-    floor = next((_seconds(row, warmup) for row in rows if row.subject == COMPUTE_ONLY), [])
+    """The whole value, of rows that may be of several runs; ``where`` is the environment."""
+    scenarios = [Scenario.from_json(json.dumps(row["scenario"])) for row in rows]
     value = {
         "schema": SCHEMA,
+        "case_version": CASE_VERSION,
         "zerobench": __version__,
         "command": command,
-        "settings": _settings(base, warmup, model),
-        "text": {
-            "source": base.data_path or "pydoc_data.topics",
-            "bytes": len(text(base.data_path)),
-            "sha256": text_digest(base.data_path),
-        },
-        "budget": trial and {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": base.steps},
-        "rows": [_row(row, trial, warmup, floor) for row in rows],
+        "settings": _settings(rows, scenarios),
+        "text": _text(scenarios),
+        "budget": trial and _budget(trial),
+        "peaks": peaks and list(peaks),
+        "rows": list(rows),
+        "collectives": collectives and list(collectives),
+        "kernels": kernels and list(kernels),
         "environment": where,
     }
     return {name: _finite(item) for name, item in value.items()}
+
+
+def rows_of(
+    measured: Sequence[Measured], trial: Trial | None, warmup: int, peaks: Mapping[Dtype, float] | None = None
+) -> list[Json]:
+    """The rows of one run; ``peaks`` are FLOPs per second of one rank by dtype."""
+    floor = next((row for row in measured if row.subject == COMPUTE_ONLY and row.verdict == "ok"), None)
+    return [_finite(_row(row, trial, warmup, floor, peaks or {})) for row in measured]
 
 
 def all_right(value: Json) -> bool:
@@ -71,38 +88,67 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _settings(base: Scenario, warmup: int, model: str) -> Json:
-    assert isinstance(base.model, Gpt)
+def _settings(rows: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
+    """What the rows have in common."""
+    timed = [(len(row["time"]["seconds"]), row["scenario"]) for row in rows if row["time"]]
     return {
-        "model": model,
-        "parameters": sum(p.numel() for p in _shapes(base).parameters()),
-        "ranks": base.world,
-        "dtype": base.dtype,
-        "accumulation": base.accumulation,
-        "micro_batch": base.micro_batch,
-        "context": base.model.context,
-        "clip": base.clip,
-        "steps": base.steps,
-        "warmup": warmup,
-        "device": base.device,
-        "seed": base.seed,
+        "model": _common(row["model"] for row in rows),
+        "parameters": _common(row["parameters"] for row in rows),
+        "ranks": _common(each.world for each in scenarios),
+        "dtype": _common(each.dtype for each in scenarios),
+        "accumulation": _common(each.accumulation for each in scenarios),
+        "micro_batch": _common(each.micro_batch for each in scenarios),
+        "context": _common(_tokens(each) for each in scenarios),
+        "clip": _common(each.clip for each in scenarios),
+        "steps": _common(each.steps for each in scenarios),
+        "warmup": _common(steps["steps"] - count for count, steps in timed),
+        "device": _common(each.device for each in scenarios),
+        "seed": _common(each.seed for each in scenarios),
     }
 
 
-def _row(row: Measured, trial: Trial | None, warmup: int, floor: Sequence[float]) -> Json:
-    trained = row.verdict == "ok"
+def _common(values: Iterable[T]) -> T | None:
+    """The one value that all are, else None."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _tokens(scenario: Scenario) -> int | None:
+    """Tokens in a sample; None where samples have none."""
+    return scenario.model.context if isinstance(scenario.model, Gpt) else None
+
+
+def _text(scenarios: Sequence[Scenario]) -> Json | None:
+    path = _common(each.data_path for each in scenarios if each.data == "text")
+    if path is None:
+        return None
+    return {"source": path or "pydoc_data.topics", "bytes": len(text(path)), "sha256": text_digest(path)}
+
+
+def _budget(trial: Trial) -> Json:
+    steps = trial.reference64.scenario.steps
+    return {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": steps}
+
+
+def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peaks: Mapping[Dtype, float]) -> Json:
+    scenario, trained = row.scenario, row.verdict == "ok"
     judged = trained and trial is not None and row.subject != COMPUTE_ONLY
     return {
+        "case": case(row.subject, scenario),
         "subject": row.subject,
-        "stage": None if row.subject == COMPUTE_ONLY else row.scenario.stage,
+        "stage": None if row.subject == COMPUTE_ONLY else scenario.stage,
+        "model": models.name_of(scenario.model),
+        "parameters": sum(p.numel() for p in _shapes(scenario).parameters()),
         "verdict": row.verdict,
         "reason": row.reason,
-        "scenario": json.loads(row.scenario.to_json()),
+        "scenario": json.loads(scenario.to_json()),
         "judgement": _judgement(trial.judge(row)) if judged and trial else None,
+        "digest": digest(row.trajectories) if judged and load(row.subject).promises_bits else None,
         "loss": _loss(row) if trained else None,
         "memory": _memory(row) if judged else None,
         "traffic": _traffic(row) if judged else None,
-        "time": _time(row, warmup, floor) if trained else None,
+        "offload": None,
+        "time": _time(row, warmup, floor, peaks.get(scenario.dtype)) if trained else None,
     }
 
 
@@ -172,15 +218,19 @@ def _seconds(row: Measured, warmup: int) -> list[float]:
     return [max(ranks) for ranks in zip(*(each.seconds[warmup:] for each in row.trajectories), strict=True)]
 
 
-def _time(row: Measured, warmup: int, floor: Sequence[float]) -> Json:
+def _time(row: Measured, warmup: int, floor: Measured | None, peak: float | None) -> Json:
     seconds, scenario = _seconds(row, warmup), row.scenario
-    assert isinstance(scenario.model, Gpt)
     low, median, high = statistics.quantiles(seconds, method="inclusive") if len(seconds) > 1 else seconds * 3
-    tokens = scenario.leaves * scenario.micro_batch * scenario.model.context
+    beside = _seconds(floor, warmup) if floor else []
+    samples, tokens, flops = scenario.leaves * scenario.micro_batch, _tokens(scenario), None
     return {
         "seconds": seconds,
         "median": median,
         "quartiles": [low, high],
-        "ratio": statistics.median(a / b for a, b in zip(seconds, floor, strict=True)) if floor else None,
-        "tokens_per_second": tokens / median,
+        "ratio": statistics.median(a / b for a, b in zip(seconds, beside, strict=True)) if beside else None,
+        "split": None,
+        "samples_per_second": samples / median,
+        "tokens_per_second": samples * tokens / median if tokens else None,
+        "flops": flops,
+        "utilisation": flops / median / peak if flops and peak else None,
     }

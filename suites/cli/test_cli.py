@@ -19,6 +19,7 @@ import zerobench
 from suites.cli.schema import errors, load
 from zerobench import cli, report
 from zerobench.data import text
+from zerobench.results import document
 from zerobench.scenario import Odd, Scenario
 
 _ROOT = Path(zerobench.__file__).parents[1]
@@ -121,6 +122,26 @@ def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
     schema = load("results.json")
     for directory, _ in (clean, broken):
         assert list(errors(results(directory), schema, schema)) == []
+
+
+def test_one_digest_for_all_stages(clean: Done) -> None:
+    """Without accumulation stages train the same bits; only who promises bits has a digest; each case is its own."""
+    rows = results(clean[0])["rows"]
+    assert len({row["digest"] for row in rows[:4]}) == 1
+    assert [row["digest"] is None for row in rows] == [False] * 4 + [True] * 3
+    assert len({row["case"] for row in rows}) == len(rows)
+
+
+def test_rows_of_several_runs_make_one_document(clean: Done) -> None:
+    """What they have in common stays in the settings; what they differ in is null there."""
+    schema, value = load("results.json"), results(clean[0])
+    other = [row | {"scenario": row["scenario"] | {"dtype": "bf16"}, "model": "mini"} for row in value["rows"]]
+    both = document([*value["rows"], *other], "zerobench", value["environment"])
+    assert list(errors(both, schema, schema)) == []
+    differing = {name for name in both["settings"] if both["settings"][name] != value["settings"][name]}
+    assert differing == {"dtype", "model"}
+    assert both["settings"]["dtype"] is None
+    assert "various" in report.render(both)
 
 
 def test_the_schema_refuses(clean: Done) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import nn
 
 from zerobench.data import dyadic_weights
 from zerobench.models.gpt import SIZES, GptModel
 from zerobench.models.odd import OddModel
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Gpt, Odd, Scenario
 
-__all__ = ["SIZES", "GptModel", "OddModel", "build"]
+__all__ = ["SIZES", "GptModel", "OddModel", "build", "name_of"]
 
 
 def build(scenario: Scenario) -> nn.Module:
@@ -27,3 +29,9 @@ def build(scenario: Scenario) -> nn.Module:
     if scenario.data == "dyadic":
         dyadic_weights(model, scenario.seed)
     return model
+
+
+def name_of(spec: Gpt | Odd) -> str | None:
+    """The name of a size in :data:`SIZES`, with whatever recomputation and dropout; None where it has none."""
+    plain = dataclasses.replace(spec, recompute="none", dropout=0.0)
+    return next((name for name, size in SIZES.items() if size == plain), None)
