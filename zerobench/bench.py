@@ -9,7 +9,7 @@ from typing import TypeVar
 from zerobench import live
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory, Verdict
-from zerobench.scenario import Gpt, LossScale, Scenario
+from zerobench.scenario import LossScale, Odd, Scenario
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
     Stage 3 keeps LayerNorms and biases whole, at most four times the width, and nothing else longer than it is used; it
     fetches two blocks ahead.
     """
-    assert isinstance(base.model, Gpt)
+    assert not isinstance(base.model, Odd)
     width = base.model.width
     if base.dtype == "fp16":
         base = base.but(loss_scale=LossScale(static=256.0))
