@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from zerobench import live
+from zerobench import flops, live
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory, Verdict
-from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.scenario import Dtype, LossScale, Odd, Scenario
 
+Json = dict[str, Any]
 T = TypeVar("T")
 
 #: The same step without communication; it is in every run and every time is given as a multiple of its.
@@ -113,9 +114,10 @@ class Bench:
 
     def _step(self, row: Measured, index: int) -> bool:
         done = self._run(row, live.timed_step, index)
-        for trajectory, (step, seconds) in zip(row.trajectories, done or [], strict=False):
+        for trajectory, (step, seconds, split) in zip(row.trajectories, done or [], strict=False):
             trajectory.steps.append(step)
             trajectory.seconds.append(seconds)
+            trajectory.splits.append(split)
         return done is not None
 
     def _finish(self, row: Measured) -> bool:
@@ -133,6 +135,12 @@ class Bench:
                 done = self._run(row, live.meter)
                 for trajectory, (memory, traffic) in zip(row.trajectories, done or [], strict=False):
                     trajectory.memory, trajectory.traffic = memory, traffic
+
+    def peak(self, dtype: Dtype) -> Json:
+        """What the slowest rank reaches in a matrix multiplication while all are at one."""
+        self.progress("multiplying matrices")
+        rates = self.pool.run(flops.peak, dtype, self.pool.device, timeout=self.time_limit)
+        return {"dtype": dtype, "size": flops.SIZES[self.pool.device], "flops_per_second": min(rates)}
 
     def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
         """The oracles' answers, in order; the ranks share the work."""

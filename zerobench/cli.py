@@ -70,7 +70,9 @@ def _measure(given: argparse.Namespace, command: str) -> Json:
         trial = Trial.of(bench)
         bench.meter()
         progress("writing the report")
-        return document(rows_of(bench.rows, trial, options.warmup(base.steps)), command, where, trial=trial)
+        peak = bench.peak(base.dtype)
+        measured = rows_of(bench.rows, trial, options.warmup(base.steps), peak)
+        return document(measured, command, where, trial=trial, peaks=[peak])
 
 
 def _replay(given: argparse.Namespace) -> int:

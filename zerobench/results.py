@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,10 +19,11 @@ from zerobench import __version__, models
 from zerobench.bench import COMPUTE_ONLY, Measured
 from zerobench.case import CASE_VERSION, case, digest
 from zerobench.data import text, text_digest
+from zerobench.flops import model_flops
 from zerobench.judge import BUDGET, Judgement
 from zerobench.live import METERED_STEP
 from zerobench.recording import SCHEMA, Traffic
-from zerobench.scenario import Dtype, Gpt, Scenario
+from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import REGISTRY, load
 from zerobench.theory import memory, traffic
 from zerobench.trial import Trial
@@ -62,12 +63,10 @@ def document(
     return {name: _finite(item) for name, item in value.items()}
 
 
-def rows_of(
-    measured: Sequence[Measured], trial: Trial | None, warmup: int, peaks: Mapping[Dtype, float] | None = None
-) -> list[Json]:
-    """The rows of one run; ``peaks`` are FLOPs per second of one rank by dtype."""
+def rows_of(measured: Sequence[Measured], trial: Trial | None, warmup: int, peak: Json | None = None) -> list[Json]:
+    """The rows of one run; ``peak`` is a matrix multiplication's in its dtype."""
     floor = next((row for row in measured if row.subject == COMPUTE_ONLY and row.verdict == "ok"), None)
-    return [_finite(_row(row, trial, warmup, floor, peaks or {})) for row in measured]
+    return [_finite(_row(row, trial, warmup, floor, peak)) for row in measured]
 
 
 def all_right(value: Json) -> bool:
@@ -130,7 +129,7 @@ def _budget(trial: Trial) -> Json:
     return {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": steps}
 
 
-def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peaks: Mapping[Dtype, float]) -> Json:
+def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
     scenario, trained = row.scenario, row.verdict == "ok"
     judged = trained and trial is not None and row.subject != COMPUTE_ONLY
     return {
@@ -148,7 +147,7 @@ def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None
         "memory": _memory(row) if judged else None,
         "traffic": _traffic(row) if judged else None,
         "offload": None,
-        "time": _time(row, warmup, floor, peaks.get(scenario.dtype)) if trained else None,
+        "time": _time(row, warmup, floor, peak) if trained else None,
     }
 
 
@@ -218,19 +217,36 @@ def _seconds(row: Measured, warmup: int) -> list[float]:
     return [max(ranks) for ranks in zip(*(each.seconds[warmup:] for each in row.trajectories), strict=True)]
 
 
-def _time(row: Measured, warmup: int, floor: Measured | None, peak: float | None) -> Json:
+def _time(row: Measured, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
     seconds, scenario = _seconds(row, warmup), row.scenario
     low, median, high = statistics.quantiles(seconds, method="inclusive") if len(seconds) > 1 else seconds * 3
     beside = _seconds(floor, warmup) if floor else []
-    samples, tokens, flops = scenario.leaves * scenario.micro_batch, _tokens(scenario), None
+    samples, tokens, flops = scenario.leaves * scenario.micro_batch, _tokens(scenario), model_flops(scenario)
     return {
         "seconds": seconds,
         "median": median,
         "quartiles": [low, high],
         "ratio": statistics.median(a / b for a, b in zip(seconds, beside, strict=True)) if beside else None,
-        "split": None,
+        "split": _split(row, floor, warmup) if floor else None,
         "samples_per_second": samples / median,
         "tokens_per_second": samples * tokens / median if tokens else None,
         "flops": flops,
-        "utilisation": flops / median / peak if flops and peak else None,
+        "utilisation": flops / median / peak["flops_per_second"] if peak else None,
     }
+
+
+def _split(row: Measured, floor: Measured, warmup: int) -> Json:
+    """Medians over rounds; what a phase takes beyond compute-only's in the same round counts as communication."""
+    rounds = []
+    for ours, alone in zip(_phases(row, warmup), _phases(floor, warmup), strict=True):
+        own = {phase: min(seconds, alone[phase]) for phase, seconds in ours.items()}
+        rounds.append({**own, "communication": sum(ours.values()) - sum(own.values())})
+    return {phase: statistics.median(each[phase] for each in rounds) for phase in rounds[0]}
+
+
+def _phases(row: Measured, warmup: int) -> list[dict[str, float]]:
+    """Of each timed step, those of the slowest rank."""
+    steps = zip(
+        *(zip(each.seconds[warmup:], each.splits[warmup:], strict=True) for each in row.trajectories), strict=True
+    )
+    return [vars(max(ranks, key=lambda of_rank: of_rank[0])[1]) for ranks in steps]
