@@ -8,16 +8,18 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 from zerobench import ConfigError, options, report
 from zerobench.bench import Bench, rows
 from zerobench.data import held_out
 from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
-from zerobench.ranks import Pool
+from zerobench.ranks import Launch, Pool, follow, pool
 from zerobench.replay import replay
 from zerobench.results import Json, all_right, document, rows_of
+from zerobench.scenario import Scenario
 from zerobench.subjects import load
 from zerobench.trial import Trial
 
@@ -28,17 +30,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with ExitStack() as quiet:
+        try:
+            launch = Launch.seen()
+            if launch and launch.rank:  # what is wrong with the input, rank 0 says
+                nowhere = quiet.enter_context(Path(os.devnull).open("w"))
+                quiet.enter_context(redirect_stdout(nowhere))
+                quiet.enter_context(redirect_stderr(nowhere))
+            return _main(arguments, launch)
+        except (UsageError, ConfigError) as error:
+            return _complain(str(error), 2)
+        except RankFailure as error:
+            return _complain(str(error), 1)
+        except KeyboardInterrupt:
+            return _complain("interrupted", 130)
+
+
+def _main(arguments: list[str], launch: Launch | None) -> int:
     if os.curdir not in sys.path:
         sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
-    try:
-        given = options.parser().parse_args(arguments)
-        return _replay(given) if given.command == "replay" else _run(given, shlex.join(["zerobench", *arguments]))
-    except (UsageError, ConfigError) as error:
-        return _complain(str(error), 2)
-    except RankFailure as error:
-        return _complain(str(error), 1)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+    given = options.parser().parse_args(arguments)
+    if given.command == "replay":
+        return _replay(given, launch)
+    base = options.base_scenario(given, launch)
+    for name in given.subjects:
+        load(name)
+    threads = max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else base.world))
+    if launch and launch.rank:
+        return follow(launch, base.device, threads)
+    report.writable(given.out)
+    held_out(base.but(device="cpu"))  # whether there is text enough
+    return _run(given, base, pool(base.world, base.device, threads, launch), shlex.join(["zerobench", *arguments]))
 
 
 def _complain(what: str, code: int) -> int:
@@ -46,36 +68,32 @@ def _complain(what: str, code: int) -> int:
     return code
 
 
-def _run(given: argparse.Namespace, command: str) -> int:
+def _run(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> int:
     """Measure, print and write the report."""
-    report.writable(given.out)
-    for name in given.subjects:
-        load(name)
-    measured = _measure(given, command)
+    measured = _measure(given, base, ranks, command)
     report.write(given.out, measured)
     print(json.dumps(measured) if given.json else report.render(measured))
     print(f"zerobench: wrote {' and '.join(str(given.out / name) for name in report.FILES)}", file=sys.stderr)
     return 0 if all_right(measured) else 1
 
 
-def _measure(given: argparse.Namespace, command: str) -> Json:
-    base = options.base_scenario(given)
-    held_out(base.but(device="cpu"))  # whether there is text enough
-    threads = max(1, len(os.sched_getaffinity(0)) // base.world)
-    with closing(_Progress()) as progress, Pool(base.world, base.device, threads) as pool:
-        bench = Bench(pool, rows(base, given.subjects, given.stages), given.time_limit, progress)
+def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
+    with closing(_Progress()) as progress, ranks:
+        bench = Bench(ranks, rows(base, given.subjects, given.stages), given.time_limit, progress)
         progress("starting the ranks")
-        where = pool.run(surroundings, world=1)[0]
+        where = ranks.run(surroundings, world=1)[0]
         bench.train(base.steps)
         trial = Trial.of(bench)
         bench.meter()
-        progress("writing the report")
         peak = bench.peak(base.dtype)
+        progress("writing the report")
         measured = rows_of(bench.rows, trial, options.warmup(base.steps), peak)
         return document(measured, command, where, trial=trial, peaks=[peak])
 
 
-def _replay(given: argparse.Namespace) -> int:
+def _replay(given: argparse.Namespace, launch: Launch | None) -> int:
+    if launch:
+        raise UsageError("replay starts ranks of its own, as many as the Scenario says; run it without a launcher")
     verdict = replay(given.scenario, given.subject)
     if isinstance(verdict, str):
         print(f"{given.subject} does not offer this Scenario: {verdict}")

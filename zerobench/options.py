@@ -13,9 +13,11 @@ from zerobench import __version__
 from zerobench.bench import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
 from zerobench.models import SIZES
+from zerobench.ranks import Launch
 from zerobench.scenario import Dtype, Recompute, Scenario, Vit
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
+_RANKS = 2
 _STEPS = 15
 _WARMUP = 3
 _MICRO_BATCH = 4
@@ -49,7 +51,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add = run.add_argument
     add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
     add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
-    add("--ranks", type=_whole("ranks", 1), default=2, metavar="N", help="default: 2")
+    add("--ranks", type=_whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
     add(
         "--model",
         type=_one_of("model", SIZES),
@@ -96,18 +98,21 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
 
 
-def base_scenario(options: argparse.Namespace) -> Scenario:
+def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> Scenario:
     """What all rows of a run have in common.
 
     Raises:
-        UsageError: text for a model that takes none.
+        UsageError: text for a model that takes none, or other ranks than those that were launched.
     """
+    launched = launch.world if launch else None
+    if launched and options.ranks not in (None, launched):
+        raise UsageError(f"--ranks: expected {launched}, as many as were launched, got {options.ranks}; leave it out")
     model = dataclasses.replace(SIZES[options.model], recompute=options.recompute)
     if isinstance(model, Vit) and options.data:
         raise UsageError(f"--data: {options.model} takes no text, its images are synthetic; leave it out")
     return Scenario(
         model=model,
-        world=options.ranks,
+        world=launched or options.ranks or _RANKS,
         dtype=options.dtype,
         steps=options.steps,
         micro_batch=_MICRO_BATCH,

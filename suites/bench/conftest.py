@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from suites.bench import replaying
-from suites.bench.runs import Runs
+from suites.bench.runs import Runs, threads
 from zerobench.environment import environment
+from zerobench.ranks import Launch, follow
 from zerobench.recording import SCHEMA
 from zerobench.results import Json
 
@@ -28,10 +29,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where a launcher has started this process as another rank than 0, be a rank and nothing else."""
+    launch = Launch.seen() if _named(config) else None
+    if launch and launch.rank:
+        device = config.getoption("--device")
+        raise SystemExit(follow(launch, device, threads(launch.world)))
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether the command line names this folder or something in it."""
+    return any(Path(str(arg).split("::")[0]).resolve().is_relative_to(_HERE) for arg in config.args)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore what is here, but for the smoke test, unless it was named."""
-    named = any(Path(str(arg).split("::")[0]).resolve().is_relative_to(_HERE) for arg in config.args)
-    if named or collection_path.is_dir() or collection_path.name == "test_smoke.py":
+    if _named(config) or collection_path.is_dir() or collection_path.name == "test_smoke.py":
         return None
     return True
 

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from suites.bench.collectives import time_collectives
 from suites.bench.grid import Point
 from zerobench.bench import Bench, rows
 from zerobench.live import surroundings
-from zerobench.ranks import Pool
+from zerobench.ranks import Launch, Pool, pool
 from zerobench.results import Json, document, rows_of
 from zerobench.trial import Trial
 
 #: Seconds for a step, or for building a subject; a quick one takes less than one.
 TIME_LIMIT = 300.0
+#: In which every collective has its turn.
+ROUNDS = 15
 
 
 def world_size(device: str) -> int:
-    """How many ranks to measure on: two on a CPU, one for each GPU on CUDA."""
+    """How many ranks to measure on: those that were launched, else two on a CPU, one for each GPU on CUDA."""
+    launch = Launch.seen()
+    if launch:
+        return launch.world
     return max(1, torch.cuda.device_count()) if device == "cuda" else 2
 
 
 def world_sizes(device: str) -> list[int]:
-    """How many to scale over."""
+    """How many to scale over; of a launch there is but one."""
+    if Launch.seen():
+        return [world_size(device)]
     most = world_size(device) if device == "cuda" else 4
     return [world for world in (1, 2, 4, 8) if world <= most]
+
+
+def threads(world: int) -> int:
+    """Those of one rank, so that all of them on this machine have the cores between them."""
+    launch = Launch.seen()
+    return max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else world))
 
 
 class Runs:
@@ -38,6 +51,7 @@ class Runs:
         self.environment: Json | None = None
         self.collectives: list[Json] = []
         self.peaks: dict[str, Json] = {}
+        self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
         self._rows: dict[str, list[Json]] = {}
         self._pool: Pool | None = None
 
@@ -45,7 +59,7 @@ class Runs:
         """Ranks of a world; those of another one end."""
         if self._pool is None or self._pool.world != world:
             self.close()
-            self._pool = Pool(world, self.device, max(1, len(os.sched_getaffinity(0)) // world))
+            self._pool = pool(world, self.device, threads(world), Launch.seen())
             self.environment = self._pool.run(surroundings, world=1)[0]
         return self._pool
 
@@ -86,9 +100,23 @@ class Runs:
             collectives=self.collectives or None,
         )
 
-    def collective(self, task: Callable[..., list[float]], world: int, *args: Any) -> list[float]:
-        """Seconds of each round of a task that times a collective: the slowest rank's."""
-        return [max(ranks) for ranks in zip(*self.pool(world).run(task, *args, timeout=TIME_LIMIT), strict=True)]
+    def collective_rounds(self, world: int, size: int) -> dict[str, list[float]]:
+        """Seconds of each round of each collective on so many bytes: the slowest rank's."""
+        key = world, size
+        if key not in self._collectives:
+            self.progress(f"collectives of {size} bytes on {world} ranks")
+            ranks = self.pool(world).run(time_collectives, size, self.device, ROUNDS, timeout=TIME_LIMIT)
+            self._collectives[key] = {
+                name: [max(r) for r in zip(*(each[name] for each in ranks), strict=True)] for name in ranks[0]
+            }
+        return self._collectives[key]
+
+    @property
+    def backend(self) -> str:
+        """Which backend carries the tensors of the device."""
+        assert self.environment is not None
+        backends = dict(each.split(":") for each in self.environment["backend"].split(","))
+        return str(backends[self.device])
 
     def close(self) -> None:
         """End the ranks."""

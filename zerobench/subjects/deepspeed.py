@@ -166,7 +166,7 @@ def _imported(device: str) -> Any:
 
 def config(scenario: Scenario) -> dict[str, Any]:
     """DeepSpeed's configuration of a Scenario."""
-    scale, optimizer = scenario.loss_scale, scenario.optimizer
+    scale = scenario.loss_scale
     out: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": scenario.micro_batch,
         "gradient_accumulation_steps": scenario.accumulation,
