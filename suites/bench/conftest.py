@@ -1,6 +1,6 @@
 """Options of the benchmark suites, what they share, and what pytest-benchmark writes of the machine and the results.
 
-They take minutes, so that they run only where they are named: ``pytest suites/bench``. The smoke test runs always.
+They take minutes, so that they run only where they are named: ``pytest suites/bench``. Else the smoke test runs.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ def pytest_configure(config: pytest.Config) -> None:
         raise SystemExit(follow(launch, device, threads(launch.world)))
 
 
-def _named(config: pytest.Config) -> bool:
-    """Whether the command line names this folder or something in it."""
-    return any(Path(str(arg).split("::")[0]).resolve().is_relative_to(_HERE) for arg in config.args)
+def _named(config: pytest.Config) -> set[Path]:
+    """What the command line names of this folder: itself, or files in it."""
+    paths = {Path(str(arg).split("::")[0]).resolve() for arg in config.args}
+    return {path for path in paths if path.is_relative_to(_HERE)}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore what is here, but for the smoke test, unless it was named."""
-    if _named(config) or collection_path.is_dir() or collection_path.name == "test_smoke.py":
+    """Ignore what is here unless it was named; the smoke test where something else was."""
+    named = _named(config)
+    if collection_path.is_dir():
         return None
-    return True
+    wanted = not named or collection_path in named if collection_path.name == "test_smoke.py" else bool(named)
+    return None if wanted else True
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,8 @@ class Point:
 def stages(quick: bool, device: str, world: int) -> list[Point]:
     """Subject x stage x offload x precision x accumulation x recomputation; quick: one change at a time, small."""
     if quick:
-        base = _point("nano", device, world, 8)
-        return [base, *(_point(name, device, world, 8, **changes) for name, changes in _ONE_AT_A_TIME)]
+        base = _point("nano", device, world, 13)
+        return [base, *(_point(name, device, world, 13, **changes) for name, changes in _ONE_AT_A_TIME)]
     return [point for name in _MODELS[device] for point in _all(name, device, world)]
 
 
@@ -61,7 +61,7 @@ def _all(name: str, device: str, world: int) -> Iterator[Point]:
 
 def scaling(quick: bool, device: str, worlds: Sequence[int]) -> list[Point]:
     """The same work for each rank on more and more ranks."""
-    name, steps = ("nano", 8) if quick else ("mini" if device == "cpu" else "gpt2", 15)
+    name, steps = ("nano", 13) if quick else ("mini" if device == "cpu" else "gpt2", 15)
     return [_point(name, device, world, steps) for world in worlds]
 
 

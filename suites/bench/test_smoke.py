@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suites.bench import grid, rows
-from suites.bench.replaying import CLOCK, replay
+from suites.bench.replaying import CLOCK
 from suites.bench.runs import Runs
 from suites.cli.schema import errors, load
 from zerobench.results import Json
@@ -39,11 +39,3 @@ def test_results_of_the_session(runs: Runs) -> None:
     assert list(errors(value, _SCHEMA, _SCHEMA)) == []
     assert {row["subject"] for row in value["rows"]} >= {"reference", "torch-zero1", "compute-only"}
     assert value["environment"]["world"] == _POINT.base.world
-
-
-@pytest.mark.benchmark(timer=CLOCK)
-def test_rounds_are_replayed_exactly(benchmark: Any) -> None:
-    """Whatever their size."""
-    seconds = [0.1, 1e-9, 12345.678, 0.1]
-    replay(benchmark, seconds)
-    assert benchmark.stats.stats.data == seconds

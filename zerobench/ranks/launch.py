@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from zerobench.errors import UsageError
 
@@ -51,13 +51,12 @@ class Launch:
         """Whether the ranks meet, so that all of them are, on one machine's loopback."""
         return self.address == "localhost" or self.address.startswith("127.")
 
-    def store(self, host: bool) -> dist.Store:
+    def store(self, host: bool) -> Store:
         """Where the ranks meet; ``host`` keeps the store here, unless the launcher does."""
         timeout = timedelta(seconds=MEETING)
-        kept = dist.TCPStore(
-            self.address, self.port, is_master=host and not self.hosted, timeout=timeout, wait_for_workers=False
-        )
-        return dist.PrefixStore(f"zerobench/{self.attempt}", kept)
+        master = host and not self.hosted
+        kept = TCPStore(self.address, self.port, is_master=master, timeout=timeout, wait_for_workers=False)
+        return PrefixStore(f"zerobench/{self.attempt}", kept)
 
     @classmethod
     def seen(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:

@@ -135,8 +135,8 @@ def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
         backend = "cpu:gloo,cuda:nccl" if devices >= world else "gloo"
     if seat.launch is None or seat.launch.on_loopback:
         _use_loopback()
-    meeting = dist.FileStore(str(seat.store), seat.world) if seat.launch is None else seat.launch.store(host=False)
-    dist.init_process_group(backend, store=meeting, rank=seat.rank, world_size=seat.world)
+    meeting = {"store": seat.launch.store(host=False)} if seat.launch else {"init_method": f"file://{seat.store}"}
+    dist.init_process_group(backend, **meeting, rank=seat.rank, world_size=seat.world)
     smaller = range(1, seat.world) if seat.launch is None else range(1, min(2, seat.world))
     return {**{n: dist.new_group(range(n)) for n in smaller}, seat.world: dist.group.WORLD}
 
