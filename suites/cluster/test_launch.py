@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,28 +31,26 @@ def _free_port() -> int:
 def _agents(tmp_path: Path, *arguments: str) -> list[tuple[int, str, str]]:
     """Code, output and errors of both of torchrun's agents, each in a folder of its own."""
     port = _free_port()
-    agents = []
-    for node in range(2):
-        folder = tmp_path / f"node{node}"
-        folder.mkdir()
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-        command += ["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)]
-        agents.append(
-            subprocess.Popen(
-                [*command, "-m", *arguments],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        outputs = [agent.communicate(timeout=60) for agent in agents]
-    finally:
+    with ExitStack() as stack:
+        agents = [stack.enter_context(_agent(tmp_path / f"node{node}", node, port, *arguments)) for node in range(2)]
         for agent in agents:
-            agent.kill()
+            stack.callback(agent.kill)
+        outputs = [agent.communicate(timeout=60) for agent in agents]
     return [(agent.returncode, *output) for agent, output in zip(agents, outputs, strict=True)]
+
+
+def _agent(folder: Path, node: int, port: int, *arguments: str) -> subprocess.Popen[str]:
+    folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    return subprocess.Popen(
+        [*command, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_run_on_two_nodes(tmp_path: Path) -> None:
