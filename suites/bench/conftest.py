@@ -21,6 +21,7 @@ from zerobench.recording import SCHEMA
 from zerobench.results import Json
 
 _HERE = Path(__file__).parent
+_SMOKE = "test_smoke.py"
 _RUNS = pytest.StashKey[Runs]()
 
 
@@ -30,27 +31,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """What is measured is measured alone: not by several processes of ``pytest -n``."""
+    if _measuring(config):
+        config.option.numprocesses = 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Where a launcher has started this process as another rank than 0, be a rank and nothing else."""
-    launch = Launch.seen() if _named(config) else None
+    launch = Launch.seen() if _measuring(config) else None
     if launch and launch.rank:
         device = config.getoption("--device")
         os._exit(follow(launch, device, threads(launch.world)))  # pytest would take an exit here for a fault of its own
 
 
-def _named(config: pytest.Config) -> set[Path]:
-    """What the command line names of this folder: itself, or files in it."""
-    paths = {Path(str(arg).split("::")[0]).resolve() for arg in config.args}
-    return {path for path in paths if path.is_relative_to(_HERE)}
+def _measuring(config: pytest.Config) -> bool:
+    """Whether the command line names this folder or something in it but the smoke test."""
+    paths = [Path(str(arg).split("::")[0]).resolve() for arg in config.args]
+    return any(path.is_relative_to(_HERE) and path.name != _SMOKE for path in paths)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore what is here unless it was named; the smoke test where something else was."""
-    named = _named(config)
+    """Ignore what is here unless it is to be measured; then, the smoke test."""
     if collection_path.is_dir():
         return None
-    wanted = not named or collection_path in named if collection_path.name == "test_smoke.py" else bool(named)
-    return None if wanted else True
+    return True if _measuring(config) == (collection_path.name == _SMOKE) else None
 
 
 @pytest.fixture(scope="session")
