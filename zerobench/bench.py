@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from zerobench import live
+from zerobench import flops, live
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory, Verdict
-from zerobench.scenario import Gpt, LossScale, Offload, Scenario
+from zerobench.scenario import Dtype, LossScale, Odd, Offload, Scenario
 
+Json = dict[str, Any]
 T = TypeVar("T")
 
 #: The same step without communication; it is in every run and every time is given as a multiple of its.
@@ -56,10 +57,14 @@ def rows(
     named = [(name, stage) for name in subjects for stage in ([STAGES[name]] if name in STAGES else stages)]
     named = [each for each in named if each[0] != COMPUTE_ONLY] + [(COMPUTE_ONLY, 0)]
     return [
-        Measured(name, at_stage(base, stage).but(offload_optimizer=place, offload_param=place))
+        Measured(name, _offloaded(at_stage(base, stage), place))
         for name, stage in dict.fromkeys(named)
         for place in (offload if stage >= 1 and name not in STAGES else ("none",))
     ]
+
+
+def _offloaded(scenario: Scenario, place: Offload) -> Scenario:
+    return scenario.but(offload_optimizer=place, offload_param=place if scenario.stage == 3 else "none")
 
 
 def at_stage(base: Scenario, stage: int) -> Scenario:
@@ -68,7 +73,7 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
     Stage 3 keeps LayerNorms and biases whole, at most four times the width, and nothing else longer than it is used; it
     fetches two blocks ahead.
     """
-    assert isinstance(base.model, Gpt)
+    assert not isinstance(base.model, Odd)
     width = base.model.width
     if base.dtype == "fp16":
         base = base.but(loss_scale=LossScale(static=256.0))
@@ -125,9 +130,10 @@ class Bench:
 
     def _step(self, row: Measured, index: int) -> bool:
         done = self._run(row, live.timed_step, index)
-        for trajectory, (step, seconds) in zip(row.trajectories, done or [], strict=False):
+        for trajectory, (step, seconds, split) in zip(row.trajectories, done or [], strict=False):
             trajectory.steps.append(step)
             trajectory.seconds.append(seconds)
+            trajectory.splits.append(split)
         return done is not None
 
     def _finish(self, row: Measured) -> bool:
@@ -145,6 +151,12 @@ class Bench:
                 done = self._run(row, live.meter)
                 for trajectory, metered in zip(row.trajectories, done or [], strict=False):
                     trajectory.memory, trajectory.traffic, trajectory.offload = metered
+
+    def peak(self, dtype: Dtype) -> Json:
+        """What the slowest rank reaches in a matrix multiplication while all are at one."""
+        self.progress("multiplying matrices")
+        rates = self.pool.run(flops.peak, dtype, self.pool.device, timeout=self.time_limit)
+        return {"dtype": dtype, "size": flops.SIZES[self.pool.device], "flops_per_second": min(rates)}
 
     def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
         """The oracles' answers, in order; the ranks share the work."""

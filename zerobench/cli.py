@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from zerobench import ConfigError, KernelError, doctor, options, report
@@ -18,10 +18,11 @@ from zerobench.compare import compare
 from zerobench.data import held_out
 from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
-from zerobench.ranks import Pool
+from zerobench.ranks import Launch, Pool, follow, pool
 from zerobench.replay import replay
 from zerobench.report.load import load, read
-from zerobench.results import Json, all_right, results
+from zerobench.results import Json, all_right, document, rows_of
+from zerobench.scenario import Scenario
 from zerobench.subjects import load as load_subject
 from zerobench.trial import Trial
 
@@ -33,19 +34,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     Of ``compare``: 0: nothing is worse; 1: something is; 2: nothing, or less, was measured; 3: the input cannot be.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with ExitStack() as quiet:
+        try:
+            launch = Launch.seen()
+            if launch and launch.rank:  # what is wrong with the input, rank 0 says
+                nowhere = quiet.enter_context(Path(os.devnull).open("w"))
+                quiet.enter_context(redirect_stdout(nowhere))
+                quiet.enter_context(redirect_stderr(nowhere))
+            return _main(arguments, launch)
+        except (UsageError, ConfigError) as error:
+            return _complain(str(error), 3 if arguments[:1] == ["compare"] else 2)
+        except (RankFailure, KernelError) as error:
+            return _complain(str(error), 1)
+        except KeyboardInterrupt:
+            return _complain("interrupted", 130)
+
+
+def _main(arguments: list[str], launch: Launch | None) -> int:
     if os.curdir not in sys.path:
         sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
-    try:
-        given = options.parser().parse_args(arguments)
-        if given.command == "run":
-            return _run(given, shlex.join(["zerobench", *arguments]))
-        return _COMMANDS[given.command](given)
-    except (UsageError, ConfigError) as error:
-        return _complain(str(error), 3 if arguments[:1] == ["compare"] else 2)
-    except (RankFailure, KernelError) as error:
-        return _complain(str(error), 1)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+    given = options.parser().parse_args(arguments)
+    if given.command == "run":
+        return _run(given, launch, shlex.join(["zerobench", *arguments]))
+    if launch:
+        raise UsageError(f"{given.command} is the work of one process; run it without a launcher")
+    return _COMMANDS[given.command](given)
 
 
 def _complain(what: str, code: int) -> int:
@@ -53,12 +66,17 @@ def _complain(what: str, code: int) -> int:
     return code
 
 
-def _run(given: argparse.Namespace, command: str) -> int:
+def _run(given: argparse.Namespace, launch: Launch | None, command: str) -> int:
     """Measure, print and write the report."""
-    report.writable(given.out)
+    base = options.base_scenario(given, launch)
     for name in given.subjects:
         load_subject(name)
-    measured = _measure(given, command)
+    threads = max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else base.world))
+    if launch and launch.rank:
+        return follow(launch, base.device, threads)
+    report.writable(given.out)
+    held_out(base.but(device="cpu"))  # whether there is text enough
+    measured = _measure(given, base, pool(base.world, base.device, threads, launch), command)
     report.write(given.out, measured)
     print(json.dumps(measured) if given.json else report.render(measured))
     _say_written(given.out)
@@ -86,19 +104,18 @@ def _compare(given: argparse.Namespace) -> int:
     return found.exit_code
 
 
-def _measure(given: argparse.Namespace, command: str) -> Json:
-    base = options.base_scenario(given)
-    held_out(base.but(device="cpu"))  # whether there is text enough
-    threads = max(1, len(os.sched_getaffinity(0)) // base.world)
-    with closing(_Progress()) as progress, Pool(base.world, base.device, threads) as pool:
-        bench = Bench(pool, rows(base, given.subjects, given.stages, given.offload), given.time_limit, progress)
+def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
+    with closing(_Progress()) as progress, ranks:
+        bench = Bench(ranks, rows(base, given.subjects, given.stages, given.offload), given.time_limit, progress)
         progress("starting the ranks")
-        where = pool.run(surroundings, world=1)[0]
+        where = ranks.run(surroundings, world=1)[0]
         bench.train(base.steps)
         trial = Trial.of(bench)
         bench.meter()
+        peak = bench.peak(base.dtype)
         progress("writing the report")
-        return results(bench.rows, trial, base, options.warmup(base.steps), given.model, command, where)
+        measured = rows_of(bench.rows, trial, options.warmup(base.steps), peak)
+        return document(measured, command, where, trial=trial, peaks=[peak])
 
 
 def _replay(given: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Dtype, Gpt, Scenario
+from zerobench.scenario import Dtype, Gpt, Odd, Scenario, Vit
 from zerobench.subject import Batch
 
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+CHANNELS = 3  # of an image
 
 _HELD_OUT = -1  # a step that no training has
 _TRAINED = 0.9  # the share of a text that training sees
@@ -24,7 +27,8 @@ _TRAINED = 0.9  # the share of a text that training sees
 def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     """Leaf ``index`` of ``step``: micro-step ``index // world`` on rank ``index % world``, on the Scenario's device.
 
-    A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; an odd model's ``x`` and ``y``,
+    A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; a vit's ``images``, [micro_batch, 3,
+    image, image] in the Scenario's dtype, and ``labels``, int64 [micro_batch]; an odd model's ``x`` and ``y``,
     [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite ``scale`` of the
     loss. Sample s of a step (leaf ``s // micro_batch``) is the same however a step's samples are cut into leaves,
     except that dyadic targets are multiplied by the number of leaves, so that their mean over leaves is exact.
@@ -85,16 +89,16 @@ def text_digest(path: str) -> str:
 
 
 def _batch(scenario: Scenario, step: int, index: int) -> dict[str, Any]:
-    sample = _sample_of_gpt if isinstance(scenario.model, Gpt) else _sample_of_odd
+    sample, (inputs, targets) = _FORMS[scenario.model.kind]
     first = index * scenario.micro_batch
     samples = [sample(scenario, step, first + i) for i in range(scenario.micro_batch)]
-    inputs, targets = (torch.stack(column).to(scenario.device) for column in zip(*samples, strict=True))
-    if isinstance(scenario.model, Gpt):
-        return {"tokens": inputs, "targets": targets}
-    return {"x": inputs, "y": targets, "route": _route(scenario, step, index)}
+    columns = (torch.stack(column).to(scenario.device) for column in zip(*samples, strict=True))
+    batch: dict[str, Any] = dict(zip((inputs, targets), columns, strict=True))
+    return batch | ({"route": _route(scenario, step, index)} if scenario.model.kind == "odd" else {})
 
 
 def _sample_of_odd(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, Tensor]:
+    assert isinstance(scenario.model, Odd)
     if scenario.data == "text":
         raise UsageError("an odd model takes no text; choose a gpt, or random or dyadic data")
     generator, shape, dtype = _generator(scenario, step, sample), (2, scenario.model.width), DTYPES[scenario.dtype]
@@ -117,6 +121,27 @@ def _sample_of_gpt(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, 
     else:
         raise UsageError("a gpt takes no dyadic data, for its arithmetic is not exact; choose an odd model, or text")
     return window[:-1], window[1:]
+
+
+def _sample_of_vit(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, Tensor]:
+    """An image of noise over its class's picture, so that there is something to learn."""
+    spec, generator = scenario.model, _generator(scenario, step, sample)
+    assert isinstance(spec, Vit)
+    if scenario.data != "random":
+        raise UsageError(f"a vit takes no {scenario.data} data, only random: its images are synthetic")
+    label = torch.randint(spec.classes, (), generator=generator)
+    of_class = torch.Generator().manual_seed(_key("class", scenario.seed, int(label)))
+    shape = (CHANNELS, spec.image, spec.image)
+    image = torch.randn(shape, generator=generator) + torch.randn(shape, generator=of_class)
+    return image.to(DTYPES[scenario.dtype]), label
+
+
+#: By kind of model: what makes a sample, and the names of its two columns.
+_FORMS: dict[str, tuple[Callable[[Scenario, int, int], tuple[Tensor, Tensor]], tuple[str, str]]] = {
+    "gpt": (_sample_of_gpt, ("tokens", "targets")),
+    "vit": (_sample_of_vit, ("images", "labels")),
+    "odd": (_sample_of_odd, ("x", "y")),
+}
 
 
 def _window(region: Tensor, length: int, generator: torch.Generator) -> Tensor:

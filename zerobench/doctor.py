@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tabulate import tabulate
 
 import zerobench
 from zerobench.environment import cpu_model
@@ -43,6 +42,8 @@ def examine() -> Json:
 
 def render(findings: Json) -> str:
     """The findings as aligned text."""
+    from tabulate import tabulate
+
     parts = []
     for title, rows in findings.items():
         if title != "problems":

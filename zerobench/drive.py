@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Literal
 
@@ -52,18 +52,28 @@ def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGr
     return subject_type(models.build(scenario).to(scenario.device), scenario, group)
 
 
-def run_step(subject: Subject, scenario: Scenario, index: int, rank: int, keep: Keep = frozenset()) -> Step:
+def run_step(
+    subject: Subject,
+    scenario: Scenario,
+    index: int,
+    rank: int,
+    keep: Keep = frozenset(),
+    mark: Callable[[str], None] = lambda phase: None,
+) -> Step:
     """Step ``index`` on ``rank``: the A micro-steps and the update, then the readings.
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
+    ``mark`` is told when a micro-step's backward and when the optimizer have returned.
     """
     losses: list[Tensor] = []
     for micro_step in range(scenario.accumulation):
         at = micro_step * scenario.world + rank
         seed_leaf(scenario, index, at)
         losses.append(subject.micro_step(leaf(scenario, index, at)))
+        mark("backward")
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
     outcome = subject.step()
+    mark("optimizer")
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
     if "parameters" in keep:
         step.parameters = to_cpu(subject.parameters())

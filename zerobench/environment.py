@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,24 @@ import numpy as np
 import torch
 
 import zerobench
+from zerobench.gpu import gpus, lines
 
 _PACKAGE = Path(__file__).parent
 _CPU_INFO = Path("/proc/cpuinfo")
 
 #: Environment variables that change what is measured, by the start of their name ...
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = (
+    "OMP_", "MKL_", "KMP_", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "DS_", "PYTHONHASHSEED",
+)  # fmt: skip
 #: ... of which these name a machine; a value that holds a path is left out by its slash.
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
 
 
 def environment() -> dict[str, Any]:
-    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None where not to be had."""
+    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None where not to be had.
+
+    ``load`` is how many processes wanted a core in the last minute; a quiet machine has less than a run's ranks.
+    """
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "zerobench": zerobench.__version__,
@@ -32,14 +38,18 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "deepspeed": _version("deepspeed"),
         "platform": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_mhz": _cpu_mhz(),
+        "cpu_throttled": _cpu_throttled(),
+        "load": round(os.getloadavg()[0], 2),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "kernels": zerobench.kernels(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpu": _gpu() if torch.cuda.is_available() else None,
+        "gpu": gpus() if torch.cuda.is_available() else None,
         "variables": _variables(),
     }
 
@@ -50,14 +60,24 @@ def cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _gpu() -> dict[str, Any]:
-    nccl: Any = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
-    return {
-        "names": [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())],
-        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"),
-        "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, nccl)) or None,
-    }
+def _cpu_mhz() -> list[int] | None:
+    """The slowest and the fastest core's clock just now, in MHz."""
+    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
+    clocks = [int(float(line.partition(":")[2])) for line in lines if line.startswith("cpu MHz")]
+    return [min(clocks), max(clocks)] if clocks else None
+
+
+def _cpu_throttled() -> int | None:
+    """How often a core was throttled for its temperature since the machine started; None where nobody counts."""
+    counts = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    return sum(int(count.read_text()) for count in counts) if counts else None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _git() -> dict[str, Any] | None:
@@ -73,11 +93,8 @@ def _git() -> dict[str, Any] | None:
 
 def _output(*command: str) -> str | None:
     """What a command prints, None where there is no such command or it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    found = lines(*command)
+    return None if found is None else "\n".join(found)
 
 
 def _variables() -> dict[str, str]:

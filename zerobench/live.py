@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 from zerobench import ConfigError, models
-from zerobench.drive import Keep, run_step, start, to_cpu
+from zerobench.drive import Keep, run_step, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
-from zerobench.meters import OffloadMeter, ParameterPeak, PeakMeter, TrafficMeter, resident
+from zerobench.meters import OffloadMeter, ParameterPeak, PeakMeter, PhaseMeter, TrafficMeter, pinned, resident
 from zerobench.oracles.canonical import canonical, float64
-from zerobench.recording import Memory, Offload, Step, Traffic, Trajectory
+from zerobench.recording import Memory, Offload, Split, Step, Traffic, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
 from zerobench.subjects import load
@@ -29,7 +29,7 @@ Key = tuple[str, Scenario]
 #: What to ask an oracle: who, about what, and (float64 only) which steps were skipped.
 Question = tuple[Literal["canonical", "float64"], Scenario, tuple[bool, ...]]
 
-_subjects: dict[Key, Subject] = {}
+_subjects: dict[Key, tuple[Subject, PhaseMeter]] = {}
 
 #: The step that is metered: by then optimizer states exist and stage 3 knows the order of its units.
 METERED_STEP = 2
@@ -41,8 +41,9 @@ def build(group: dist.ProcessGroup, key: Key) -> str | None:
     subject = load(name)
     reason = subject.unsupported(scenario)
     if reason is None:
+        model = models.build(scenario).to(scenario.device)
         try:
-            _subjects[key] = start(subject, scenario, group)
+            _subjects[key] = subject(model, scenario, group), PhaseMeter(model, scenario.device)
         except ConfigError as error:
             raise UsageError(f"{name}: {error}") from error
     return reason
@@ -54,20 +55,21 @@ def hush(group: dist.ProcessGroup) -> None:
     gc.freeze()
 
 
-def timed_step(group: dist.ProcessGroup, key: Key, index: int) -> tuple[Step, float]:
-    """Train step ``index``: what happened, and the seconds it took from when all ranks were ready."""
-    scenario = key[1]
+def timed_step(group: dist.ProcessGroup, key: Key, index: int) -> tuple[Step, float, Split]:
+    """Train step ``index``: what happened, and the seconds it took from when all ranks were ready, also by phase."""
+    scenario, (subject, phases) = key[1], _subjects[key]
     _synchronize(scenario)
     dist.barrier(group)
     begin = time.perf_counter()
-    step = run_step(_subjects[key], scenario, index, dist.get_rank(group))
+    phases.begin()
+    step = run_step(subject, scenario, index, dist.get_rank(group), mark=phases.mark)
     _synchronize(scenario)
-    return step, time.perf_counter() - begin
+    return step, time.perf_counter() - begin, phases.split()
 
 
 def finish(group: dist.ProcessGroup, key: Key) -> State:
     """Read a subject's full parameters and close it."""
-    with closing(_subjects.pop(key)) as subject:
+    with closing(_subjects.pop(key)[0]) as subject:
         return to_cpu(subject.parameters())
 
 
@@ -91,7 +93,8 @@ def _answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Traje
 def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload]:
     """Bytes that a fresh subject holds, and what it does in step :data:`METERED_STEP`; it leaves nothing behind."""
     name, scenario = key
-    rank = dist.get_rank(group)
+    rank, cuda = dist.get_rank(group), scenario.device == "cuda"
+    pinned_before = pinned() if cuda else 0
     with PeakMeter(scenario.device) as peak:
         model = models.build(scenario).to(scenario.device)
         with closing(load(name)(model, scenario, group)) as subject:
@@ -103,8 +106,17 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
                 run_step(subject, scenario, METERED_STEP, rank)
             held = {category: resident(tensors) for category, tensors in subject.resident().items()}
             offload = off_device(subject, moved)
-    whole = parameters.bytes if traffic.traffic else None  # it is seen at collectives only
-    return Memory(**held, peak=peak.bytes, peak_parameters=whole), traffic.traffic, offload
+            locked = pinned() - pinned_before if cuda else None
+    memory = Memory(
+        **held,
+        peak=peak.bytes,
+        peak_parameters=parameters.bytes if traffic.traffic else None,  # it is seen at collectives only
+        host=sum(offload.host.values()) or None,
+        file=sum(offload.files.values()) or None,
+        pinned=locked,
+        reserved=peak.reserved,
+    )
+    return memory, traffic.traffic, offload
 
 
 def off_device(subject: Subject, moved: OffloadMeter) -> Offload:
@@ -115,8 +127,9 @@ def off_device(subject: Subject, moved: OffloadMeter) -> Offload:
 
 
 def surroundings(group: dist.ProcessGroup) -> dict[str, Any]:
-    """The environment as a rank sees it: its number of threads, not the parent's."""
-    return environment()
+    """The environment as a rank sees it: its number of threads, not the parent's; how many ranks it has to do with."""
+    world = dist.get_world_size()
+    return environment() | {"world": world, "backend": str(dist.get_backend_config())}
 
 
 def _synchronize(scenario: Scenario) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,9 +13,11 @@ from zerobench import __version__
 from zerobench.bench import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
 from zerobench.models import SIZES
-from zerobench.scenario import Dtype, Gpt, Offload, Scenario
+from zerobench.ranks import Launch
+from zerobench.scenario import Dtype, Offload, Recompute, Scenario, Vit
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
+_RANKS = 2
 _STEPS = 15
 _WARMUP = 3
 _MICRO_BATCH = 4
@@ -34,7 +37,7 @@ def parser() -> Parser:
     top = Parser(prog="zerobench", description="The benchmark and conformance suite for ZeRO.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"zerobench {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_run(commands.add_parser("run", help="train a small GPT with several engines and report", allow_abbrev=False))
+    _add_run(commands.add_parser("run", help="train a model with several engines and report", allow_abbrev=False))
     replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
     replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
     replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
@@ -70,8 +73,8 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.description = (
-        "Trains a GPT on text with several engines, a step of each by turns, judges what they computed, meters memory "
-        "and traffic, and writes report.md, report.html and results.json."
+        "Trains a GPT on text, or a ViT on synthetic images, with several engines, a step of each by turns, judges "
+        "what they computed, meters memory and traffic, and writes report.md, report.html and results.json."
     )
     add = run.add_argument
     add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
@@ -84,7 +87,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="a row each from stage 1 on: none, cpu or nvme; default: none",
     )
     add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
-    add("--ranks", type=_whole("ranks", 1), default=2, metavar="N", help="default: 2")
+    add("--ranks", type=_whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
     add(
         "--model",
         type=_one_of("model", SIZES),
@@ -93,6 +96,13 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help=f"{', '.join(SIZES)}; default: mini",
     )
     add("--dtype", type=_one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
+    add(
+        "--recompute",
+        type=_one_of("recomputation", get_args(Recompute)),
+        default="none",
+        metavar="HOW",
+        help="activations of blocks: none, reentrant or non_reentrant; default: none, kept",
+    )
     add(
         "--accumulation",
         type=_whole("accumulation", 1),
@@ -110,7 +120,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the first 3, or half, warm up; default: 15",
     )
-    add("--data", default="", metavar="FILE", help="text to train on; default: the English of pydoc_data.topics")
+    add("--data", default="", metavar="FILE", help="text for a GPT; default: the English of pydoc_data.topics")
     add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
     add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
     add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
@@ -124,18 +134,27 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
 
 
-def base_scenario(options: argparse.Namespace) -> Scenario:
-    """What all rows of a run have in common."""
-    model: Gpt = SIZES[options.model]
+def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> Scenario:
+    """What all rows of a run have in common.
+
+    Raises:
+        UsageError: text for a model that takes none, or other ranks than those that were launched.
+    """
+    launched = launch.world if launch else None
+    if launched and options.ranks not in (None, launched):
+        raise UsageError(f"--ranks: expected {launched}, as many as were launched, got {options.ranks}; leave it out")
+    model = dataclasses.replace(SIZES[options.model], recompute=options.recompute)
+    if isinstance(model, Vit) and options.data:
+        raise UsageError(f"--data: {options.model} takes no text, its images are synthetic; leave it out")
     return Scenario(
         model=model,
-        world=options.ranks,
+        world=launched or options.ranks or _RANKS,
         dtype=options.dtype,
         steps=options.steps,
         micro_batch=_MICRO_BATCH,
         accumulation=options.accumulation,
         clip=options.clip,
-        data="text",
+        data="random" if isinstance(model, Vit) else "text",
         data_path=options.data,
         nvme_path=options.nvme_path,
         device=options.device,

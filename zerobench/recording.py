@@ -10,7 +10,7 @@ from torch import Tensor
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 
-SCHEMA = 1
+SCHEMA = 2
 
 Verdict = Literal["ok", "unsupported", "failed", "crashed", "timeout"]
 
@@ -50,6 +50,19 @@ class Memory:
     optimizer: int
     peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
     peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
+    host: int | None = None  # of the states, what lies in host memory ...
+    file: int | None = None  # ... and in files; None where nothing is offloaded
+    pinned: int | None = None  # host memory that is pinned, on CUDA
+    reserved: int | None = None  # peak of what CUDA's caching allocator took of the device
+
+
+@dataclass(frozen=True)
+class Split:
+    """The seconds of one step by phase; ``forward`` holds the making of the batches."""
+
+    forward: float
+    backward: float
+    optimizer: float
 
 
 @dataclass(frozen=True)
@@ -77,3 +90,4 @@ class Trajectory:
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
     offload: Offload | None = None
     seconds: list[float] = field(default_factory=list)  # of each timed step
+    splits: list[Split] = field(default_factory=list)  # of each timed step, where it was split

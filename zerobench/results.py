@@ -9,48 +9,64 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from zerobench import __version__, models
 from zerobench.bench import COMPUTE_ONLY, Measured
+from zerobench.case import CASE_VERSION, case, digest
 from zerobench.data import text, text_digest
+from zerobench.flops import model_flops
 from zerobench.judge import BUDGET, Judgement
 from zerobench.live import METERED_STEP
-from zerobench.recording import SCHEMA, Traffic
+from zerobench.recording import SCHEMA, Offload, Traffic
 from zerobench.scenario import Gpt, Scenario
-from zerobench.subjects import REGISTRY
+from zerobench.subjects import REGISTRY, load
 from zerobench.theory import memory, offload, traffic
 from zerobench.trial import Trial
 
 Json = dict[str, Any]
+T = TypeVar("T")
 #: A closed form: the values on one rank by Scenario, model, rank and subject, where known.
 _Form = Callable[[Scenario, nn.Module, int, str], Json | None]
 
 
-def results(
-    rows: Sequence[Measured], trial: Trial | None, base: Scenario, warmup: int, model: str, command: str, where: Json
+def document(
+    rows: Sequence[Json],
+    command: str,
+    where: Json,
+    *,
+    trial: Trial | None = None,
+    peaks: Sequence[Json] | None = None,
+    collectives: Sequence[Json] | None = None,
+    kernels: Sequence[Json] | None = None,
 ) -> Json:
-    """The whole value; ``where`` is the environment, ``model`` the name of the model's size."""
-    floor = next((_seconds(row, warmup) for row in rows if row.subject == COMPUTE_ONLY), [])
+    """The whole value, of rows that may be of several runs; ``where`` is the environment."""
+    scenarios = [Scenario.from_json(json.dumps(row["scenario"])) for row in rows]
     value = {
         "schema": SCHEMA,
+        "case_version": CASE_VERSION,
         "zerobench": __version__,
         "command": command,
-        "settings": _settings(base, warmup, model),
-        "text": {
-            "source": base.data_path or "pydoc_data.topics",
-            "bytes": len(text(base.data_path)),
-            "sha256": text_digest(base.data_path),
-        },
-        "budget": trial and {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": base.steps},
-        "rows": [_row(row, trial, warmup, floor) for row in rows],
+        "settings": _settings(rows, scenarios),
+        "text": _text(scenarios),
+        "budget": trial and _budget(trial),
+        "peaks": peaks and list(peaks),
+        "rows": list(rows),
+        "collectives": collectives and list(collectives),
+        "kernels": kernels and list(kernels),
         "environment": where,
     }
     return {name: _finite(item) for name, item in value.items()}
+
+
+def rows_of(measured: Sequence[Measured], trial: Trial | None, warmup: int, peak: Json | None = None) -> list[Json]:
+    """The rows of one run; ``peak`` is a matrix multiplication's in its dtype."""
+    floor = next((row for row in measured if row.subject == COMPUTE_ONLY and row.verdict == "ok"), None)
+    return [_finite(_row(row, trial, warmup, floor, peak)) for row in measured]
 
 
 def all_right(value: Json) -> bool:
@@ -71,39 +87,67 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _settings(base: Scenario, warmup: int, model: str) -> Json:
-    assert isinstance(base.model, Gpt)
+def _settings(rows: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
+    """What the rows have in common."""
+    timed = [(len(row["time"]["seconds"]), row["scenario"]) for row in rows if row["time"]]
     return {
-        "model": model,
-        "parameters": sum(p.numel() for p in _shapes(base).parameters()),
-        "ranks": base.world,
-        "dtype": base.dtype,
-        "accumulation": base.accumulation,
-        "micro_batch": base.micro_batch,
-        "context": base.model.context,
-        "clip": base.clip,
-        "steps": base.steps,
-        "warmup": warmup,
-        "device": base.device,
-        "seed": base.seed,
+        "model": _common(row["model"] for row in rows),
+        "parameters": _common(row["parameters"] for row in rows),
+        "ranks": _common(each.world for each in scenarios),
+        "dtype": _common(each.dtype for each in scenarios),
+        "accumulation": _common(each.accumulation for each in scenarios),
+        "micro_batch": _common(each.micro_batch for each in scenarios),
+        "context": _common(_tokens(each) for each in scenarios),
+        "clip": _common(each.clip for each in scenarios),
+        "steps": _common(each.steps for each in scenarios),
+        "warmup": _common(steps["steps"] - count for count, steps in timed),
+        "device": _common(each.device for each in scenarios),
+        "seed": _common(each.seed for each in scenarios),
     }
 
 
-def _row(row: Measured, trial: Trial | None, warmup: int, floor: Sequence[float]) -> Json:
-    trained = row.verdict == "ok"
+def _common(values: Iterable[T]) -> T | None:
+    """The one value that all are, else None."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _tokens(scenario: Scenario) -> int | None:
+    """Tokens in a sample; None where samples have none."""
+    return scenario.model.context if isinstance(scenario.model, Gpt) else None
+
+
+def _text(scenarios: Sequence[Scenario]) -> Json | None:
+    path = _common(each.data_path for each in scenarios if each.data == "text")
+    if path is None:
+        return None
+    return {"source": path or "pydoc_data.topics", "bytes": len(text(path)), "sha256": text_digest(path)}
+
+
+def _budget(trial: Trial) -> Json:
+    steps = trial.reference64.scenario.steps
+    return {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": steps}
+
+
+def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
+    scenario, trained = row.scenario, row.verdict == "ok"
     judged = trained and trial is not None and row.subject != COMPUTE_ONLY
     return {
+        "case": case(row.subject, scenario),
         "subject": row.subject,
-        "stage": None if row.subject == COMPUTE_ONLY else row.scenario.stage,
+        "stage": None if row.subject == COMPUTE_ONLY else scenario.stage,
+        "model": models.name_of(scenario.model),
+        "parameters": sum(p.numel() for p in _shapes(scenario).parameters()),
         "verdict": row.verdict,
         "reason": row.reason,
-        "scenario": json.loads(row.scenario.to_json()),
+        "scenario": json.loads(scenario.to_json()),
         "judgement": _judgement(trial.judge(row)) if judged and trial else None,
+        "digest": digest(row.trajectories) if judged and load(row.subject).promises_bits else None,
         "loss": _loss(row) if trained else None,
         "memory": _memory(row) if judged else None,
         "traffic": _traffic(row) if judged else None,
         "offload": _offload(row) if judged else None,
-        "time": _time(row, warmup, floor) if trained else None,
+        "time": _time(row, warmup, floor, peak) if trained else None,
     }
 
 
@@ -135,7 +179,10 @@ def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, subject: 
     form = memory.predicted(scenario, model, rank, subject, METERED_STEP + 1)
     if form is None or subject != "reference":
         return form
-    return form | {"peak_parameters": memory.parameter_peak(scenario, model, rank, METERED_STEP)}
+    off = offload.predicted(scenario, model, METERED_STEP)
+    elsewhere = {"host": sum(off.host.values()), "file": sum(off.files.values())}
+    known = {place: size for place, size in elsewhere.items() if size}
+    return form | known | {"peak_parameters": memory.parameter_peak(scenario, model, rank, METERED_STEP)}
 
 
 def _traffic(row: Measured) -> Json:
@@ -150,18 +197,22 @@ def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject:
 
 
 def _offload(row: Measured) -> Json | None:
-    """Bytes off the device and bytes moved in one step, by rank; None where everything is on the device."""
+    """Bytes moved off the device and back in one step, by rank; None where all states are on the device."""
     scenario = row.scenario
     if scenario.optimizer_at == scenario.parameters_at == "none":
         return None
-    measured = [dataclasses.asdict(each.offload) for each in row.trajectories if each.offload]
-    return {"measured": measured, "predicted": _by_rank(row, _predicted_offload)}
+    measured = [_moved(each.offload) for each in row.trajectories if each.offload]
+    setting = f"optimizer {scenario.optimizer_at}, parameters {scenario.parameters_at}"
+    return {"setting": setting, "measured": measured, "predicted": _by_rank(row, _predicted_offload)}
 
 
 def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    if subject != "reference":
-        return None
-    return dataclasses.asdict(offload.predicted(scenario, model, METERED_STEP))
+    return _moved(offload.predicted(scenario, model, METERED_STEP)) if subject == "reference" else None
+
+
+def _moved(seen: Offload) -> Json:
+    names = {"to_host": "to_host", "to_device": "to_device", "read": "file_read", "written": "file_written"}
+    return {name: seen.moved.get(counted, 0) for name, counted in names.items()}
 
 
 def _by_rank(row: Measured, predict: _Form) -> list[Json | None] | None:
@@ -188,15 +239,36 @@ def _seconds(row: Measured, warmup: int) -> list[float]:
     return [max(ranks) for ranks in zip(*(each.seconds[warmup:] for each in row.trajectories), strict=True)]
 
 
-def _time(row: Measured, warmup: int, floor: Sequence[float]) -> Json:
+def _time(row: Measured, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
     seconds, scenario = _seconds(row, warmup), row.scenario
-    assert isinstance(scenario.model, Gpt)
     low, median, high = statistics.quantiles(seconds, method="inclusive") if len(seconds) > 1 else seconds * 3
-    tokens = scenario.leaves * scenario.micro_batch * scenario.model.context
+    beside = _seconds(floor, warmup) if floor else []
+    samples, tokens, flops = scenario.leaves * scenario.micro_batch, _tokens(scenario), model_flops(scenario)
     return {
         "seconds": seconds,
         "median": median,
         "quartiles": [low, high],
-        "ratio": statistics.median(a / b for a, b in zip(seconds, floor, strict=True)) if floor else None,
-        "tokens_per_second": tokens / median,
+        "ratio": statistics.median(a / b for a, b in zip(seconds, beside, strict=True)) if beside else None,
+        "split": _split(row, floor, warmup) if floor else None,
+        "samples_per_second": samples / median,
+        "tokens_per_second": samples * tokens / median if tokens else None,
+        "flops": flops,
+        "utilisation": flops / median / peak["flops_per_second"] if peak else None,
     }
+
+
+def _split(row: Measured, floor: Measured, warmup: int) -> Json:
+    """Medians over rounds; what a phase takes beyond compute-only's in the same round counts as communication."""
+    rounds = []
+    for ours, alone in zip(_phases(row, warmup), _phases(floor, warmup), strict=True):
+        own = {phase: min(seconds, alone[phase]) for phase, seconds in ours.items()}
+        rounds.append({**own, "communication": sum(ours.values()) - sum(own.values())})
+    return {phase: statistics.median(each[phase] for each in rounds) for phase in rounds[0]}
+
+
+def _phases(row: Measured, warmup: int) -> list[dict[str, float]]:
+    """Of each timed step, those of the slowest rank."""
+    steps = zip(
+        *(zip(each.seconds[warmup:], each.splits[warmup:], strict=True) for each in row.trajectories), strict=True
+    )
+    return [vars(max(ranks, key=lambda of_rank: of_rank[0])[1]) for ranks in steps]

@@ -36,6 +36,21 @@ class Gpt:
 
 
 @dataclass(frozen=True)
+class Vit:
+    """A vision transformer on square images of three channels; sizes in pixels, the default is ViT-B/16."""
+
+    kind: Literal["vit"] = "vit"
+    image: int = 224
+    patch: int = 16
+    classes: int = 1000
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    dropout: float = 0.0
+    recompute: Recompute = "none"
+
+
+@dataclass(frozen=True)
 class Odd:
     """A small model that holds, on demand, every peculiarity that has broken a sharding engine before.
 
@@ -92,7 +107,7 @@ class LossScale:
 class Scenario:
     """Everything about a run; sizes are in elements, ``context`` and ``micro_batch`` in samples and tokens."""
 
-    model: Gpt | Odd = field(default_factory=Odd)
+    model: Gpt | Vit | Odd = field(default_factory=Odd)
     world: int = 2
     stage: int = 0
     dtype: Dtype = "fp32"
@@ -229,4 +244,4 @@ def _decode_union(members: tuple[Any, ...], raw: Any, where: str) -> Any:
     rest = [m for m in members if m is not type(None) and not dataclasses.is_dataclass(m)]
     if rest:
         return _decode(rest[0], raw, where)
-    raise UsageError(f"{where}: expected an object whose kind is gpt or odd, got {raw!r}")
+    raise UsageError(f"{where}: expected an object whose kind is gpt, vit or odd, got {raw!r}")

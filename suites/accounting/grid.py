@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from zerobench.scenario import Gpt, Odd, Optimizer, Scenario
+from zerobench.scenario import Gpt, Odd, Optimizer, Scenario, Vit
 
 GPT = Gpt(vocab=61, context=8, width=20, layers=3, heads=2)
+VIT = Vit(image=12, patch=4, classes=7, width=20, layers=2, heads=2)
 ODD = Odd(
     tied=True,
     functional=True,
@@ -25,12 +26,14 @@ ODD = Odd(
 DEEP = Odd(width=9, hidden=(7, 3, 40, 7, 16))
 
 _gpt = Scenario(model=GPT, chunk=64, prefetch_bucket=0)
+_vit = Scenario(model=VIT, chunk=64, prefetch_bucket=0)
 _odd = Scenario(model=ODD, chunk=32, prefetch_bucket=0, optimizer=Optimizer(name="sgd"))
 _deep = Scenario(model=DEEP, chunk=32, prefetch_bucket=0)
 
 _MODELS = {
     "gpt": _gpt,
     "gpt-bf16": _gpt.but(dtype="bf16", optimizer=Optimizer(name="adam", second_group=True)),
+    "vit": _vit,
     "odd": _odd,
     "odd-bf16": _odd.but(dtype="bf16", accumulator_dtype="bf16", optimizer=Optimizer(name="sgd", momentum=0.0)),
 }
@@ -50,6 +53,7 @@ STATES: dict[str, Scenario] = {
 _SETTINGS: dict[str, Scenario] = {
     "gpt": _gpt,
     "gpt-tied": _gpt.but(model=replace(GPT, tied=True)),
+    "vit": _vit,
     "accumulation": _deep.but(accumulation=3),
     "small-buckets": _deep.but(reduce_bucket=64, allgather_bucket=100, accumulation=2),
     "bf16": _deep.but(dtype="bf16", accumulator_dtype="bf16"),
@@ -62,6 +66,8 @@ _SETTINGS: dict[str, Scenario] = {
 
 _STAGE_3: dict[str, Scenario] = {
     "non-reentrant": _gpt.but(model=replace(GPT, recompute="non_reentrant")),
+    "vit-reentrant": _vit.but(model=replace(VIT, recompute="reentrant")),
+    "vit-prefetch": _vit.but(model=replace(VIT, recompute="non_reentrant"), prefetch_bucket=6000),
     "reentrant": _deep.but(model=replace(DEEP, recompute="reentrant"), accumulation=2),
     "odd-non-reentrant": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True, recompute="non_reentrant")),
     "persistence": _deep.but(persistence=30, accumulation=2),
@@ -101,6 +107,7 @@ LIVING: dict[str, Scenario] = {
 SHARDED: dict[str, Scenario] = {
     "gpt": _gpt.but(stage=3, world=2, model=replace(GPT, layers=6)),
     "gpt-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=3),
+    "vit": _vit.but(stage=3, world=2, model=replace(VIT, layers=6)),
     "deep": _deep.but(stage=3, world=2, accumulation=2),
     "deep-reentrant": _STAGE_3["reentrant"].but(stage=3, world=2),
     "persistence": _deep.but(stage=3, world=2, persistence=30),

@@ -20,6 +20,7 @@ from suites.cli.schema import errors, load
 from suites.reports.page import markdown_tables
 from zerobench import cli, report
 from zerobench.data import text
+from zerobench.results import document
 from zerobench.scenario import Odd, Scenario
 
 _ROOT = Path(zerobench.__file__).parents[1]
@@ -119,6 +120,42 @@ def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
         assert list(errors(results(directory), schema, schema)) == []
 
 
+def test_one_digest_for_all_stages(clean: Done) -> None:
+    """Without accumulation stages train the same bits; only who promises bits has a digest; each case is its own."""
+    rows = results(clean[0])["rows"]
+    assert len({row["digest"] for row in rows[:4]}) == 1
+    assert [row["digest"] is None for row in rows] == [False] * 4 + [True] * 3
+    assert len({row["case"] for row in rows}) == len(rows)
+
+
+def test_a_vit_that_recomputes(tmp_path: Path) -> None:
+    """Its gathers and what is saved follow from its structure as a gpt's do; its rows know no tokens."""
+    done = run(tmp_path, "run", "--model", "vit-tiny", "--recompute", "non_reentrant", "--steps", "16", "--stages", "3",
+               "--subjects", "reference,torch-fsdp2", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    value, schema = json.loads(done.stdout), load("results.json")
+    assert list(errors(value, schema, schema)) == []
+    for row in value["rows"][:2]:
+        assert row["judgement"]["right"]
+        assert row["scenario"]["model"] == {**row["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
+        assert row["traffic"]["measured"] == row["traffic"]["predicted"]
+        assert row["time"]["tokens_per_second"] is None
+        assert row["loss"]["last"] < row["loss"]["first"]
+    assert value["text"] is None
+
+
+def test_rows_of_several_runs_make_one_document(clean: Done) -> None:
+    """What they have in common stays in the settings; what they differ in is null there."""
+    schema, value = load("results.json"), results(clean[0])
+    other = [row | {"scenario": row["scenario"] | {"dtype": "bf16"}, "model": "mini"} for row in value["rows"]]
+    both = document([*value["rows"], *other], "zerobench", value["environment"])
+    assert list(errors(both, schema, schema)) == []
+    differing = {name for name in both["settings"] if both["settings"][name] != value["settings"][name]}
+    assert differing == {"dtype", "model"}
+    assert both["settings"]["dtype"] is None
+    assert "various" in report.render(both)
+
+
 def test_the_schema_refuses(clean: Done) -> None:
     """A value of another type, a missing one and an unknown one."""
     schema, value = load("results.json"), results(clean[0])
@@ -212,6 +249,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
         ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
         ("run --stages 0,4", "unknown stage '4'"),
+        ("run --recompute all", "unknown recomputation 'all'"),
+        ("run --model vit-tiny --data short", "--data: vit-tiny takes no text"),
         ("run --dtype fp8", "unknown dtype 'fp8'"),
         ("run --device tpu", "unknown device 'tpu'"),
         ("run --ranks 0", "--ranks: expected a whole number of at least 1, got '0'"),

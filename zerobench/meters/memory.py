@@ -40,6 +40,11 @@ def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
             yield tensor
 
 
+def pinned() -> int:
+    """Bytes of host memory that torch has pinned and handed out, rounded up as its allocator does."""
+    return int(torch.cuda.host_memory_stats()["active_bytes.current"])
+
+
 def live_tensors() -> list[Tensor]:
     """Every tensor that Python can reach in this process, after a garbage collection.
 
@@ -89,6 +94,9 @@ class ParameterPeak:
 class PeakMeter:
     """The allocator's peak inside the ``with`` block, in ``bytes`` above what it held at the block's start.
 
+    On CUDA ``reserved`` is the peak of what the caching allocator took of the device for it, above the block's start;
+    elsewhere None.
+
     On the CPU it is torch's own allocator, through the profiler; on CUDA the caching allocator of the current device.
     Neither sees memory that torch did not allocate. On the CPU, freeing what is older than the block counts as nothing:
     enter it before what is to be measured is built, and call :meth:`restart` where the peak is to count from.
@@ -96,12 +104,15 @@ class PeakMeter:
 
     def __init__(self, device: str = "cpu") -> None:
         self.bytes = 0
+        self.reserved: int | None = None
         self._device = device
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         if self._device == "cuda":
+            torch.cuda.empty_cache()  # so that what is reserved is what is in use
             self._start = torch.cuda.memory_allocated()
+            self._reserved = torch.cuda.memory_reserved()
             self.restart()
         else:
             self._stack.enter_context(_every_thread_counts())
@@ -123,6 +134,7 @@ class PeakMeter:
         self._stack.close()
         if self._device == "cuda":
             self.bytes = torch.cuda.max_memory_allocated() - self._start
+            self.reserved = torch.cuda.max_memory_reserved() - self._reserved
         else:
             self.bytes = _peak(self._profile)
 

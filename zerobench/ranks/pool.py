@@ -8,14 +8,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
@@ -47,12 +47,17 @@ _Reply = Returned | Raised | _Crashed
 
 
 @dataclass(frozen=True)
-class _Worker:
-    """A rank as its parent sees it."""
+class Worker:
+    """A rank as its parent sees it; ``process`` is None where somebody else has started it, maybe elsewhere."""
 
     seat: Seat
-    process: BaseProcess
+    process: BaseProcess | None
     connection: Connection
+
+    @property
+    def signs_of_life(self) -> list[Any]:
+        """What becomes ready when the rank replies, or is gone."""
+        return [self.connection, *([self.process.sentinel] if self.process else [])]
 
     def receive(self) -> _Reply:
         """The reply that is ready, or how the process died."""
@@ -62,6 +67,8 @@ class _Worker:
             data = b""
         if data:
             return unpack(data)  # type: ignore[no-any-return]
+        if self.process is None:
+            return _Crashed(None)
         self.process.join(GRACE)  # the pipe breaks a moment before the process is gone
         return _Crashed(self.process.exitcode)
 
@@ -76,6 +83,13 @@ class _Worker:
             case _Crashed():
                 return Sign(rank, "crashed", how_it_died(reply.exit_code), output=output)
         return Sign(rank, "timeout", waiting, _stacks(self.seat), output)
+
+    def kill(self) -> None:
+        """End it at once: a child by a signal, any other by closing the connection, at which it ends itself."""
+        if self.process:
+            self.process.kill()
+        else:
+            self.connection.close()
 
 
 class Pending(Generic[T]):
@@ -112,11 +126,8 @@ class Pending(Generic[T]):
         workers = self._pool._workers[: self._world]
         replies: dict[int, _Reply] = {}
         while len(replies) < self._world:
-            sources: dict[Any, _Worker] = {
-                source: each
-                for each in workers
-                if each.seat.rank not in replies
-                for source in (each.connection, each.process.sentinel)
+            sources: dict[Any, Worker] = {
+                source: each for each in workers if each.seat.rank not in replies for source in each.signs_of_life
             }
             ready = wait(list(sources), max(0.0, self._deadline - time.monotonic()))
             if not ready:
@@ -142,7 +153,8 @@ class Pending(Generic[T]):
         )
         order = [workers[rank] for rank in replies] + at_it
         signs = [each.sign(replies.get(each.seat.rank), waiting) for each in order]
-        raise RankFault(signs)
+        fault = RankFault(signs)
+        raise fault if self._pool.recovers else RankFailure(str(fault))
 
 
 class Pool:
@@ -163,6 +175,9 @@ class Pool:
         UsageError: a world size below 1, or no CUDA where it is asked for.
     """
 
+    #: Whether a task after a fault finds fresh workers.
+    recovers: ClassVar[bool] = True
+
     def __init__(self, world: int, device: str = "cpu", threads: int = 1) -> None:
         if world < 1:
             raise UsageError(f"a world of {world} ranks was asked for; give at least 1")
@@ -173,9 +188,14 @@ class Pool:
         self.world = world
         self.device = device
         self.threads = threads
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._pending: Pending[Any] | None = None
         self._directory: Path | None = None
+
+    @property
+    def worlds(self) -> Sequence[int]:
+        """The numbers of ranks that have a group, the first ones each."""
+        return range(1, self.world + 1)
 
     def run(self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT) -> list[T]:
         """``task(group, *args)`` on ranks 0..world-1: what it returned on each, in rank order.
@@ -193,8 +213,10 @@ class Pool:
     ) -> Pending[T]:
         """Like :meth:`run`, without waiting. A task whose result nobody took is waited for and forgotten first."""
         world = self.world if world is None else world
-        if not 1 <= world <= self.world:
-            raise UsageError(f"a world of {world} ranks was asked for; this pool has 1 to {self.world}")
+        if world not in self.worlds:
+            raise UsageError(
+                f"a world of {world} ranks was asked for; this pool has {', '.join(map(str, self.worlds))}"
+            )
         message = _pack_task(world, task, args)
         self._settle()
         if not self._workers:
@@ -210,32 +232,38 @@ class Pool:
         if self._pending:
             with suppress(UsageError, RankFailure):
                 self._pending.result()
-        if wait([each.process.sentinel for each in self._workers], 0):
+        if wait([each.process.sentinel for each in self._workers if each.process], 0):
             self._stop()
 
     def _start(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="zerobench-"))
         atexit.register(self.close)
         try:
-            for rank in range(self.world):
-                self._workers.append(_seat(Seat(rank, self.world, self.device, self.threads, self._directory)))
+            self._seat_all(self._directory)
         except BaseException:
             self._stop()
             raise
         Pending[None](self, self.world, TIME_LIMIT).result()
 
+    def _seat_all(self, directory: Path) -> None:
+        """Fill ``_workers``, in rank order."""
+        for rank in range(self.world):
+            self._workers.append(seat(Seat(rank, self.world, self.device, self.threads, directory)))
+
     def _kill(self) -> None:
         for each in self._workers:
-            each.process.kill()
+            each.kill()
         for each in self._workers:
-            each.process.join()
+            if each.process:
+                each.process.join()
 
     def _stop(self) -> None:
         """End the workers at once and forget them."""
         self._kill()
         for each in self._workers:
             each.connection.close()
-            each.process.close()
+            if each.process:
+                each.process.close()
         self._workers = []
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -247,7 +275,8 @@ class Pool:
             for each in self._workers:
                 each.connection.close()
             for each in self._workers:
-                each.process.join(GRACE)
+                if each.process:
+                    each.process.join(GRACE)
         self._pending = None
         self._stop()
 
@@ -260,16 +289,16 @@ class Pool:
         self.close()
 
 
-def _seat(seat: Seat) -> _Worker:
+def seat(given: Seat) -> Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
-    cuda = seat.device == "cuda"
+    cuda = given.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     ours, theirs = context.Pipe()
     with theirs:
-        process = context.Process(target=worker.main, args=(seat, theirs), name=f"rank {seat.rank}", daemon=True)
+        process = context.Process(target=worker.main, args=(given, theirs), name=f"rank {given.rank}", daemon=True)
         process.start()
-    return _Worker(seat, process, ours)
+    return Worker(given, process, ours)
 
 
 def _pack_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -286,12 +315,13 @@ def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
         raise UsageError(errors[0][0])
 
 
-def _dump_stacks(workers: list[_Worker]) -> None:
+def _dump_stacks(workers: list[Worker]) -> None:
     """Ask for the stacks of ranks that are still at the task."""
-    for each in workers:
+    children = [each.process for each in workers if each.process]
+    for process in children:
         with suppress(ProcessLookupError):
-            os.kill(each.process.pid or 0, worker.DUMP_STACKS)
-    if workers:
+            os.kill(process.pid or 0, worker.DUMP_STACKS)
+    if children:
         time.sleep(_DUMPING)
 
 

@@ -20,10 +20,13 @@ import torch
 import torch.distributed as dist
 
 from zerobench.errors import UsageError
+from zerobench.ranks.launch import Launch
 from zerobench.ranks.parcel import pack, unpack
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
 DUMP_STACKS = signal.SIGUSR1
+#: Set in a worker while it is at a task; until it replies, nothing can come from the parent but its end.
+BUSY = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Seat:
     device: str
     threads: int
     directory: Path
+    launch: Launch | None = None  # where somebody else has started the ranks
 
     @property
     def store(self) -> Path:
@@ -70,9 +74,14 @@ class Raised:
 
 
 def main(seat: Seat, connection: Connection) -> None:
+    """Serve tasks as a child process of the pool's."""
+    threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
+    serve(seat, connection)
+
+
+def serve(seat: Seat, connection: Connection) -> None:
     """Serve tasks until the parent closes its end; the first message says whether the group could be joined."""
     output = _become_quiet(seat)
-    threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
     try:
         groups = _join(seat)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
@@ -81,7 +90,10 @@ def main(seat: Seat, connection: Connection) -> None:
     connection.send_bytes(pack(Returned(None)))
     while (message := _receive(connection)) is not None:
         os.ftruncate(output, 0)
-        connection.send_bytes(_reply(message, groups))
+        BUSY.set()
+        reply = _reply(message, groups)
+        BUSY.clear()  # before the parent can send the next message
+        connection.send_bytes(reply)
     dist.destroy_process_group()
 
 
@@ -114,18 +126,26 @@ def end_with_parent(directory: Path) -> None:
 def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     """The group of the first n ranks for every n, by n; made once, as each costs a rendezvous of all ranks."""
     torch.set_num_threads(seat.threads)
+    rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
     backend = "gloo"
     if seat.device == "cuda":
         devices = torch.cuda.device_count()
-        torch.cuda.set_device(seat.rank % devices)
+        torch.cuda.set_device(rank % devices)
         # NCCL refuses two ranks on one GPU. Tensors on the CPU need gloo in either case.
-        backend = "cpu:gloo,cuda:nccl" if devices >= seat.world else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if devices >= world else "gloo"
+    if seat.launch is None or seat.launch.on_loopback:
+        _use_loopback()
+    meeting = {"store": seat.launch.store(host=False)} if seat.launch else {"init_method": f"file://{seat.store}"}
+    dist.init_process_group(backend, **meeting, rank=seat.rank, world_size=seat.world)
+    smaller = range(1, seat.world) if seat.launch is None else range(1, min(2, seat.world))
+    return {**{n: dist.new_group(range(n)) for n in smaller}, seat.world: dist.group.WORLD}
+
+
+def _use_loopback() -> None:
+    """Let gloo talk over loopback, where the kernel's counters see all of it, and no host name need resolve."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback:  # so that the kernel's loopback counters see all traffic, and no host name need resolve
+    if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    dist.init_process_group(backend, f"file://{seat.store}", rank=seat.rank, world_size=seat.world)
-    groups = {n: dist.new_group(range(n)) for n in range(1, seat.world)}
-    return {**groups, seat.world: dist.group.WORLD}
 
 
 def _receive(connection: Connection) -> bytes | None:

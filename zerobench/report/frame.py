@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 SPLIT = ("forward", "backward", "communication", "optimizer")
 STATES = ("parameters", "gradients", "optimizer")
-#: Where states lie that are not on the device; they are counted among the states, too.
+#: Where states lie that are not on the device.
 OFF = ("host", "file")
 TOTAL = "total"
 _TYPES = {"judged": "bool", "stage": "Int64", "on_device": "Int64", "peak": "Int64"}
@@ -100,10 +100,10 @@ def _case(row: Json) -> Json:
 
 
 def _held(row: Json) -> Json:
-    """Bytes of the rank with most: of state on the device, and at the peak; what is offloaded is not on the device."""
+    """Bytes of the rank with most: of state on the device, and at the peak."""
     ranks = (row["memory"] or {}).get("measured") or []
     peaks = [rank["peak"] for rank in ranks if rank["peak"] is not None]
-    on_device = (sum(rank[name] for name in STATES) - sum(rank.get(name) or 0 for name in OFF) for rank in ranks)
+    on_device = (sum(rank[name] for name in STATES) for rank in ranks)
     return {"on_device": max(on_device, default=None), "peak": max(peaks, default=None)}
 
 

@@ -40,10 +40,12 @@ def _memory(frames: Frames) -> Iterator[Plot]:
     held = {row: frames.ledger(row, "memory") for row in frames.cases.index}
     rows = [row for row, ledger in held.items() if ledger.keys() >= set(STATES)]
     if rows:
-        parts = {name: [held[row][name]["bytes"].measured / _MIB for row in rows] for name in STATES}
+        present = [*STATES, *(place for place in OFF if any(place in held[row] for row in rows))]
+        parts = {
+            name: [held[row][name]["bytes"].measured / _MIB if name in held[row] else 0.0 for row in rows]
+            for name in present
+        }
         marks = {"peak within a step": _mib(frames, "peak", rows)}
-        if any(ledger.keys() & set(OFF) for ledger in held.values()):
-            marks["of the states, on the device"] = _mib(frames, "on_device", rows)
         bars = Bars(_labels(frames, rows), parts, "MiB on the fullest rank", marks)
         yield _plot("memory", MEMORY, "State held between steps, stacked, and the peak within a step.", bars)
 

@@ -132,7 +132,7 @@ def _memory(frames: Frames) -> Table:
         "peak_parameters": "whole at once: the most bytes behind the model's parameters at any collective of a step.",
         "peak": "peak: what the allocator gave to subject and step at the worst moment of a step.",
         "reserved": "reserved: the most that CUDA's caching allocator took from the device.",
-        "host": "host, files: of the states, what is offloaded to host memory and to files.",
+        "host": "host, files: states kept there, which are not among those on the device.",
     }
     present = {"", *(name for (_, part), ledger in frames.largest.items() if part == "memory" for name in ledger)}
     columns = [Column(title, "less") for title in MEMORY_NAMES.values()]

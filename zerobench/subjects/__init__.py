@@ -13,6 +13,7 @@ REGISTRY: dict[str, str] = {
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
     "torch-fsdp2": "zerobench.subjects.torch_fsdp2:TorchFsdp2",
     "torch-zero1": "zerobench.subjects.torch_zero1:TorchZero1",
+    "deepspeed": "zerobench.subjects.deepspeed:DeepSpeed",
     "compute-only": "zerobench.subjects.plain:ComputeOnly",
 }
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from torch import nn
 
-from zerobench.scenario import Gpt, Odd, Scenario
+from zerobench.scenario import Gpt, Odd, Scenario, Vit
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ def events(scenario: Scenario, model: nn.Module, route: bool) -> list[Event]:
     spec = scenario.model
     if isinstance(spec, Gpt):
         forward, backward = list(_gpt_forward(spec, model)), list(_gpt_backward(spec, model))
+    elif isinstance(spec, Vit):
+        forward, backward = list(_vit_forward(spec, model)), list(_vit_backward(spec, model))
     else:
         forward, backward = list(_odd_forward(spec, model, route)), list(_odd_backward(spec, model, route))
     return [*forward, Event("turn"), *backward]
@@ -51,12 +53,27 @@ def _gpt_backward(spec: Gpt, model: nn.Module) -> Iterator[Event]:
         yield Event("complete", (head,))
     yield from _norm(model, "norm")
     for i in reversed(range(spec.layers)):
-        yield from _block(model, f"blocks.{i}", _GPT_BLOCK, recompute=spec.recompute != "none")
+        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, recompute=spec.recompute != "none")
     yield Event("complete", ("positions.weight",))
     yield Event("complete", ("tokens.weight",))
 
 
-_GPT_BLOCK = ("down", "up", "norm2", "attention.out", "attention.qkv", "norm1")  # in the order of backward
+def _vit_forward(spec: Vit, model: nn.Module) -> Iterator[Event]:
+    yield Event("keep", ("class_token",))
+    for name in ("patches", "positions", *(f"blocks.{i}" for i in range(spec.layers)), "norm", "head"):
+        yield _use(model, name)
+
+
+def _vit_backward(spec: Vit, model: nn.Module) -> Iterator[Event]:
+    yield from _linear("head")
+    yield from _norm(model, "norm")
+    for i in reversed(range(spec.layers)):
+        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, recompute=spec.recompute != "none")
+    for name in ("positions.weight", "class_token", "patches.bias", "patches.weight"):
+        yield Event("complete", (name,))
+
+
+_TRANSFORMER_BLOCK = ("down", "up", "norm2", "attention.out", "attention.qkv", "norm1")  # in the order of backward
 _ODD_BLOCK = ("down", "up", "norm")
 
 

@@ -1,0 +1,125 @@
+"""Runs: points of the grid measured on ranks, each once; what came of them, as results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from suites.bench.collectives import time_collectives
+from suites.bench.grid import Point
+from zerobench.bench import Bench, rows
+from zerobench.live import surroundings
+from zerobench.ranks import Launch, Pool, pool
+from zerobench.results import Json, document, rows_of
+from zerobench.trial import Trial
+
+#: Seconds for a step, or for building a subject; a quick one takes less than one.
+TIME_LIMIT = 300.0
+#: In which every collective has its turn.
+ROUNDS = 15
+
+
+def world_size(device: str) -> int:
+    """How many ranks to measure on: those that were launched, else two on a CPU, one for each GPU on CUDA."""
+    launch = Launch.seen()
+    if launch:
+        return launch.world
+    return max(1, torch.cuda.device_count()) if device == "cuda" else 2
+
+
+def world_sizes(device: str) -> list[int]:
+    """How many to scale over; of a launch there is but one."""
+    if Launch.seen():
+        return [world_size(device)]
+    most = world_size(device) if device == "cuda" else 4
+    return [world for world in (1, 2, 4, 8) if world <= most]
+
+
+def threads(world: int) -> int:
+    """Those of one rank, so that all of them on this machine have the cores between them."""
+    launch = Launch.seen()
+    return max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else world))
+
+
+class Runs:
+    """Measures points when they are asked for, and keeps their rows; one pool of ranks is open at a time."""
+
+    def __init__(self, device: str, progress: Callable[[str], None]) -> None:
+        self.device, self.progress = device, progress
+        self.environment: Json | None = None
+        self.collectives: list[Json] = []
+        self.peaks: dict[str, Json] = {}
+        self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
+        self._rows: dict[str, list[Json]] = {}
+        self._pool: Pool | None = None
+
+    def pool(self, world: int) -> Pool:
+        """Ranks of a world; those of another one end."""
+        if self._pool is None or self._pool.world != world:
+            self.close()
+            self._pool = pool(world, self.device, threads(world), Launch.seen())
+            self.environment = self._pool.run(surroundings, world=1)[0]
+        return self._pool
+
+    def row(self, point: Point, subject: str, stage: int | None) -> Json:
+        """One row of a point."""
+        if point.name not in self._rows:
+            self._rows[point.name] = self._measure(point)
+        return next(row for row in self._rows[point.name] if (row["subject"], row["stage"]) == (subject, stage))
+
+    def peak(self, point: Point) -> Json:
+        """What a matrix multiplication reached in the point's dtype, on as many ranks."""
+        return self.peaks[point.name]
+
+    def _measure(self, point: Point) -> list[Json]:
+        bench = Bench(
+            self.pool(point.base.world),
+            rows(point.base, point.subjects, point.stages),
+            TIME_LIMIT,
+            lambda what: self.progress(f"{point.name}: {what}"),
+        )
+        bench.train(point.base.steps)
+        trial = Trial.of(bench)
+        bench.meter()
+        peak = self.peaks[point.name] = bench.peak(point.base.dtype)
+        return rows_of(bench.rows, trial, point.warmup, peak)
+
+    def document(self, command: str) -> Json | None:
+        """All that was measured so far; None where nothing was."""
+        if self.environment is None:
+            return None
+        measured = {row["case"]: row for of_point in self._rows.values() for row in of_point}
+        peaks = {(peak["dtype"]): peak for peak in self.peaks.values()}
+        return document(
+            list(measured.values()),
+            command,
+            self.environment,
+            peaks=list(peaks.values()),
+            collectives=self.collectives or None,
+        )
+
+    def collective_rounds(self, world: int, size: int) -> dict[str, list[float]]:
+        """Seconds of each round of each collective on so many bytes: the slowest rank's."""
+        key = world, size
+        if key not in self._collectives:
+            self.progress(f"collectives of {size} bytes on {world} ranks")
+            ranks = self.pool(world).run(time_collectives, size, self.device, ROUNDS, timeout=TIME_LIMIT)
+            self._collectives[key] = {
+                name: [max(r) for r in zip(*(each[name] for each in ranks), strict=True)] for name in ranks[0]
+            }
+        return self._collectives[key]
+
+    @property
+    def backend(self) -> str:
+        """Which backend carries the tensors of the device."""
+        assert self.environment is not None
+        backends = dict(each.split(":") for each in self.environment["backend"].split(","))
+        return str(backends[self.device])
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self._pool:
+            self._pool.close()
+            self._pool = None

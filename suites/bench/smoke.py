@@ -1,0 +1,24 @@
+"""One small point of the grid, for the smoke test, which runs it in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from suites.bench import grid, rows
+from suites.bench.replaying import CLOCK
+from suites.bench.runs import Runs
+from zerobench.results import Json
+
+_BASE = grid.stages(True, "cpu", 2)[0].base
+POINT = grid.Point("smoke", _BASE.but(steps=4), ("reference", "torch-zero1", "suites.cli.broken:Raises"), (3,), 2)
+
+
+@pytest.mark.parametrize(("point", "subject", "stage"), rows.parameters([POINT]))
+@pytest.mark.benchmark(timer=CLOCK)
+def test_row(
+    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
+) -> None:
+    """As in the suites of stages and of scaling."""
+    rows.check(runs, carry, point, subject, stage)

@@ -1,0 +1,27 @@
+"""Scaling: the same work for each rank on 1, 2 and 4 ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from suites.bench import grid, rows
+from suites.bench.replaying import CLOCK
+from suites.bench.runs import Runs, world_sizes
+from zerobench.results import Json
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
+    metafunc.parametrize(
+        ("point", "subject", "stage"), rows.parameters(grid.scaling(quick, device, world_sizes(device)))
+    )
+
+
+@pytest.mark.benchmark(timer=CLOCK)
+def test_row(
+    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
+) -> None:
+    """A subject's rounds on so many ranks."""
+    rows.check(runs, carry, point, subject, stage)

@@ -1,0 +1,26 @@
+"""Stages: what each stage, offload setting, precision, accumulation and recomputation saves and costs, by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from suites.bench import grid, rows
+from suites.bench.replaying import CLOCK
+from suites.bench.runs import Runs, world_size
+from zerobench.results import Json
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
+    points = grid.stages(quick, device, world_size(device))
+    metafunc.parametrize(("point", "subject", "stage"), rows.parameters(points))
+
+
+@pytest.mark.benchmark(timer=CLOCK)
+def test_row(
+    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
+) -> None:
+    """A subject's rounds, beside those of the others at the same point."""
+    rows.check(runs, carry, point, subject, stage)

@@ -1,0 +1,43 @@
+"""Case: the name by which two files of results say that they measured the same thing; digest: what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zerobench.recording import Trajectory
+from zerobench.scenario import Scenario
+
+#: Raised whenever a Scenario comes to mean another run than before: another default, model, data or metered step.
+CASE_VERSION = 1
+
+
+def case(subject: str, scenario: Scenario) -> str:
+    """Twelve hexadecimal digits that stand for a subject in a Scenario, on every machine."""
+    canonical = json.dumps([subject, json.loads(scenario.to_json())], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def digest(trajectories: Sequence[Trajectory]) -> str:
+    """SHA-256 of what all ranks recorded: every loss, norm, skip and loss scale, and the last step's parameters.
+
+    Names, dtypes and shapes count. Equal bits have equal digests; it is the same in every process of one platform.
+    """
+    found = hashlib.sha256()
+    for each in trajectories:
+        for step in each.steps:
+            found.update(repr((step.norm and step.norm.hex(), step.skipped, step.loss_scale)).encode())
+            for loss in step.losses:
+                found.update(_bytes(loss))
+        for name, tensor in sorted(each.steps[-1].parameters.items()):
+            found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+            found.update(_bytes(tensor))
+    return found.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,217 @@
+"""DeepSpeed, stages 0 to 3, through ``deepspeed.initialize``; the extra ``[deepspeed]`` installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.oracles.optimizer import groups, state_keys
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.subjects.plain import storages, tensors_of
+
+
+class DeepSpeed(Subject):
+    """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions."""
+
+    name = "deepspeed"
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if importlib.util.find_spec("deepspeed") is None:
+            return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
+        if scenario.stage == 0 and scenario.dtype != "fp32":
+            return "DeepSpeed's stage 0 has no public way to read its fp32 masters"
+        return None
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.model, self.scenario = model, scenario
+        self.zero = _imported(scenario.device)
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # DeepSpeed's own, of torch's deprecations
+            self.engine, self.optimizer, _, _ = self.zero.initialize(
+                model=model,
+                model_parameters=groups(scenario.optimizer, self.trained),
+                config=config(scenario),
+                mpu=_Ranks(group),
+            )
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss: Tensor = self.engine(**batch)
+        self.engine.backward(loss)
+        if not self.engine.is_gradient_accumulation_boundary():
+            self.engine.step()
+        return loss.detach()
+
+    def step(self) -> Outcome:
+        skipped, scale = self.engine.skipped_steps, self._loss_scale()
+        self.engine.step()
+        norm = self.engine.get_global_grad_norm()
+        return Outcome(None if norm is None else float(norm), self.engine.skipped_steps > skipped, scale)
+
+    def _loss_scale(self) -> float:
+        return float(self.engine.loss_scale()) if self.scenario.dtype == "fp16" else 1.0
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.engine.eval()
+        with torch.no_grad():
+            loss: Tensor = self.engine(**batch)
+        self.engine.train()
+        return loss
+
+    def parameters(self) -> State:
+        if self.scenario.stage == 0:
+            return {name: p.detach() for name, p in self.trained.items()}
+        return self._read(self.zero.utils.safe_get_full_fp32_param)
+
+    def gradients(self) -> State:
+        scale = self._loss_scale()
+        return {name: value / scale for name, value in self._read(self.zero.utils.safe_get_full_grad).items()}
+
+    def _read(self, get: Any, *key: str) -> State:
+        found = {name: get(p, *key) for name, p in self.trained.items()}
+        return {name: value.detach().float() for name, value in found.items() if value is not None}
+
+    def model_parameters(self) -> State:
+        whole = list(self.model.parameters()) if self.scenario.stage == 3 else []
+        with self.zero.zero.GatheredParameters(whole, enabled=bool(whole)):
+            return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def optimizer_state(self) -> dict[str, State]:
+        found: dict[str, State] = {name: {} for name in self.trained}
+        for key in state_keys(self.scenario.optimizer):
+            for name, value in self._states(key).items():
+                found[name][key] = value
+        return found
+
+    def _states(self, key: str) -> State:
+        if self.scenario.stage > 0:
+            return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
+        states = self.optimizer.state
+        return {name: states[p][key] if p in states else torch.zeros_like(p) for name, p in self.trained.items()}
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        parameters = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
+        whole = [p for p in self.model.parameters() if p.numel()]
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)
+        masters = [p for group in inner.param_groups for p in group["params"]] if self.scenario.stage else []
+        own = {tensor.untyped_storage().data_ptr() for tensor in (*parameters, *whole)}
+        return {
+            "parameters": storages([*parameters, *whole]),
+            "gradients": storages(self._gradients()),
+            "optimizer": storages([*(p for p in masters if p.untyped_storage().data_ptr() not in own),
+                                   *tensors_of(inner.state)]),
+        }  # fmt: skip
+
+    def _gradients(self) -> list[Tensor]:
+        """What the optimizer keeps of gradients from one micro-step to the next."""
+        kept: list[Any] = [p.grad for p in self.trained.values()]
+        for name in ("averaged_gradients", "all_grad_tensors"):
+            kept += [
+                tensor for of_group in (getattr(self.optimizer, name, None) or {}).values() for tensor in of_group or ()
+            ]
+        kept.append(getattr(self.optimizer, "grad_partitions_flat_buffer", None))
+        return [tensor for tensor in kept if isinstance(tensor, Tensor)]
+
+    def close(self) -> None:
+        self.engine.destroy()
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """The "model parallel unit" by which DeepSpeed takes its process group: data parallel only."""
+
+    group: dist.ProcessGroup
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup:
+        return self.group
+
+    def get_data_parallel_world_size(self) -> int:
+        return dist.get_world_size(self.group)
+
+    def get_data_parallel_rank(self) -> int:
+        return dist.get_rank(self.group)
+
+    def get_model_parallel_group(self) -> None:
+        return None
+
+    def get_model_parallel_world_size(self) -> int:
+        return 1
+
+    def get_model_parallel_rank(self) -> int:
+        return 0
+
+
+def _imported(device: str) -> Any:
+    """The package, told which accelerator to use before it looks for one."""
+    os.environ.setdefault("DS_ACCELERATOR", device)
+    os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))  # it asks for a launcher's
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled here, and of use in inference only
+    deepspeed.utils.logger.setLevel("WARNING")
+    return deepspeed
+
+
+def config(scenario: Scenario) -> dict[str, Any]:
+    """DeepSpeed's configuration of a Scenario."""
+    scale = scenario.loss_scale
+    out: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": scenario.micro_batch,
+        "gradient_accumulation_steps": scenario.accumulation,
+        "gradient_clipping": scenario.clip,
+        "zero_allow_untested_optimizer": True,
+        "optimizer": _optimizer(scenario),
+        "zero_optimization": {
+            "stage": scenario.stage,
+            "overlap_comm": scenario.overlap,
+            "reduce_bucket_size": scenario.reduce_bucket,
+            "allgather_bucket_size": scenario.allgather_bucket,
+            "stage3_prefetch_bucket_size": scenario.prefetch_bucket,
+            "stage3_param_persistence_threshold": scenario.persistence,
+            "stage3_max_live_parameters": scenario.max_live,
+            "stage3_max_reuse_distance": scenario.max_live,
+            "sub_group_size": scenario.sub_group,
+        },
+    }
+    if scenario.dtype == "bf16":
+        out["bf16"] = {"enabled": True}
+    if scenario.dtype == "fp16":
+        out["fp16"] = {
+            "enabled": True,
+            "loss_scale": scale.static,
+            "initial_scale_power": scale.initial_power,
+            "loss_scale_window": scale.window,
+            "hysteresis": scale.hysteresis,
+            "consecutive_hysteresis": scale.consecutive_hysteresis,
+            "min_loss_scale": scale.minimum,
+        }
+    if scenario.communication_dtype:
+        out["communication_data_type"] = scenario.communication_dtype
+    if scenario.accumulator_dtype:
+        out["data_types"] = {"grad_accum_dtype": scenario.accumulator_dtype}
+    return out
+
+
+def _optimizer(scenario: Scenario) -> dict[str, Any]:
+    """torch's classes on a CPU, where DeepSpeed's own would have to be compiled; on CUDA DeepSpeed's fused ones."""
+    spec = scenario.optimizer
+    params: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.name == "sgd":
+        return {"type": "SGD", "params": {**params, "momentum": spec.momentum}}
+    adam = {"betas": list(spec.betas), "eps": spec.eps, "torch_adam": scenario.device == "cpu"}
+    return {
+        "type": "AdamW" if spec.name == "adamw" else "Adam",
+        "params": {**params, **adam, "adam_w_mode": spec.name == "adamw"},
+    }
