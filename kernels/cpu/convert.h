@@ -6,7 +6,7 @@
 
 #include "../dtype.h"
 
-#if defined(__F16C__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -102,6 +102,23 @@ inline void store(const float* from, void* to, int dtype, int64_t start, int64_t
   }
   uint16_t* halves = static_cast<uint16_t*>(to) + start;
   dtype == kBf16 ? narrow_bf16(from, halves, n) : narrow_fp16(from, halves, n);
+}
+
+// Like store to fp32, past the caches: what is written is not read first, which saves a third of the traffic.
+inline void stream(const float* from, float* to, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX__)
+  for (; i < n && reinterpret_cast<uintptr_t>(to + i) % 32 != 0; ++i) to[i] = from[i];
+  for (; i + 8 <= n; i += 8) _mm256_stream_ps(to + i, _mm256_loadu_ps(from + i));
+#endif
+  for (; i < n; ++i) to[i] = from[i];
+}
+
+// Orders streamed values before whatever this thread writes next.
+inline void end_stream() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
 }
 
 }  // namespace

@@ -4,8 +4,17 @@
 
 namespace {
 
-void add(int64_t n, const float* __restrict row, float* __restrict total) {
-  for (int64_t i = 0; i < n; ++i) total[i] += row[i];
+constexpr int64_t kStreamed = 1 << 20;
+
+void add(const void* row, int dtype, int64_t start, int64_t n, float* __restrict total) {
+  if (dtype == kBf16) {  // converted on the way: one pass less over the block
+    const uint16_t* __restrict halves = static_cast<const uint16_t*>(row) + start;
+    for (int64_t i = 0; i < n; ++i) total[i] += from_bf16(halves[i]);
+    return;
+  }
+  alignas(64) float scratch[kBlock];
+  const float* __restrict values = load(row, dtype, start, n, scratch);
+  for (int64_t i = 0; i < n; ++i) total[i] += values[i];
 }
 
 }  // namespace
@@ -13,6 +22,8 @@ void add(int64_t n, const float* __restrict row, float* __restrict total) {
 // Row r starts `stride` elements after row r - 1. With `first` the accumulator's old value is not read.
 extern "C" void zerobench_fold(void* accumulator, int dtype, const void* rows, int row_dtype, int64_t world, int64_t n,
                                int64_t stride, int first, int threads) {
+  // Only an accumulator that is not read and that no cache would keep.
+  const bool streams = first && dtype == kFp32 && n >= kStreamed;
   parallel(n, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
     alignas(64) float total[kBlock], scratch[kBlock];
     for (int64_t i = start; i < stop; i += kBlock) {
@@ -22,8 +33,13 @@ extern "C" void zerobench_fold(void* accumulator, int dtype, const void* rows, i
       } else {
         std::copy_n(load(accumulator, dtype, i, count, scratch), count, total);
       }
-      for (int64_t r = 0; r < world; ++r) add(count, load(rows, row_dtype, r * stride + i, count, scratch), total);
-      store(total, accumulator, dtype, i, count);
+      for (int64_t r = 0; r < world; ++r) add(rows, row_dtype, r * stride + i, count, total);
+      if (streams) {
+        stream(total, static_cast<float*>(accumulator) + i, count);
+      } else {
+        store(total, accumulator, dtype, i, count);
+      }
     }
+    if (streams) end_stream();
   });
 }

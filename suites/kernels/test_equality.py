@@ -155,6 +155,8 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
     sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half)
     compare(place, update.sgd_definition, update.sgd_native, *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=threads)
     compare(place, fold.definition, fold.native, source(n), source(3, n, dtype=half), False, threads=threads)
+    many = (1 << 20) + 4097  # from here on the CPU kernel streams
+    compare(place, fold.definition, fold.native, source(many), source(2, many, dtype=half), True, threads=threads)
     compare(place, sumsq.definition, sumsq.native, source(n // 1024 * 1024), 1024, threads=threads)
     tensors, starts = [source(n // 2), source(1000), source(n - n // 2)], [0, n // 2 + 5, n // 2 + 2000]
     flat = source(n + 3000, dtype=half)
