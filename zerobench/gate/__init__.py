@@ -1,0 +1,11 @@
+"""Gate: whether a change made something worse, by three kinds of rules that a CI job can trust.
+
+::
+
+    zerobench run (grid)  ──>  cases  ──┐
+                                        ├──>  rules: exact, bounded  ──┐
+    the baseline, a committed file ─────┘                              ├──>  summary, exit code
+    base and head by turns (revisions)  ──>  timing: pairs  ───────────┘
+
+docs/gate.md has the rules and their reasons.
+"""

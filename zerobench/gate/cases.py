@@ -1,0 +1,100 @@
+"""Cases: what the gate looks at in results: exact numbers, numbers that have a bound, and digests. Never a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench import models
+from zerobench.bench import COMPUTE_ONLY
+from zerobench.compare import State, Values, case_of, metrics, state
+from zerobench.errors import UsageError
+from zerobench.recording import SCHEMA
+from zerobench.scenario import Scenario
+
+Json = dict[str, Any]
+
+BUDGET = "budget used"
+WORKING = "memory: working"
+_STATES = ("memory: parameters", "memory: gradients", "memory: optimizer")
+_PEAK = "memory: peak"
+#: Of CUDA's caching allocator, which rounds by its own rules and keeps what it once had.
+_NOT_GATED = ("memory: reserved", "memory: pinned", _PEAK, BUDGET)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A subject in a Scenario and its numbers, each by rank; in a baseline ``bounded`` holds the bounds."""
+
+    subject: str
+    scenario: Json
+    state: State
+    exact: Mapping[str, Values]  # bytes and calls
+    bounded: Mapping[str, Values]  # bytes, or shares of an error budget
+    digests: Mapping[str, str]
+    reason: str = ""  # where the state is not right
+
+    @classmethod
+    def of(cls, row: Json) -> Case:
+        """A row of results."""
+        found, judgement = metrics(row), row["judgement"]
+        reason = judgement["message"] if state(row) == "wrong" else row["reason"]
+        return cls(
+            row["subject"],
+            row["scenario"],
+            state(row),
+            {name: values for name, values in found.items() if name not in _NOT_GATED},
+            _bounded(found),
+            {"trajectory": row["digest"]} if row["digest"] else {},
+            reason,
+        )
+
+    @property
+    def label(self) -> str:
+        """For people; see :func:`label`."""
+        return label(self.subject, self.scenario)
+
+
+def label(subject: str, scenario: Json) -> str:
+    """What sets cases apart, for people; the Scenario says all."""
+    of = Scenario.from_json(json.dumps(scenario))
+    model = models.name_of(of.model) or of.model.kind
+    return f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
+
+
+def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
+    """The share of the error budget, and the peak without the states, whose bytes are exact."""
+    bounded = {BUDGET: found[BUDGET]} if BUDGET in found else {}
+    if all(name in found for name in (_PEAK, *_STATES)):
+        ranks = zip(found[_PEAK], *(found[name] for name in _STATES), strict=True)
+        bounded[WORKING] = tuple((peak or 0) - sum(held or 0 for held in states) for peak, *states in ranks)
+    return bounded
+
+
+def cases(results: Iterable[Json]) -> dict[str, Case]:
+    """All cases of several results by their names; compute-only is none, for nothing in it is gated.
+
+    Raises:
+        UsageError: results of another schema, or a case twice.
+    """
+    found: dict[str, Case] = {}
+    for value in results:
+        if value.get("schema") != SCHEMA:
+            raise UsageError(
+                f"results of schema {value.get('schema')} cannot be gated, expected {SCHEMA}: run them again"
+            )
+        for row in value["rows"]:
+            if row["subject"] != COMPUTE_ONLY:
+                case = Case.of(row)
+                if found.setdefault(case_of(row), case) is not case:
+                    raise UsageError(f"{case.label} is twice in the results: gate each measurement by itself")
+    return found
+
+
+def platform(environment: Json) -> Json:
+    """What must be equal for bits to be comparable: torch and all by which it chooses its matrix multiplication."""
+    gpu = environment.get("gpu")
+    chosen = {name: environment.get(name) for name in ("torch", "cpu_capability", "cpu", "threads")}
+    return chosen | {"gpu": gpu and gpu["names"]}

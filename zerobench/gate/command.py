@@ -1,0 +1,135 @@
+"""The command ``zerobench gate``: measures, or takes results, and holds them to a baseline and to another revision."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerobench.bench import COMPUTE_ONLY
+from zerobench.errors import UsageError
+from zerobench.gate import grid, outcome, revisions, rules, timing
+from zerobench.gate.baseline import Baseline
+from zerobench.gate.cases import cases, label, platform
+from zerobench.gate.outcome import Outcome, Times
+
+Json = dict[str, Any]
+
+
+def gate(given: argparse.Namespace) -> int:
+    """Gate, print and write the summary; returns the exit code, 2 where a run came to no results.
+
+    Raises:
+        UsageError: a baseline, results or a revision that cannot be (exit code 3).
+    """
+    try:
+        if given.update:
+            return _update(given)
+        found = _gate(given)
+    except revisions.Unmeasured as error:
+        print(f"zerobench: {error}", file=sys.stderr)
+        return 2
+    text = outcome.markdown(found)
+    print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
+    _summarise(given.summary, text)
+    return found.code
+
+
+def _gate(given: argparse.Namespace) -> Outcome:
+    baseline = Baseline.read(given.baseline)
+    values = _results(given)
+    head = cases(values)
+    findings = rules.judge(baseline, head, platform(values[0]["environment"]))
+    times = _times(given.time_against, given.subject) if given.time_against else None
+    return Outcome(len(head), findings, times, _refresh(given))
+
+
+def _update(given: argparse.Namespace) -> int:
+    """Make the baseline of what is measured now."""
+    if given.time_against:
+        raise UsageError("--update with --time-against: no baseline has times, so that there is nothing to update")
+    values = _results(given)
+    head = cases(values)
+    Baseline.of(head, platform(values[0]["environment"])).write(given.baseline)
+    print(f"zerobench: wrote {given.baseline}, {len(head)} cases; read its difference before it is committed")
+    return 0
+
+
+def _results(given: argparse.Namespace) -> list[Json]:
+    if given.results:
+        return [_read(path) for path in given.results]
+    return [revisions.measure(Path.cwd(), arguments) for arguments in grid.accounted(given.subject)]
+
+
+def _read(path: Path) -> Json:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or not {"schema", "rows", "environment"} <= value.keys():
+            raise UsageError(f"{str(path)!r} holds no results, as `zerobench run` writes them")
+        return value
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the results {str(path)!r}: {error}") from None
+
+
+def _times(revision: str, subject: str) -> Times:
+    """The head is what lies in the repository now, committed or not."""
+    root = revisions.repository(Path.cwd())
+    with revisions.worktree(root, revision) as base:
+        trees = {"base": base, "head": root}
+        timed, rounds = timing.measure(lambda side: _seconds(revisions.measure(trees[side], grid.timed(subject))))
+    everywhere = {each.case for each in timed}
+    seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head, each.again) for case in side)
+    named = [replace(each, case=label(*json.loads(each.case))) for each in timed]
+    return Times(revision, named, [label(*json.loads(case)) for case in seen if case not in everywhere], rounds)
+
+
+def _seconds(results: Json) -> dict[str, float]:
+    """The median step of every case that ran, by subject and Scenario; a base may be of an older schema."""
+    rows = [row for row in results["rows"] if row["subject"] != COMPUTE_ONLY and row["time"]]
+    return {json.dumps([row["subject"], row["scenario"]], sort_keys=True): row["time"]["median"] for row in rows}
+
+
+def _refresh(given: argparse.Namespace) -> str:
+    """The command that makes the baseline of what was gated."""
+    command: list[str] = ["zerobench", "gate", "--baseline", str(given.baseline)]
+    if given.subject != grid.SUBJECT:
+        command += ["--subject", given.subject]
+    if given.results:
+        command += ["--results", *map(str, given.results)]
+    return shlex.join([*command, "--update"])
+
+
+def _summarise(path: Path | None, text: str) -> None:
+    """Append to the file that is asked for, or to the page of a GitHub job."""
+    target = path or os.environ.get("GITHUB_STEP_SUMMARY")
+    if target:
+        with Path(target).open("a", encoding="utf-8") as page:
+            page.write(text)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``zerobench gate``."""
+    parser.description = (
+        "Holds bytes, calls and bits to a committed baseline, peaks and errors to their bounds, and times to another "
+        "revision that is measured by turns. 0: good; 1: a regression; 2: not enough was measured; 3: the input."
+    )
+    add = parser.add_argument
+    add("--baseline", type=Path, required=True, metavar="FILE", help="such as reports/baselines/cpu.json")
+    add(
+        "--results",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="gate these; default: measure a small grid",
+    )
+    add("--time-against", metavar="REV", help="measure times, too, by turns with this git revision")
+    add("--update", action="store_true", help="make the baseline of what is measured")
+    add("--subject", default=grid.SUBJECT, metavar="NAME", help=f"default: {grid.SUBJECT}")
+    add("--summary", type=Path, metavar="FILE", help="append the Markdown to it; default: $GITHUB_STEP_SUMMARY, if set")
+    add("--json", action="store_true", help="print JSON, not Markdown")

@@ -1,0 +1,24 @@
+"""Grid: the runs that the gate makes, as arguments of ``zerobench run``: it has no way of measuring of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+Arguments = tuple[str, ...]
+SUBJECT = "reference"
+
+
+def accounted(subject: str) -> Iterator[Arguments]:
+    """For bytes, bits and bounds: stages 0 to 3 in fp32 and bf16, with and without accumulation, on two ranks."""
+    for dtype in ("fp32", "bf16"):
+        for accumulation in ("1", "2"):
+            yield (*_common(subject), "--dtype", dtype, "--accumulation", accumulation, "--steps", "4")
+
+
+def timed(subject: str) -> Arguments:
+    """For times: one run of a fresh process, of whose steps 3 warm up."""
+    return (*_common(subject), "--steps", "40")
+
+
+def _common(subject: str) -> Arguments:
+    return ("--subjects", subject, "--model", "nano", "--ranks", "2")

@@ -1,0 +1,119 @@
+"""Outcome: all that a gate found, its exit code, and how it is told to people (Markdown) and to machines (JSON)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from zerobench.gate.rules import Finding, exit_code
+from zerobench.gate.timing import Round, Timed
+
+Json = dict[str, Any]
+
+_WORDS = {0: "passed", 1: "FAILED", 2: "NOT ENOUGH MEASURED"}
+
+
+@dataclass(frozen=True)
+class Times:
+    """What base and head took by turns; ``untimed`` are the cases that not every process had a time of."""
+
+    revision: str
+    timed: Sequence[Timed]
+    untimed: Sequence[str]
+    rounds: Sequence[Round]
+
+    @property
+    def code(self) -> int:
+        """The exit code that it asks for; UNSURE asks for none."""
+        if any(each.verdict == "SLOWER" for each in self.timed):
+            return 1
+        return 2 if self.untimed or not self.timed else 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Findings on ``measured`` cases, times where they were asked for, and the command that refreshes the baseline."""
+
+    measured: int
+    findings: Sequence[Finding]
+    times: Times | None
+    refresh: str
+
+    @property
+    def code(self) -> int:
+        """0: good; 1: a regression; 2: nothing, or not enough, was measured."""
+        codes = {exit_code(self.findings, self.measured), self.times.code if self.times else 0}
+        return 1 if 1 in codes else max(codes)
+
+
+def as_json(outcome: Outcome) -> Json:
+    """Everything, each round's seconds included."""
+    return {"verdict": _WORDS[outcome.code].lower(), "exit_code": outcome.code, **asdict(outcome)}
+
+
+def markdown(outcome: Outcome) -> str:
+    """For a pull request: the verdict, then a table for each kind of rule, then what to do."""
+    parts = [f"# Gate: {_WORDS[outcome.code]}\n\n{_headline(outcome)}"]
+    if outcome.findings:
+        parts += [f"## Exact and bounded\n\n{_findings(outcome.findings)}", *_scenarios(outcome.findings)]
+    if outcome.times:
+        parts.append(f"## Time, against {_cell(outcome.times.revision)}\n\n{_times(outcome.times)}")
+    if any(finding.code for finding in outcome.findings):
+        parts.append(f"Where this is meant, refresh the baseline and commit it:\n\n```\n{outcome.refresh}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(outcome: Outcome) -> str:
+    levels = [finding.level for finding in outcome.findings]
+    told = [f"{levels.count(level)} {level}" for level in dict.fromkeys(levels)]
+    verdicts = [each.verdict for each in outcome.times.timed] if outcome.times else []
+    told += [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+    return f"{outcome.measured} cases; {', '.join(told) if told else 'all as in the baseline'}."
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    headers = ["", "case", "metric", "base", "head", "difference", "rule"]
+    order = sorted(findings, key=lambda finding: -finding.code)
+    rows = [[f.level, f.case, f.metric, f.base, f.head, f.difference, f.rule] for f in order]
+    return _table(headers, rows)
+
+
+def _scenarios(findings: Sequence[Finding]) -> Iterator[str]:
+    """The whole Scenario of every case that fails, once."""
+    failing = {finding.case: json.dumps(finding.scenario) for finding in findings if finding.code}
+    if failing:
+        yield "\n".join(["Scenarios:", "", *(f"- {_cell(case)}: `{text}`" for case, text in failing.items())])
+
+
+def _times(times: Times) -> str:
+    headers = ["verdict", "case", "head / base", "99 % interval", "floor (A/A)", "base, ms", "head, ms", "pairs"]
+    rows = [
+        [
+            each.verdict,
+            each.case,
+            f"{each.ratio:.3f}",
+            f"{each.low:.3f} to {each.high:.3f}",
+            f"{each.floor:.1%}",
+            f"{1e3 * each.base:.2f}",
+            f"{1e3 * each.head:.2f}",
+            str(each.pairs),
+        ]
+        for each in times.timed
+    ]
+    rows += [["not timed", case, *["-"] * 6] for case in times.untimed]
+    return f"{_table(headers, rows)}\n\nUNSURE does not block: the pairs stray too far here and now to tell."
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[_cell(text) for text in row] for row in rows]
+    return tabulate(cells, headers, tablefmt="pipe", disable_numparse=True)
+
+
+def _cell(text: str) -> str:
+    """One line of plain text that Markdown takes for nothing else."""
+    line = " ".join(text.split())
+    return "".join(f"\\{sign}" if sign in "\\|`*_<>[]" else sign for sign in line)

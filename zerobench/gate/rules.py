@@ -1,0 +1,148 @@
+"""Rules: what is exact must be equal, what is bounded must stay within its bound, and nothing may go unwatched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from zerobench.compare import Values
+from zerobench.gate.baseline import Baseline
+from zerobench.gate.cases import BUDGET, Case, Json
+
+#: better fails as well: what is gained and not committed can be lost again unseen.
+Level = Literal["regression", "better", "unmeasured", "warning", "not comparable"]
+#: A metric warns beyond this share of its bound.
+WARN = 0.8
+
+EXACT = "exact: equal to the baseline on every rank"
+BOUNDED = f"bounded: fails beyond 100 %, warns beyond {WARN:.0%}"
+STATE = "what was right stays right"
+MEASURED = "every entry of the baseline is measured"
+LISTED = "every case that is measured is in the baseline"
+BITS = "exact: the same bits on the same platform"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One metric of one case that is not as it should be, in words; ``base`` is the baseline's."""
+
+    level: Level
+    case: str
+    scenario: Json
+    metric: str
+    base: str
+    head: str
+    difference: str
+    rule: str
+
+    @property
+    def code(self) -> int:
+        """The exit code that it asks for."""
+        return {"regression": 1, "better": 1, "unmeasured": 2, "warning": 0, "not comparable": 0}[self.level]
+
+
+def judge(baseline: Baseline, head: Mapping[str, Case], platform: Json) -> list[Finding]:
+    """All that the rules say of what was measured."""
+    found: list[Finding] = []
+    for name, base in baseline.cases.items():
+        found.extend(_case(base, head[name], baseline.platform, platform) if name in head else [_gone(base)])
+    return found + [_unlisted(case) for name, case in head.items() if name not in baseline.cases]
+
+
+def exit_code(findings: Sequence[Finding], measured: int) -> int:
+    """0: good; 1: a regression, or a gain that is not committed; 2: nothing, or not enough, was measured."""
+    codes = {finding.code for finding in findings}
+    if 1 in codes:
+        return 1
+    return 2 if 2 in codes or not measured else 0
+
+
+def _gone(base: Case) -> Finding:
+    difference = "an entry of the baseline that matches nothing"
+    return Finding("unmeasured", base.label, base.scenario, "case", base.state, "not measured", difference, MEASURED)
+
+
+def _unlisted(case: Case) -> Finding:
+    difference = "new: nothing watches it; commit it"
+    return Finding("regression", case.label, case.scenario, "case", "not there", case.state, difference, LISTED)
+
+
+def _case(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Finding]:
+    if base.state != head.state:
+        level: Level = "unmeasured" if head.state == "not measured" else "regression"
+        if head.state == "right":
+            level = "better"
+        yield Finding(level, base.label, base.scenario, "state", base.state, head.state, head.reason or "right", STATE)
+    elif base.state == "right":
+        yield from _exact(base, head)
+        yield from _bounded(base, head)
+        yield from _digests(base, head, platform, here)
+
+
+def _exact(base: Case, head: Case) -> Iterator[Finding]:
+    for metric in dict.fromkeys([*base.exact, *head.exact]):
+        before, after = _value(base, metric), _value(head, metric)
+        if after is None:
+            yield _lost(base, metric, before)
+        elif before is None or len(before) != len(after):
+            old = "not there" if before is None else str(list(before))
+            yield _of(base, "regression", metric, old, str(list(after)), "new: commit it", EXACT)
+        elif before != after:
+            yield _changed(base, metric, before, after)
+
+
+def _value(case: Case, metric: str) -> Values | None:
+    """A collective that is in no ledger was not called; anything else that is not there was not measured."""
+    if metric in case.exact or not metric.startswith("traffic: "):
+        return case.exact.get(metric)
+    return next(((0,) * len(values) for name, values in case.exact.items() if name.startswith("memory: ")), None)
+
+
+def _changed(base: Case, metric: str, before: Values, after: Values) -> Finding:
+    """The rank whose value grew most, or shrank most where none grew."""
+    grown = [(new or 0) - (old or 0) for old, new in zip(before, after, strict=True)]
+    rank = grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
+    what = "calls" if metric.endswith(" calls") else "bytes"
+    difference = f"{grown[rank]:+,} {what} on rank {rank}"
+    level: Level = "regression" if max(grown) > 0 else "better"
+    if level == "better":
+        difference += ": better, commit it"
+    return _of(base, level, metric, f"{before[rank]:,}", f"{after[rank]:,}", difference, EXACT)
+
+
+def _bounded(base: Case, head: Case) -> Iterator[Finding]:
+    for metric, bounds in base.bounded.items():
+        values = head.bounded.get(metric)
+        if values is None or len(values) != len(bounds):
+            yield _lost(base, metric, bounds)
+            continue
+        shares = [(value or 0) / (bound or 1) for value, bound in zip(values, bounds, strict=True)]
+        rank = shares.index(max(shares))
+        if shares[rank] > WARN:
+            form = ".3g" if metric == BUDGET else ","
+            difference = f"{shares[rank]:.1%} of the bound on rank {rank}"
+            level: Level = "regression" if shares[rank] > 1 else "warning"
+            shown = f"at most {bounds[rank]:{form}}", f"{values[rank]:{form}}"
+            yield _of(base, level, metric, *shown, difference, BOUNDED)
+
+
+def _digests(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Finding]:
+    other = [f"{name} {here.get(name)}, not {platform[name]}" for name in platform if platform[name] != here.get(name)]
+    for metric, before in base.digests.items():
+        after = head.digests.get(metric)
+        if other:
+            shown = before[:12], (after or "none")[:12]
+            yield _of(base, "not comparable", metric, *shown, "; ".join(other), BITS)
+        elif after is None:
+            yield _lost(base, metric, before[:12])
+        elif before != after:
+            yield _of(base, "regression", metric, before[:12], after[:12], "other bits; commit them if meant", BITS)
+
+
+def _lost(base: Case, metric: str, before: object) -> Finding:
+    return _of(base, "unmeasured", metric, str(before), "not measured", "a metric that matches nothing", MEASURED)
+
+
+def _of(case: Case, level: Level, metric: str, base: str, head: str, difference: str, rule: str) -> Finding:
+    return Finding(level, case.label, case.scenario, metric, base, head, difference, rule)

@@ -1,0 +1,131 @@
+"""Timing: whether the head is slower than the base, from rounds in which both were measured by turns.
+
+A round measures base, head and the head again, each in a fresh process. The ratio head to base of one round is one
+pair; machine and drift are the same on both sides of it. The ratio of the two heads is the same pair with nothing
+changed: an A/A run, which shows how far a ratio strays here and now for no reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["SAME", "FASTER", "SLOWER", "UNSURE"]
+Side = Literal["base", "head"]
+#: Seconds of a step by case, of one fresh process.
+Seconds = Mapping[str, float]
+
+#: A ratio closer to one than this is no change worth a word.
+EFFECT = 0.05
+#: Pairs after which a verdict is asked for; more only while a case is unsure. Odd, so that a median is one of them.
+PAIRS = (7, 13, 21)
+#: Of the intervals; with seven pairs it takes all seven on one side.
+CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement of each side by turns; ``again`` is the head's second."""
+
+    base: Seconds
+    head: Seconds
+    again: Seconds
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the pairs of a case say; ``ratio``, ``low`` and ``high`` are head to base, ``floor`` as :data:`EFFECT`."""
+
+    case: str
+    verdict: Verdict
+    ratio: float  # the median of the pairs
+    low: float  # its interval
+    high: float
+    floor: float  # how far from one the A/A run's interval reaches
+    base: float  # median seconds
+    head: float
+    pairs: int
+
+
+def measure(
+    run: Callable[[Side], Seconds], effect: float = EFFECT, stops: Sequence[int] = PAIRS
+) -> tuple[list[Timed], list[Round]]:
+    """Measure rounds until every case has a verdict other than UNSURE, or the last of ``stops`` is reached.
+
+    ``run`` measures one side in a fresh process. The order turns round from round to round, so that neither side is
+    always first; what a first process pays for all (caches, compiled kernels) is paid before the first round.
+    """
+    run("base"), run("head")
+    rounds: list[Round] = []
+    timed: list[Timed] = []
+    for stop in stops:
+        rounds.extend(_round(run, index) for index in range(len(rounds), stop))
+        timed = list(judge(rounds, effect))
+        if all(each.verdict != "UNSURE" for each in timed):
+            break
+    return timed, rounds
+
+
+def _round(run: Callable[[Side], Seconds], index: int) -> Round:
+    if index % 2:
+        again, head, base = run("head"), run("head"), run("base")
+    else:
+        base, head, again = run("base"), run("head"), run("head")
+    return Round(base, head, again)
+
+
+def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
+    """The verdict on every case that both sides measured in every round."""
+    everywhere = [side.keys() for each in rounds for side in (each.base, each.head, each.again)]
+    for case in [name for name in rounds[0].base if all(name in keys for keys in everywhere)]:
+        base, head = [each.base[case] for each in rounds], [each.head[case] for each in rounds]
+        pairs = [math.log(b / a) for a, b in zip(base, head, strict=True)]
+        nothing = [math.log(each.again[case] / each.head[case]) for each in rounds]
+        ratio, (low, high) = median(pairs), interval(pairs)
+        floor = max(map(abs, interval(nothing)))
+        yield Timed(
+            case,
+            verdict(ratio, low, high, floor, math.log1p(effect)),
+            math.exp(ratio),
+            math.exp(low),
+            math.exp(high),
+            math.expm1(floor),
+            median(base),
+            median(head),
+            len(rounds),
+        )
+
+
+def verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> Verdict:
+    """From logarithms of ratios.
+
+    A change is one where the median is beyond both the effect and the floor, and the interval excludes one. SAME takes
+    an interval within the effect: a noisy machine is unsure rather than content.
+    """
+    if abs(ratio) > max(effect, floor) and low * high > 0:
+        return "SLOWER" if ratio > 0 else "FASTER"
+    return "SAME" if -effect <= low and high <= effect else "UNSURE"
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one of an odd number of values."""
+    return sorted(values)[len(values) // 2]
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The percentile bootstrap's interval of the median of an odd number of values, without resampling.
+
+    The median of n values drawn with replacement from n is at most the k-th smallest of them just when more than n / 2
+    draws are, each of which is with probability k / n (Efron, The Jackknife, the Bootstrap and Other Resampling Plans,
+    1982, section 10.3): the bootstrap's distribution is a binomial sum, and nothing here is random.
+    """
+    ordered, n = sorted(values), len(values)
+    below = next(k for k in range(1, n + 1) if _at_most(k, n) > (1 - confidence) / 2)
+    return ordered[below - 1], ordered[n - below]
+
+
+def _at_most(k: int, n: int) -> float:
+    """The probability that the bootstrap's median is at most the k-th smallest of n values."""
+    return sum(math.comb(n, j) * (k / n) ** j * (1 - k / n) ** (n - j) for j in range(n // 2 + 1, n + 1))
