@@ -1,13 +1,14 @@
-"""Case: the name by which two files of results say that they measured the same thing; digest: what came of it."""
+"""Case: the name by which two files of results say that they measured the same; digests: the bits that came of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -36,6 +37,20 @@ def digest(trajectories: Sequence[Trajectory]) -> str:
         for name, tensor in sorted(each.steps[-1].parameters.items()):
             found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
             found.update(_bytes(tensor))
+    return found.hexdigest()
+
+
+def held(states: Mapping[str, Sequence[Tensor]]) -> str:
+    """SHA-256 of the storages that one rank holds, padding included: who owns what, and not only how much of it.
+
+    The categories and the order count. A freed parameter's storage has no bytes.
+    """
+    found = hashlib.sha256()
+    for category, tensors in sorted(states.items()):
+        for tensor in tensors:
+            storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+            found.update(repr((category, storage.nbytes())).encode())
+            found.update(_bytes(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()))
     return found.hexdigest()
 
 

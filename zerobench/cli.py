@@ -32,11 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code.
 
     0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
-<<<<<<< HEAD
-    Of ``compare``: 0: nothing is worse; 1: something is; 2: nothing, or less, was measured; 3: the input cannot be.
-=======
-    For ``gate``, 2 is that not enough was measured, and input that cannot be is 3.
->>>>>>> b87cf74 (A gate: exact and bounded against a baseline, times against a revision measured by turns)
+    Of ``compare`` and ``gate``: 0: nothing is worse; 1: something is; 2: nothing, or less, was measured; 3: the input
+    cannot be.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with ExitStack() as quiet:
@@ -48,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 quiet.enter_context(redirect_stderr(nowhere))
             return _main(arguments, launch)
         except (UsageError, ConfigError) as error:
-            return _complain(str(error), 3 if arguments[:1] == ["compare"] else 2)
+            return _complain(str(error), 3 if arguments[:1] in (["compare"], ["gate"]) else 2)
         except (RankFailure, KernelError) as error:
             return _complain(str(error), 1)
         except KeyboardInterrupt:
@@ -58,26 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: list[str], launch: Launch | None) -> int:
     if os.curdir not in sys.path:
         sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
-<<<<<<< HEAD
     given = options.parser().parse_args(arguments)
     if given.command == "run":
         return _run(given, launch, shlex.join(["zerobench", *arguments]))
     if launch:
         raise UsageError(f"{given.command} is the work of one process; run it without a launcher")
     return _COMMANDS[given.command](given)
-=======
-    try:
-        given = options.parser().parse_args(arguments)
-        if given.command == "gate":
-            return gate(given)
-        return _replay(given) if given.command == "replay" else _run(given, shlex.join(["zerobench", *arguments]))
-    except (UsageError, ConfigError) as error:
-        return _complain(str(error), 3 if arguments[:1] == ["gate"] else 2)
-    except RankFailure as error:
-        return _complain(str(error), 1)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
->>>>>>> b87cf74 (A gate: exact and bounded against a baseline, times against a revision measured by turns)
 
 
 def _complain(what: str, code: int) -> int:
@@ -152,7 +135,7 @@ def _examine(given: argparse.Namespace) -> int:
     return 1 if findings["problems"] else 0
 
 
-_COMMANDS = {"replay": _replay, "report": _report, "compare": _compare, "doctor": _examine}
+_COMMANDS = {"replay": _replay, "report": _report, "compare": _compare, "doctor": _examine, "gate": gate}
 
 
 class _Progress:

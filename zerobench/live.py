@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench import ConfigError, models
+from zerobench.case import held
 from zerobench.drive import Keep, run_step, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
@@ -90,8 +91,11 @@ def _answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Traje
     return answer
 
 
-def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload]:
-    """Bytes that a fresh subject holds, and what it does in step :data:`METERED_STEP`; it leaves nothing behind."""
+def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload, str]:
+    """Bytes that a fresh subject holds, what it does in step :data:`METERED_STEP`, and a digest of what it then holds.
+
+    It leaves nothing behind.
+    """
     name, scenario = key
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
     pinned_before = pinned() if cuda else 0
@@ -104,11 +108,12 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
             peak.restart()
             with OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
-            held = {category: resident(tensors) for category, tensors in subject.resident().items()}
-            offload = off_device(subject, moved)
+            states = subject.resident()
+            sizes = {category: resident(tensors) for category, tensors in states.items()}
+            digest, offload = held(states), off_device(subject, moved)
             locked = pinned() - pinned_before if cuda else None
     memory = Memory(
-        **held,
+        **sizes,
         peak=peak.bytes,
         peak_parameters=parameters.bytes if traffic.traffic else None,  # it is seen at collectives only
         host=sum(offload.host.values()) or None,
@@ -116,7 +121,7 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
         pinned=locked,
         reserved=peak.reserved,
     )
-    return memory, traffic.traffic, offload
+    return memory, traffic.traffic, offload, digest
 
 
 def off_device(subject: Subject, moved: OffloadMeter) -> Offload:

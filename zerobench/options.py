@@ -42,7 +42,6 @@ def parser() -> Parser:
     replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
     replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
     replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
-<<<<<<< HEAD
     doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
     doctor.description = (
         "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 where something is "
@@ -51,9 +50,7 @@ def parser() -> Parser:
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
-=======
     gate.add_options(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
->>>>>>> b87cf74 (A gate: exact and bounded against a baseline, times against a revision measured by turns)
     return top
 
 

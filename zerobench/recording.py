@@ -89,5 +89,6 @@ class Trajectory:
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
     offload: Offload | None = None
+    held: str | None = None  # SHA-256 of the states this rank holds after the metered step
     seconds: list[float] = field(default_factory=list)  # of each timed step
     splits: list[Split] = field(default_factory=list)  # of each timed step, where it was split

@@ -143,6 +143,7 @@ def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None
         "scenario": json.loads(scenario.to_json()),
         "judgement": _judgement(trial.judge(row)) if judged and trial else None,
         "digest": digest(row.trajectories) if judged and load(row.subject).promises_bits else None,
+        "held": [each.held for each in row.trajectories] if judged and load(row.subject).promises_bits else None,
         "loss": _loss(row) if trained else None,
         "memory": _memory(row) if judged else None,
         "traffic": _traffic(row) if judged else None,

@@ -43,7 +43,7 @@ class Baseline:
             raise UsageError("nothing was measured: a baseline of no cases would pass anything")
         for case in cases.values():
             if case.state not in ("right", "unsupported"):
-                raise UsageError(f"{case.label} is {case.state}, which no baseline is made of: {case.reason}")
+                raise UsageError(f"{case.label} is {case.state}: no baseline is made of that\n{case.reason}")
         return cls(platform, {name: _with_bounds(case) for name, case in cases.items()})
 
     @classmethod

@@ -47,7 +47,7 @@ class Case:
             state(row),
             {name: values for name, values in found.items() if name not in _NOT_GATED},
             _bounded(found),
-            {"trajectory": row["digest"]} if row["digest"] else {},
+            _digests(row),
             reason,
         )
 
@@ -62,6 +62,12 @@ def label(subject: str, scenario: Json) -> str:
     of = Scenario.from_json(json.dumps(scenario))
     model = models.name_of(of.model) or of.model.kind
     return f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
+
+
+def _digests(row: Json) -> dict[str, str]:
+    """The bits of what was trained, and of what each rank holds: who owns what."""
+    trajectory = {"trajectory": row["digest"]} if row["digest"] else {}
+    return trajectory | {f"held by rank {rank}": digest for rank, digest in enumerate(row.get("held") or [])}
 
 
 def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:

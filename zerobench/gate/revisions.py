@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -81,9 +82,8 @@ def measure(tree: Path, arguments: Arguments) -> Json:
         written = Path(directory, "results.json")
         if not written.exists():
             said = (done.stderr or done.stdout).strip()
-            raise Unmeasured(
-                f"zerobench run {' '.join(arguments)} measured nothing (exit code {done.returncode}): {said}"
-            )
+            run = shlex.join(["zerobench", "run", *arguments])
+            raise Unmeasured(f"{run} measured nothing (exit code {done.returncode}): {said}")
         results: Json = json.loads(written.read_text(encoding="utf-8"))
     _demand_own_code(tree, results)
     return results

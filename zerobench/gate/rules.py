@@ -73,11 +73,18 @@ def _case(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Findin
         level: Level = "unmeasured" if head.state == "not measured" else "regression"
         if head.state == "right":
             level = "better"
-        yield Finding(level, base.label, base.scenario, "state", base.state, head.state, head.reason or "right", STATE)
+        yield Finding(
+            level, base.label, base.scenario, "state", base.state, head.state, _first_line(head.reason), STATE
+        )
     elif base.state == "right":
         yield from _exact(base, head)
         yield from _bounded(base, head)
         yield from _digests(base, head, platform, here)
+
+
+def _first_line(text: str) -> str:
+    """Enough for a table; reports have the rest."""
+    return next(iter(text.splitlines()), "")
 
 
 def _exact(base: Case, head: Case) -> Iterator[Finding]:
