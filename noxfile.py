@@ -1,48 +1,115 @@
-"""The project's sessions, each in an environment of its own; arguments after ``--`` go on to the tool."""
+"""The project's sessions, each in an environment of its own; arguments after ``--`` go on to the tool.
+
+``nox --no-venv`` takes the packages that are there, of the Python that runs nox: on a machine without a package index.
+"""
 
 from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
 
 import nox
 
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "typing", "tests"]
 
+BASELINE = "reports/baselines/cpu.json"
+BENCH = "zerobench-bench"
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every suite."""
-    _install(session)
-    session.run("pytest", *session.posargs)
+    """Run every suite but the benchmarks."""
+    _python(session, "-m", "pytest", *session.posargs)
 
 
 @nox.session
 def equivalence(session: nox.Session) -> None:
     """Run the equivalence suite, on another engine with ``-- --subject NAME``."""
-    _install(session)
-    session.run("pytest", "suites/equivalence", *session.posargs)
+    _python(session, "-m", "pytest", "suites/equivalence", *session.posargs)
+
+
+@nox.session
+def accounting(session: nox.Session) -> None:
+    """Compare bytes held and moved with the closed forms."""
+    _python(session, "-m", "pytest", "suites/accounting", *session.posargs)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Compare the native kernels with their definitions, bit for bit."""
+    _python(session, "-m", "pytest", "suites/kernels", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmark suites, in minutes with ``-- --quick``."""
+    _bench(session, BENCH, "suites/bench", *session.posargs)
+
+
+@nox.session
+def gpu_bench(session: nox.Session) -> None:
+    """Run kernels, stages and offload on the GPU that is here and write its report."""
+    name = _python(session, "-c", "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())")
+    if name.strip() == "False":
+        session.skip("no GPU here: torch.cuda.is_available() is False")
+    folder = f"reports/{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    suites = ("suites/bench/kernels", "suites/bench/test_stages.py", "suites/bench/test_offload.py")
+    _python(session, "-m", "pytest", "suites/kernels")
+    _bench(session, folder, *suites, "--device", "cuda", *session.posargs)
+    _python(session, "-m", "zerobench", "report", f"{folder}/benchmark.json", "--out", folder)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Render what the bench session measured, or what is named: ``-- RESULTS... --out DIR``."""
+    named = session.posargs or [f"{BENCH}/benchmark.json", "--out", BENCH]
+    _python(session, "-m", "zerobench", "report", *named)
+
+
+@nox.session
+def gate(session: nox.Session) -> None:
+    """Gate against the CPU baseline; without arguments, put the gate itself to a long test as well."""
+    _python(session, "-m", "zerobench", "gate", "--baseline", BASELINE, *session.posargs)
+    if not session.posargs:
+        _python(session, "-m", "pytest", "-n", "0", "suites/meta/real_gate.py")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting."""
-    _install(session)
-    session.run("ruff", "check", *session.posargs)
-    session.run("ruff", "format", "--check", *session.posargs)
+    _python(session, "-m", "ruff", "check", *session.posargs)
+    _python(session, "-m", "ruff", "format", "--check", *session.posargs)
 
 
 @nox.session
 def typing(session: nox.Session) -> None:
     """Check types."""
-    _install(session)
-    session.run("mypy", *session.posargs)
+    _python(session, "-m", "mypy", *session.posargs)
 
 
 @nox.session
-def bench(session: nox.Session) -> None:
-    """Run the benchmark suites, in a few minutes with ``-- --quick``."""
-    _install(session)
-    session.run("pytest", "suites/bench", "--benchmark-json=bench.json", *session.posargs)
+def docs(session: nox.Session) -> None:
+    """Run the commands and the examples of the pages."""
+    _python(session, "-m", "pytest", "suites/docs", *session.posargs)
 
 
-def _install(session: nox.Session) -> None:
-    session.install("-e", ".[test]")
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the source distribution and the wheel."""
+    _python(session, "-m", "build", "--no-isolation", *session.posargs)
+
+
+def _bench(session: nox.Session, folder: str, *arguments: str) -> None:
+    """In one process, for two would measure each other."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    _python(session, "-m", "pytest", "-n", "0", f"--benchmark-json={folder}/benchmark.json", *arguments)
+
+
+def _python(session: nox.Session, *arguments: str) -> str:
+    """Run Python with the project installed; what it prints is shown, and returned where it is a question."""
+    if session.virtualenv.is_sandboxed:
+        session.install("-e", ".[test]")
+    python = "python" if session.virtualenv.is_sandboxed else sys.executable
+    return str(session.run(python, *arguments, silent=arguments[0] == "-c"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerobench import models
 from zerobench.bench import COMPUTE_ONLY
-from zerobench.compare import State, Values, case_of, metrics, state
+from zerobench.compare import State, Values, metrics, state
 from zerobench.errors import UsageError
 from zerobench.recording import SCHEMA
 from zerobench.scenario import Scenario
@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 BUDGET = "budget used"
 WORKING = "memory: working"
+TOTAL = "traffic: total calls"
 _STATES = ("memory: parameters", "memory: gradients", "memory: optimizer")
 _PEAK = "memory: peak"
 #: Of CUDA's caching allocator, which rounds by its own rules and keeps what it once had.
@@ -45,7 +46,7 @@ class Case:
             row["subject"],
             row["scenario"],
             state(row),
-            {name: values for name, values in found.items() if name not in _NOT_GATED},
+            {name: values for name, values in found.items() if name not in _NOT_GATED} | _total(row),
             _bounded(found),
             _digests(row),
             reason,
@@ -62,6 +63,12 @@ def label(subject: str, scenario: Json) -> str:
     of = Scenario.from_json(json.dumps(scenario))
     model = models.name_of(of.model) or of.model.kind
     return f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
+
+
+def _total(row: Json) -> dict[str, Values]:
+    """Calls of all collectives: there wherever traffic was measured, even if no collective was called."""
+    ledgers = row["traffic"] and row["traffic"]["measured"]
+    return {TOTAL: tuple(sum(each["calls"] for each in ledger.values()) for ledger in ledgers)} if ledgers else {}
 
 
 def _digests(row: Json) -> dict[str, str]:
@@ -94,7 +101,7 @@ def cases(results: Iterable[Json]) -> dict[str, Case]:
         for row in value["rows"]:
             if row["subject"] != COMPUTE_ONLY:
                 case = Case.of(row)
-                if found.setdefault(case_of(row), case) is not case:
+                if found.setdefault(row["case"], case) is not case:
                     raise UsageError(f"{case.label} is twice in the results: gate each measurement by itself")
     return found
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from zerobench.compare import Values
 from zerobench.gate.baseline import Baseline
-from zerobench.gate.cases import BUDGET, Case, Json
+from zerobench.gate.cases import BUDGET, TOTAL, Case, Json
 
 #: better fails as well: what is gained and not committed can be lost again unseen.
 Level = Literal["regression", "better", "unmeasured", "warning", "not comparable"]
@@ -100,10 +100,10 @@ def _exact(base: Case, head: Case) -> Iterator[Finding]:
 
 
 def _value(case: Case, metric: str) -> Values | None:
-    """A collective that is in no ledger was not called; anything else that is not there was not measured."""
-    if metric in case.exact or not metric.startswith("traffic: "):
-        return case.exact.get(metric)
-    return next(((0,) * len(values) for name, values in case.exact.items() if name.startswith("memory: ")), None)
+    """A collective that is missing in a ledger was not called; anything else that is missing was not measured."""
+    if metric.startswith("traffic: ") and metric not in case.exact:
+        return tuple(0 for _ in case.exact[TOTAL]) if TOTAL in case.exact else None
+    return case.exact.get(metric)
 
 
 def _changed(base: Case, metric: str, before: Values, after: Values) -> Finding:
