@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from zerobench.gate.rules import Finding, exit_code
 from zerobench.gate.timing import Round, Timed
 
@@ -109,6 +107,8 @@ def _times(times: Times) -> str:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from tabulate import tabulate  # the command line starts without it
+
     cells = [[_cell(text) for text in row] for row in rows]
     return tabulate(cells, headers, tablefmt="pipe", disable_numparse=True)
 
