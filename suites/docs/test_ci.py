@@ -1,4 +1,4 @@
-"""The workflow parses, and every command of it, of docs/ci.md and of docs/gate.md is one that exists."""
+"""The workflow parses, and every command of it, of the README, docs/ci.md and docs/gate.md is one that exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "ci.md", ROOT / "docs" / "gate.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "ci.md", ROOT / "docs" / "gate.md"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -40,10 +40,11 @@ def _commands() -> Iterator[str]:
         yield from step.get("run", "").splitlines()
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
-            yield from block.splitlines()
-        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
-            yield from (step["run"] for step in yaml.safe_load(block) if "run" in step)
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            if language == "yaml":
+                yield from (step["run"] for step in yaml.safe_load(block) if "run" in step)
+            elif not language:
+                yield from block.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,8 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
     elif program == "zerobench":
         options.parser().parse_args(arguments)
     elif program == "pytest":
-        module = arguments[arguments.index("--pyargs") + 1]
-        assert (ROOT / module.replace(".", "/")).is_dir()
+        suite = arguments[arguments.index("--pyargs") + 1] if "--pyargs" in arguments else arguments[0]
+        assert (ROOT / suite.replace(".", "/")).is_dir()
     else:
         assert command.startswith(("python -m pip install ", "cat zerobench-bench/report.md >> "))
 
