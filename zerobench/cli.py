@@ -16,7 +16,8 @@ from zerobench import ConfigError, KernelError, doctor, options, report
 from zerobench.bench import Bench, rows
 from zerobench.compare import compare
 from zerobench.data import held_out
-from zerobench.errors import RankFailure, UsageError
+from zerobench.errors import RankFailure, Unmeasured, UsageError
+from zerobench.gate import revisions
 from zerobench.gate.command import gate
 from zerobench.live import surroundings
 from zerobench.ranks import Launch, Pool, follow, pool
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(arguments, launch)
         except (UsageError, ConfigError) as error:
             return _complain(str(error), 3 if arguments[:1] in (["compare"], ["gate"]) else 2)
+        except Unmeasured as error:
+            return _complain(str(error), 2)
         except (RankFailure, KernelError) as error:
             return _complain(str(error), 1)
         except KeyboardInterrupt:
@@ -101,9 +104,15 @@ def _compare(given: argparse.Namespace) -> int:
     """Print what differs between two results."""
     from zerobench.report import comparison
 
-    found = compare(read(given.base), read(given.head))
+    found = compare(_measured(given.base), _measured(given.head))
     print(json.dumps(comparison.as_json(found)) + "\n" if given.json else comparison.render(found), end="")
     return found.exit_code
+
+
+def _measured(named: str) -> Json:
+    """A file of results, or what the code of a revision comes to."""
+    path = Path(named)
+    return read(path) if path.exists() or path.suffix == ".json" else revisions.results(Path.cwd(), named)
 
 
 def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:

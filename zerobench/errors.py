@@ -18,6 +18,10 @@ class RankFailure(RuntimeError):
     """At least one rank died, raised or hung; the message holds the traceback of every rank."""
 
 
+class Unmeasured(RuntimeError):
+    """A run in a process of its own came to no results; the message holds what it said. Exit code 2."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
     """The error for a name nobody knows: says what was given, what is known, and what was likely meant."""
     names = sorted(known)

@@ -68,8 +68,8 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         "Compares two results, case by case. Exit code 0: nothing is worse; 1: a case fails that did not, or bytes or "
         "calls grew; 2: nothing was measured, or less than in the base; 3: the two cannot be compared."
     )
-    compare.add_argument("base", type=Path, metavar="BASE", help="a results.json")
-    compare.add_argument("head", type=Path, metavar="HEAD", help="another, measured with the same options")
+    compare.add_argument("base", metavar="BASE", help="a results.json, or a git revision, whose own code is measured")
+    compare.add_argument("head", metavar="HEAD", help="another, measured with the same options")
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 
 from zerobench import cli
-from zerobench.errors import UsageError
-from zerobench.gate import revisions
+from zerobench.errors import Unmeasured, UsageError
+from zerobench.gate import outcome, revisions, timing
 
 Json = dict[str, Any]
 Gate = Callable[..., tuple[int, str]]
@@ -202,6 +203,22 @@ def test_json_and_summary(gate: Gate, measured: dict[str, Json], tmp_path: Path)
     assert page.read_text().startswith("# Gate: FAILED")
 
 
+def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that takes 15 % more, and a case that it no longer runs, whatever the bytes; each with its Scenario."""
+
+    def pretended(revision: str, subject: str) -> outcome.Times:
+        case, other = (json.dumps([subject, {"stage": stage}]) for stage in (1, 2))
+        rounds = [timing.Round({case: 1.0, other: 1.0}, {case: 1.15}, {case: 1.15})] * 7
+        return outcome.Times(revision, list(timing.judge(rounds)), [other], rounds)
+
+    monkeypatch.setattr("zerobench.gate.command._times", pretended)
+    code, said = gate(measured["Same"], "--time-against", "HEAD")
+    assert code == 1
+    assert re.search(r"\| SLOWER +\| reference stage 1, .* \| 1\.150 +\| 1\.150 to 1\.150 +\|", said)
+    assert re.search(r"\| not timed +\| reference stage 2", said)
+    assert '"stage": 1' in said
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -247,7 +264,7 @@ def test_each_revision_runs_its_own_code(tmp_path: Path) -> None:
     assert not tree.exists()
     listed = subprocess.run([*git, "worktree", "list"], check=True, capture_output=True, text=True).stdout
     assert len(listed.splitlines()) == 1
-    with pytest.raises(revisions.Unmeasured, match="unknown subject"):
+    with pytest.raises(Unmeasured, match="unknown subject"):
         revisions.measure(tmp_path, ("--subjects", "mien"))
 
 

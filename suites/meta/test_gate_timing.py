@@ -17,8 +17,8 @@ from zerobench.gate import timing
 from zerobench.gate.timing import PAIRS, Round, Seconds, Side, Timed
 
 _CASES = ("stage 0", "stage 1", "stage 2", "stage 3")
-#: Seconds of a step in fresh processes that ran the same code, one after another on two cores: what the rounds of
-#: ``zerobench gate --time-against HEAD --json`` held.
+#: Seconds of a step in fresh processes that ran the same code, one after another on two busy cores: the seven rounds of
+#: a commit gated against itself.
 _RECORDED: list[dict[str, float]] = json.loads(Path(__file__).with_name("noise.json").read_text())
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from zerobench import models
 from zerobench.bench import COMPUTE_ONLY
+from zerobench.case import CASE_VERSION
 from zerobench.compare import State, Values, metrics, state
 from zerobench.errors import UsageError
-from zerobench.recording import SCHEMA
 from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
@@ -90,14 +90,13 @@ def cases(results: Iterable[Json]) -> dict[str, Case]:
     """All cases of several results by their names; compute-only is none, for nothing in it is gated.
 
     Raises:
-        UsageError: results of another schema, or a case twice.
+        UsageError: results of another case version, or a case twice.
     """
     found: dict[str, Case] = {}
     for value in results:
-        if value.get("schema") != SCHEMA:
-            raise UsageError(
-                f"results of schema {value.get('schema')} cannot be gated, expected {SCHEMA}: run them again"
-            )
+        if value.get("case_version") != CASE_VERSION:
+            given = value.get("case_version")
+            raise UsageError(f"cannot gate results of case version {given}, only of {CASE_VERSION}: run them again")
         for row in value["rows"]:
             if row["subject"] != COMPUTE_ONLY:
                 case = Case.of(row)

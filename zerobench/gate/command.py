@@ -6,8 +6,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +13,23 @@ from zerobench.bench import COMPUTE_ONLY
 from zerobench.errors import UsageError
 from zerobench.gate import grid, outcome, revisions, rules, timing
 from zerobench.gate.baseline import Baseline
-from zerobench.gate.cases import cases, label, platform
+from zerobench.gate.cases import cases, platform
 from zerobench.gate.outcome import Outcome, Times
+from zerobench.report.load import read
 
 Json = dict[str, Any]
 
 
 def gate(given: argparse.Namespace) -> int:
-    """Gate, print and write the summary; returns the exit code, 2 where a run came to no results.
+    """Gate, print and write the summary; returns the exit code.
 
     Raises:
-        UsageError: a baseline, results or a revision that cannot be (exit code 3).
+        UsageError: a baseline, results or a revision that cannot be.
+        Unmeasured: a run came to no results.
     """
-    try:
-        if given.update:
-            return _update(given)
-        found = _gate(given)
-    except revisions.Unmeasured as error:
-        print(f"zerobench: {error}", file=sys.stderr)
-        return 2
+    if given.update:
+        return _update(given)
+    found = _gate(given)
     text = outcome.markdown(found)
     print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
     _summarise(given.summary, text)
@@ -42,6 +38,8 @@ def gate(given: argparse.Namespace) -> int:
 
 def _gate(given: argparse.Namespace) -> Outcome:
     baseline = Baseline.read(given.baseline)
+    if given.time_against:  # before anything is measured
+        revisions.commit(revisions.repository(Path.cwd()), given.time_against)
     values = _results(given)
     head = cases(values)
     findings = rules.judge(baseline, head, platform(values[0]["environment"]))
@@ -62,18 +60,8 @@ def _update(given: argparse.Namespace) -> int:
 
 def _results(given: argparse.Namespace) -> list[Json]:
     if given.results:
-        return [_read(path) for path in given.results]
+        return [read(path) for path in given.results]
     return [revisions.measure(Path.cwd(), arguments) for arguments in grid.accounted(given.subject)]
-
-
-def _read(path: Path) -> Json:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or not {"schema", "rows", "environment"} <= value.keys():
-            raise UsageError(f"{str(path)!r} holds no results, as `zerobench run` writes them")
-        return value
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the results {str(path)!r}: {error}") from None
 
 
 def _times(revision: str, subject: str) -> Times:
@@ -84,8 +72,7 @@ def _times(revision: str, subject: str) -> Times:
         timed, rounds = timing.measure(lambda side: _seconds(revisions.measure(trees[side], grid.timed(subject))))
     everywhere = {each.case for each in timed}
     seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head, each.again) for case in side)
-    named = [replace(each, case=label(*json.loads(each.case))) for each in timed]
-    return Times(revision, named, [label(*json.loads(case)) for case in seen if case not in everywhere], rounds)
+    return Times(revision, timed, [case for case in seen if case not in everywhere], rounds)
 
 
 def _seconds(results: Json) -> dict[str, float]:

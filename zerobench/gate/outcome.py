@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zerobench.gate.cases import label
 from zerobench.gate.rules import Finding, exit_code
-from zerobench.gate.timing import Round, Timed
+from zerobench.gate.timing import EFFECT, Round, Timed
 
 Json = dict[str, Any]
 
@@ -17,7 +18,10 @@ _WORDS = {0: "passed", 1: "FAILED", 2: "NOT ENOUGH MEASURED"}
 
 @dataclass(frozen=True)
 class Times:
-    """What base and head took by turns; ``untimed`` are the cases that not every process had a time of."""
+    """What base and head took by turns; ``untimed`` are the cases that not every process had a time of.
+
+    Cases are named by subject and Scenario, in JSON.
+    """
 
     revision: str
     timed: Sequence[Timed]
@@ -57,9 +61,10 @@ def markdown(outcome: Outcome) -> str:
     """For a pull request: the verdict, then a table for each kind of rule, then what to do."""
     parts = [f"# Gate: {_WORDS[outcome.code]}\n\n{_headline(outcome)}"]
     if outcome.findings:
-        parts += [f"## Exact and bounded\n\n{_findings(outcome.findings)}", *_scenarios(outcome.findings)]
+        parts.append(f"## Exact and bounded\n\n{_findings(outcome.findings)}")
     if outcome.times:
         parts.append(f"## Time, against {_cell(outcome.times.revision)}\n\n{_times(outcome.times)}")
+    parts += _scenarios(outcome)
     if any(finding.code for finding in outcome.findings):
         parts.append(f"Where this is meant, refresh the baseline and commit it:\n\n```\n{outcome.refresh}\n```")
     return "\n\n".join(parts) + "\n"
@@ -75,16 +80,26 @@ def _headline(outcome: Outcome) -> str:
 
 def _findings(findings: Sequence[Finding]) -> str:
     headers = ["", "case", "metric", "base", "head", "difference", "rule"]
-    order = sorted(findings, key=lambda finding: -finding.code)
+    order = sorted(findings, key=lambda finding: (1, 2, 0).index(finding.code))
     rows = [[f.level, f.case, f.metric, f.base, f.head, f.difference, f.rule] for f in order]
     return _table(headers, rows)
 
 
-def _scenarios(findings: Sequence[Finding]) -> Iterator[str]:
+def _scenarios(outcome: Outcome) -> Iterator[str]:
     """The whole Scenario of every case that fails, once."""
-    failing = {finding.case: json.dumps(finding.scenario) for finding in findings if finding.code}
+    failing = {finding.case: finding.scenario for finding in outcome.findings if finding.code}
+    if outcome.times:
+        slower = (each.case for each in outcome.times.timed if each.verdict == "SLOWER")
+        failing |= {label(*json.loads(case)): json.loads(case)[1] for case in (*slower, *outcome.times.untimed)}
     if failing:
-        yield "\n".join(["Scenarios:", "", *(f"- {_cell(case)}: `{text}`" for case, text in failing.items())])
+        lines = (f"- {_cell(case)}: `{json.dumps(scenario)}`" for case, scenario in failing.items())
+        yield "\n".join(["Scenarios:", "", *lines])
+
+
+_TIMES_LEGEND = (
+    f"Median step of fresh processes by turns. SLOWER: the median ratio is beyond {EFFECT:.0%} and the floor, and its "
+    "interval is above 1.\nUNSURE does not block: the pairs stray too far here and now to tell."
+)
 
 
 def _times(times: Times) -> str:
@@ -92,7 +107,7 @@ def _times(times: Times) -> str:
     rows = [
         [
             each.verdict,
-            each.case,
+            label(*json.loads(each.case)),
             f"{each.ratio:.3f}",
             f"{each.low:.3f} to {each.high:.3f}",
             f"{each.floor:.1%}",
@@ -102,8 +117,8 @@ def _times(times: Times) -> str:
         ]
         for each in times.timed
     ]
-    rows += [["not timed", case, *["-"] * 6] for case in times.untimed]
-    return f"{_table(headers, rows)}\n\nUNSURE does not block: the pairs stray too far here and now to tell."
+    rows += [["not timed", label(*json.loads(case)), *["-"] * 6] for case in times.untimed]
+    return f"{_table(headers, rows)}\n\n{_TIMES_LEGEND}"
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

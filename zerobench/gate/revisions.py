@@ -13,14 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UsageError
-from zerobench.gate.grid import Arguments
+from zerobench.errors import Unmeasured, UsageError
+from zerobench.gate import grid
+from zerobench.report.load import merge, upgrade
 
 Json = dict[str, Any]
-
-
-class Unmeasured(RuntimeError):
-    """A run that came to no results; the message holds what it said."""
 
 
 def repository(inside: Path) -> Path:
@@ -48,6 +45,17 @@ def commit(root: Path, revision: str) -> str:
         raise UsageError(f"unknown revision {revision!r}: not in this repository (perhaps `{hint}` first)") from None
 
 
+def results(inside: Path, revision: str) -> Json:
+    """What the code of a revision comes to on the gate's grid, as one value.
+
+    Raises:
+        UsageError: no such revision; Unmeasured: its code measures nothing.
+    """
+    with worktree(repository(inside), revision) as tree:
+        values = [measure(tree, arguments) for arguments in grid.accounted(grid.SUBJECT)]
+    return merge({f"{revision}, run {index}": upgrade(value) for index, value in enumerate(values, 1)})
+
+
 @contextmanager
 def worktree(root: Path, revision: str) -> Iterator[Path]:
     """A revision checked out in a temporary directory, which is removed in the end."""
@@ -61,7 +69,7 @@ def worktree(root: Path, revision: str) -> Iterator[Path]:
             _git(root, "worktree", "remove", "--force", str(path))
 
 
-def measure(tree: Path, arguments: Arguments) -> Json:
+def measure(tree: Path, arguments: grid.Arguments) -> Json:
     """The results of ``zerobench run`` in a fresh process, with the modules that lie in ``tree`` before all others.
 
     A subject that is wrong or failed is in the results; that the run ended so is no error here.
