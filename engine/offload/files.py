@@ -30,7 +30,7 @@ from engine.places import Handle
 PAGE = 4096
 #: Bytes of one request.
 _BLOCK = 4 << 20
-_THREADS = max(2, min(8, os.cpu_count() or 2))
+_THREADS = max(4, min(8, os.cpu_count() or 4))
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
