@@ -69,15 +69,13 @@ def test_sessions() -> None:
 
 
 def test_bench(tmp_path: Path) -> None:
-    """docs/bench.md: the run of a vision transformer, and the quick collectives; the suites' options exist."""
+    """docs/bench.md: the run of a vision transformer; of the suites, which take minutes, that they are found."""
     page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
     assert "vit-tiny" in _run(*shlex.split(line), "--out", str(tmp_path))
     commands = [line.split("#")[0] for line in re.findall(r"^pytest suites/bench.*$", page, re.MULTILINE)]
-    for command in commands:
-        words = [word for word in shlex.split(command) if not word.startswith("--benchmark-json")]
-        _run(*words, "--collect-only", "-q", "-p", "no:cacheprovider")
-    assert "passed" in _run(*shlex.split(commands[-1]), "-p", "no:cacheprovider")
+    for command in {commands[0], commands[-1]}:
+        assert "test_" in _run(*shlex.split(command), "--collect-only", "-q", "-p", "no:cacheprovider")
 
 
 def test_cluster() -> None:

@@ -206,7 +206,12 @@ def _offload(frames: Frames) -> Table:
             lines.append([*_name(frames, row), *_missing(line["state"], 1 + len(_OFFLOAD_NAMES))])
     columns = [Column("offload", text=True), *(Column(title, "less") for title in _OFFLOAD_NAMES.values())]
     offloads = any(part == "offload" for _, part in frames.largest)
-    return _table(frames, OFFLOAD, columns, lines if offloads else [], [f"On the rank with most. {_EXACT}"])
+    legend = [f"On the rank with most. {_EXACT}"]
+    if not frames.results["environment"].get("gpu"):
+        legend.append(
+            "Device and host are one memory on this machine: what would be on the host is counted as if it were."
+        )
+    return _table(frames, OFFLOAD, columns, lines if offloads else [], legend)
 
 
 def _collectives(frames: Frames) -> Table:
