@@ -14,15 +14,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import groups, state_keys
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 
 
 class DeepSpeed(Subject):
-    """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions."""
+    """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions.
+
+    It takes a process group, and still waits for all processes in some places: it hangs in a part of the world.
+    """
 
     name = "deepspeed"
+    whole_world = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -30,7 +34,11 @@ class DeepSpeed(Subject):
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
         if scenario.stage == 0 and scenario.dtype != "fp32":
             return "DeepSpeed's stage 0 has no public way to read its fp32 masters"
-        return None
+        if scenario.poison and scenario.stage == 0:
+            return "DeepSpeed's stage 0 does not check fp32 for overflow"
+        if scenario.optimizer.second_group and scenario.stage in (1, 2):
+            return "DeepSpeed cannot read the optimizer states of a second parameter group at stages 1 and 2"
+        return _unsupported_model(scenario.model, scenario) if isinstance(scenario.model, Odd) else None
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -124,6 +132,17 @@ class DeepSpeed(Subject):
 
     def close(self) -> None:
         self.engine.destroy()
+
+
+def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
+    """Each found by trying DeepSpeed 0.19.8: the first two raise, the third has no state or raises, the last hangs."""
+    refused = {
+        "broadcast a 0-dimensional parameter": model.scalar,
+        "broadcast a parameter that is not contiguous": model.transposed,
+        "shard a parameter with no element": model.empty and scenario.stage > 0,
+        "shard a block that only some ranks use": model.routed and scenario.stage > 0 and scenario.world > 1,
+    }
+    return next((f"DeepSpeed cannot {what}" for what, there in refused.items() if there), None)
 
 
 @dataclass(frozen=True)
