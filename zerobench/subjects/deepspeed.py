@@ -137,6 +137,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         "has no public way to read the fp32 masters of stage 0": plain and scenario.dtype != "fp32",
         "accumulates in fp32 at stage 0": plain and scenario.accumulator_dtype not in (None, "fp32"),
         "does not check fp32 for overflow at stage 0": plain and bool(scenario.poison),
+        "is not asked to offload here: its own kernels would have to be compiled": (
+            scenario.optimizer_at != "none" or scenario.parameters_at != "none"
+        ),
         "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
             scenario.optimizer.second_group and scenario.stage in (1, 2)
         ),
