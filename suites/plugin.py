@@ -56,11 +56,12 @@ def pool() -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="session")
-def trials(pool: Pool, request: pytest.FixtureRequest) -> Trials:
+def trials(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Trials]:
     """The engine under test, ready to run Scenarios."""
     made = Trials(pool, request.config.getoption("--subject"))
     _trials.append(made)
-    return made
+    yield made
+    made.close()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

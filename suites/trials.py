@@ -34,6 +34,7 @@ class Trials:
     def __init__(self, pool: Pool, subject: str) -> None:
         self.pool, self.name = pool, subject
         self.subject: type[Subject] = subjects.load(subject)
+        self._pools: dict[int, Pool] = {}
         self.ran = 0
 
     def offers(self, scenario: Scenario) -> bool:
@@ -49,7 +50,8 @@ class Trials:
             RankFault: a rank raised, died or hung.
         """
         self.ran += 1
-        return self.pool.run(train, subject or self.name, scenario, keep, world=scenario.world, timeout=TIME_LIMIT)
+        pool = self._pool_of(subject or self.name, scenario.world)
+        return pool.run(train, subject or self.name, scenario, keep, world=scenario.world, timeout=TIME_LIMIT)
 
     def agree(
         self,
@@ -69,11 +71,24 @@ class Trials:
     def run_beside_canonical(self, scenario: Scenario) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
         self.ran += 1
-        pending = self.pool.submit(train, self.name, scenario, GRADIENTS, world=scenario.world, timeout=TIME_LIMIT)
+        pending = self._pool_of(self.name, scenario.world).submit(
+            train, self.name, scenario, GRADIENTS, world=scenario.world, timeout=TIME_LIMIT
+        )
         expected = canonical(scenario, ALL)
         for step in expected.steps[:-1]:
             step.parameters, step.model_parameters, step.optimizer_state = {}, {}, {}
         return pending.result(), expected
+
+    def _pool_of(self, subject: str, world: int) -> Pool:
+        """The session's ranks, or for an engine that needs a world of its own, ranks of just that many."""
+        if not subjects.load(subject).whole_world:
+            return self.pool
+        return self._pools.setdefault(world, Pool(world))
+
+    def close(self) -> None:
+        """End the ranks that are no other's."""
+        for pool in self._pools.values():
+            pool.close()
 
 
 def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep) -> Trajectory:

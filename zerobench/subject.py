@@ -54,6 +54,8 @@ class Subject(ABC):
     name: ClassVar[str]
     #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
     promises_bits: ClassVar[bool] = False
+    #: Works only where its group is every process there is, and always the same.
+    whole_world: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

@@ -9,28 +9,25 @@ import pytest
 
 from suites.bench.grid import Point
 from suites.bench.runs import Runs
-from zerobench.bench import COMPUTE_ONLY, rows
 from zerobench.case import case
 from zerobench.results import Json
 from zerobench.subjects import load
 
 
 def parameters(points: Iterable[Point]) -> list[Any]:
-    """A test for each row of each point; compute-only, which large points share, once."""
+    """A test for each row of each point; what several points share, as compute-only, once."""
     found: dict[str, Any] = {}
     for point in points:
-        for row in rows(point.base, point.subjects, point.stages):
-            stage = None if row.subject == COMPUTE_ONLY else row.scenario.stage
-            name = f"{point.name}-{row.subject}" + ("" if stage is None else f"-stage{stage}")
-            found.setdefault(case(row.subject, row.scenario), pytest.param(point, row.subject, stage, id=name))
+        for row in point.rows:
+            name = f"{point.name}-{row.label.replace(' ', '-')}"
+            key = case(row.subject, row.scenario)
+            found.setdefault(key, pytest.param(point, row.subject, key, id=name))
     return list(found.values())
 
 
-def check(
-    runs: Runs, carry: Callable[[Json, list[float]], None], point: Point, subject: str, stage: int | None
-) -> None:
+def check(runs: Runs, carry: Callable[[Json, list[float]], None], point: Point, subject: str, key: str) -> None:
     """Measure a row and hand its rounds on; the reference engine must be right, others may have failed or not."""
-    row = runs.row(point, subject, stage)
+    row = runs.row(point, key)
     if row["verdict"] != "ok":
         report = pytest.fail if load(subject).promises_bits else pytest.skip
         report(f"{row['verdict']}: {row['reason']}")

@@ -9,7 +9,7 @@ import torch
 
 from suites.bench.collectives import time_collectives
 from suites.bench.grid import Point
-from zerobench.bench import Bench, rows
+from zerobench.bench import Bench
 from zerobench.live import surroundings
 from zerobench.ranks import Launch, Pool, pool
 from zerobench.results import Json, document, rows_of
@@ -63,11 +63,11 @@ class Runs:
             self.environment = self._pool.run(surroundings, world=1)[0]
         return self._pool
 
-    def row(self, point: Point, subject: str, stage: int | None) -> Json:
-        """One row of a point."""
+    def row(self, point: Point, key: str) -> Json:
+        """One row of a point, by its case."""
         if point.name not in self._rows:
             self._rows[point.name] = self._measure(point)
-        return next(row for row in self._rows[point.name] if (row["subject"], row["stage"]) == (subject, stage))
+        return next(row for row in self._rows[point.name] if row["case"] == key)
 
     def peak(self, point: Point) -> Json:
         """What a matrix multiplication reached in the point's dtype, on as many ranks."""
@@ -76,7 +76,7 @@ class Runs:
     def _measure(self, point: Point) -> list[Json]:
         bench = Bench(
             self.pool(point.base.world),
-            rows(point.base, point.subjects, point.stages),
+            point.rows,
             TIME_LIMIT,
             lambda what: self.progress(f"{point.name}: {what}"),
         )

@@ -12,13 +12,13 @@ from suites.bench.runs import Runs
 from zerobench.results import Json
 
 _BASE = grid.stages(True, "cpu", 2)[0].base
-POINT = grid.Point("smoke", _BASE.but(steps=4), ("reference", "torch-zero1", "suites.cli.broken:Raises"), (3,), 2)
+POINT = grid.Point(
+    "smoke", _BASE.but(steps=4), ("reference", "torch-zero1", "suites.cli.broken:Raises"), (3,), warmup=2
+)
 
 
-@pytest.mark.parametrize(("point", "subject", "stage"), rows.parameters([POINT]))
+@pytest.mark.parametrize(("point", "subject", "key"), rows.parameters([POINT]))
 @pytest.mark.benchmark(timer=CLOCK)
-def test_row(
-    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
-) -> None:
+def test_row(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, key: str) -> None:
     """As in the suites of stages and of scaling."""
-    rows.check(runs, carry, point, subject, stage)
+    rows.check(runs, carry, point, subject, key)

@@ -14,14 +14,10 @@ from zerobench.results import Json
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
-    metafunc.parametrize(
-        ("point", "subject", "stage"), rows.parameters(grid.scaling(quick, device, world_sizes(device)))
-    )
+    metafunc.parametrize(("point", "subject", "key"), rows.parameters(grid.scaling(quick, device, world_sizes(device))))
 
 
 @pytest.mark.benchmark(timer=CLOCK)
-def test_row(
-    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
-) -> None:
+def test_row(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, key: str) -> None:
     """A subject's rounds on so many ranks."""
-    rows.check(runs, carry, point, subject, stage)
+    rows.check(runs, carry, point, subject, key)

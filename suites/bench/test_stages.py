@@ -15,12 +15,10 @@ from zerobench.results import Json
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
     points = grid.stages(quick, device, world_size(device))
-    metafunc.parametrize(("point", "subject", "stage"), rows.parameters(points))
+    metafunc.parametrize(("point", "subject", "key"), rows.parameters(points))
 
 
 @pytest.mark.benchmark(timer=CLOCK)
-def test_row(
-    runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, stage: int | None
-) -> None:
+def test_row(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, key: str) -> None:
     """A subject's rounds, beside those of the others at the same point."""
-    rows.check(runs, carry, point, subject, stage)
+    rows.check(runs, carry, point, subject, key)

@@ -15,6 +15,7 @@ class Raises(Reference):
     """Cannot be built."""
 
     name = "raises"
+    promises_bits = False
 
     def __init__(self, *args: object) -> None:
         raise ValueError("the flux is not aligned")

@@ -14,23 +14,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import groups, state_keys
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 
 
 class DeepSpeed(Subject):
-    """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions."""
+    """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions.
+
+    It takes a process group, and still waits for all processes in some places: it hangs in a part of the world.
+    """
 
     name = "deepspeed"
+    whole_world = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
-        if scenario.stage == 0 and scenario.dtype != "fp32":
-            return "DeepSpeed's stage 0 has no public way to read its fp32 masters"
-        return None
+        if (reason := _unsupported_setting(scenario)) is not None:
+            return reason
+        return _unsupported_model(scenario.model, scenario) if isinstance(scenario.model, Odd) else None
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -126,6 +130,34 @@ class DeepSpeed(Subject):
         self.engine.destroy()
 
 
+def _unsupported_setting(scenario: Scenario) -> str | None:
+    """What DeepSpeed 0.19.8 refuses, does not look at, or lets nobody read."""
+    plain = scenario.stage == 0
+    refused = {
+        "has no public way to read the fp32 masters of stage 0": plain and scenario.dtype != "fp32",
+        "accumulates in fp32 at stage 0": plain and scenario.accumulator_dtype not in (None, "fp32"),
+        "does not check fp32 for overflow at stage 0": plain and bool(scenario.poison),
+        "is not asked to offload here: its own kernels would have to be compiled": (
+            scenario.optimizer_at != "none" or scenario.parameters_at != "none"
+        ),
+        "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
+            scenario.optimizer.second_group and scenario.stage in (1, 2)
+        ),
+    }
+    return next((f"DeepSpeed {what}" for what, there in refused.items() if there), None)
+
+
+def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
+    """Each found by trying DeepSpeed 0.19.8: the first two raise, the third has no state or raises, the last hangs."""
+    refused = {
+        "broadcast a 0-dimensional parameter": model.scalar,
+        "broadcast a parameter that is not contiguous": model.transposed,
+        "shard a parameter with no element": model.empty and scenario.stage > 0,
+        "shard a block that only some ranks use": model.routed and scenario.stage > 0 and scenario.world > 1,
+    }
+    return next((f"DeepSpeed cannot {what}" for what, there in refused.items() if there), None)
+
+
 @dataclass(frozen=True)
 class _Ranks:
     """The "model parallel unit" by which DeepSpeed takes its process group: data parallel only."""
@@ -177,7 +209,7 @@ def config(scenario: Scenario) -> dict[str, Any]:
             "stage": scenario.stage,
             "overlap_comm": scenario.overlap,
             "reduce_bucket_size": scenario.reduce_bucket,
-            "allgather_bucket_size": scenario.allgather_bucket,
+            "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
             "stage3_prefetch_bucket_size": scenario.prefetch_bucket,
             "stage3_param_persistence_threshold": scenario.persistence,
             "stage3_max_live_parameters": scenario.max_live,
