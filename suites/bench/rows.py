@@ -29,7 +29,7 @@ def check(runs: Runs, carry: Callable[[Json, list[float]], None], point: Point, 
     """Measure a row and hand its rounds on; the reference engine must be right, others may have failed or not."""
     row = runs.row(point, key)
     if row["verdict"] != "ok":
-        report = pytest.fail if load(subject).promises_bits else pytest.skip
+        report = pytest.fail if subject == "reference" else pytest.skip
         report(f"{row['verdict']}: {row['reason']}")
     carry({"row": row, "peak": runs.peak(point)}, row["time"]["seconds"])
     if row["judgement"] and load(subject).promises_bits:

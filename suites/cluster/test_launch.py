@@ -68,6 +68,7 @@ def test_run_on_two_nodes(tmp_path: Path) -> None:
     assert value["environment"]["world"] == value["settings"]["ranks"] == 2
     assert value["rows"][0]["judgement"]["bitwise"]
     assert sorted(path.name for path in (tmp_path / "node0" / "zerobench-report").iterdir()) == [
+        "report.html",
         "report.md",
         "results.json",
     ]
