@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 def _run(*arguments: str, cwd: Path = ROOT) -> str:
     command = [sys.executable, "-m", *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    env = {**inherited, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
