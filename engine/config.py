@@ -15,8 +15,9 @@ import torch
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from engine.errors import ConfigError
-from engine.offload.config import OffloadOptimizer, OffloadParam, Section
+from engine.offload.config import OffloadOptimizer, OffloadParam
 from engine.refused import NOT_HONOURED
+from engine.section import Section
 
 DtypeName = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

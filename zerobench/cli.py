@@ -1,5 +1,5 @@
-"""The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``replay`` runs a Scenario again,
-``doctor`` says what this machine has."""
+"""The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` holds to a baseline,
+``replay`` runs a Scenario again, ``doctor`` says what this machine has."""
 
 from __future__ import annotations
 

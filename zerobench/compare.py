@@ -41,6 +41,16 @@ class Transition:
     reason: str  # the head's, or, where that is right, the base's
 
 
+def growth(base: Values, head: Values) -> list[float]:
+    """By how much each rank's value grew."""
+    return [(after or 0) - (before or 0) for before, after in zip(base, head, strict=True)]
+
+
+def furthest(grown: list[float]) -> int:
+    """The rank whose value grew most, or shrank most where none grew."""
+    return grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
+
+
 @dataclass(frozen=True)
 class Change:
     """A metric that differs; bytes, calls or a share of the error budget."""
@@ -53,14 +63,13 @@ class Change:
 
     @property
     def rank(self) -> int:
-        """The rank whose value grew most, or shrank most where none grew."""
-        grown = [(head or 0) - (base or 0) for base, head in zip(self.base, self.head, strict=True)]
-        return grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
+        """See :func:`furthest`."""
+        return furthest(growth(self.base, self.head))
 
     @property
     def worse(self) -> bool:
         """Whether any rank's value grew: less is better for every metric."""
-        return any((head or 0) > (base or 0) for base, head in zip(self.base, self.head, strict=True))
+        return max(growth(self.base, self.head)) > 0
 
 
 @dataclass(frozen=True)

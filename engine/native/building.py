@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from engine.errors import KernelError
@@ -33,7 +34,7 @@ class Recipe:
     sources: tuple[Path, ...]
     included: tuple[Path, ...]  # headers: part of what the library is made from
 
-    @property
+    @cached_property
     def version(self) -> str:
         """What the compiler says of itself; its path is part of it, for two compilers may say the same."""
         try:

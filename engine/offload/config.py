@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from engine.section import Section
 
 #: Keys that mean nothing unless states are kept in files.
 _OF_FILES = {"nvme_path", "buffer_count", "buffer_size", "pipeline_read", "pipeline_write", "max_in_cpu"}
-
-
-class Section(BaseModel):
-    """A section of the configuration: an unknown key is an error, and a value never changes."""
-
-    model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
 
 
 class Offload(Section):

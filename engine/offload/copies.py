@@ -5,6 +5,8 @@ On a machine without a GPU the device is the CPU and both sides are one memory; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -46,23 +48,22 @@ class Copies:
 
     def down(self, device: Tensor, host: Tensor) -> Handle:
         """Start copying ``device`` to ``host``; to be waited for before the host reads it."""
-        if self._stream is None:
-            to_host(device, host, False)
-            return Done()
-        self._stream.wait_stream(torch.cuda.current_stream(device.device))
-        with torch.cuda.stream(self._stream):
-            to_host(device, host, self.pinned)
-        device.record_stream(self._stream)
-        return _OnStream(self._stream.record_event())
+        return self._start(to_host, device, host, device)
 
     def up(self, host: Tensor, device: Tensor) -> Handle:
         """Start copying ``host`` to ``device``; to be waited for before the host writes to it again."""
+        return self._start(to_device, host, device, device)
+
+    def _start(
+        self, copy: Callable[[Tensor, Tensor, bool], None], source: Tensor, target: Tensor, device: Tensor
+    ) -> Handle:
+        """Run one of the two operators, ``device`` being the side whose memory the stream must keep."""
         if self._stream is None:
-            to_device(host, device, False)
+            copy(source, target, False)
             return Done()
         self._stream.wait_stream(torch.cuda.current_stream(device.device))
         with torch.cuda.stream(self._stream):
-            to_device(host, device, self.pinned)
+            copy(source, target, self.pinned)
         device.record_stream(self._stream)
         return _OnStream(self._stream.record_event())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zerobench.compare import Values
+from zerobench.compare import Values, furthest, growth
 from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import BUDGET, TOTAL, Case, Json
 
@@ -107,9 +107,9 @@ def _value(case: Case, metric: str) -> Values | None:
 
 
 def _changed(base: Case, metric: str, before: Values, after: Values) -> Finding:
-    """The rank whose value grew most, or shrank most where none grew."""
-    grown = [(new or 0) - (old or 0) for old, new in zip(before, after, strict=True)]
-    rank = grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
+    """On the rank where it moved furthest."""
+    grown = growth(before, after)
+    rank = furthest(grown)
     what = "calls" if metric.endswith(" calls") else "bytes"
     difference = f"{grown[rank]:+,} {what} on rank {rank}"
     level: Level = "regression" if max(grown) > 0 else "better"

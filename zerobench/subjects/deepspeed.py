@@ -17,6 +17,7 @@ from zerobench.oracles.optimizer import groups, state_keys
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
+from zerobench.subjects.reference import shared_config
 
 
 class DeepSpeed(Subject):
@@ -198,41 +199,12 @@ def _imported(device: str) -> Any:
 
 def config(scenario: Scenario) -> dict[str, Any]:
     """DeepSpeed's configuration of a Scenario."""
-    scale = scenario.loss_scale
-    out: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": scenario.micro_batch,
-        "gradient_accumulation_steps": scenario.accumulation,
-        "gradient_clipping": scenario.clip,
-        "zero_allow_untested_optimizer": True,
-        "optimizer": _optimizer(scenario),
-        "zero_optimization": {
-            "stage": scenario.stage,
-            "overlap_comm": scenario.overlap,
-            "reduce_bucket_size": scenario.reduce_bucket,
-            "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
-            "stage3_prefetch_bucket_size": scenario.prefetch_bucket,
-            "stage3_param_persistence_threshold": scenario.persistence,
-            "stage3_max_live_parameters": scenario.max_live,
-            "stage3_max_reuse_distance": scenario.max_live,
-            "sub_group_size": scenario.sub_group,
-        },
+    out = shared_config(scenario)
+    out |= {"zero_allow_untested_optimizer": True, "optimizer": _optimizer(scenario)}
+    out["zero_optimization"] |= {
+        "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
+        "stage3_max_reuse_distance": scenario.max_live,
     }
-    if scenario.dtype == "bf16":
-        out["bf16"] = {"enabled": True}
-    if scenario.dtype == "fp16":
-        out["fp16"] = {
-            "enabled": True,
-            "loss_scale": scale.static,
-            "initial_scale_power": scale.initial_power,
-            "loss_scale_window": scale.window,
-            "hysteresis": scale.hysteresis,
-            "consecutive_hysteresis": scale.consecutive_hysteresis,
-            "min_loss_scale": scale.minimum,
-        }
-    if scenario.communication_dtype:
-        out["communication_data_type"] = scenario.communication_dtype
-    if scenario.accumulator_dtype:
-        out["data_types"] = {"grad_accum_dtype": scenario.accumulator_dtype}
     return out
 
 

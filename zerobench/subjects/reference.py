@@ -96,12 +96,24 @@ class Reference(Subject):
 
 def config(scenario: Scenario) -> dict[str, Any]:
     """The engine's configuration of a Scenario."""
-    scale, optimizer = scenario.loss_scale, scenario.optimizer
+    out = shared_config(scenario)
+    out["optimizer"] = {"type": scenario.optimizer.name, "params": _optimizer_params(scenario)}
+    out["zero_optimization"] |= {
+        "chunk_size": scenario.chunk,
+        "reduction_schedule": scenario.schedule,
+        "offload_optimizer": _offload_optimizer(scenario),
+        "offload_param": _offload_param(scenario),
+    }
+    return out
+
+
+def shared_config(scenario: Scenario) -> dict[str, Any]:
+    """The keys of a Scenario that this engine and DeepSpeed have in common; the optimizer's are each one's own."""
+    scale = scenario.loss_scale
     out: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": scenario.micro_batch,
         "gradient_accumulation_steps": scenario.accumulation,
         "gradient_clipping": scenario.clip,
-        "optimizer": {"type": optimizer.name, "params": _optimizer_params(scenario)},
         "zero_optimization": {
             "stage": scenario.stage,
             "overlap_comm": scenario.overlap,
@@ -111,10 +123,6 @@ def config(scenario: Scenario) -> dict[str, Any]:
             "stage3_param_persistence_threshold": scenario.persistence,
             "stage3_max_live_parameters": scenario.max_live,
             "sub_group_size": scenario.sub_group,
-            "chunk_size": scenario.chunk,
-            "reduction_schedule": scenario.schedule,
-            "offload_optimizer": _offload_optimizer(scenario),
-            "offload_param": _offload_param(scenario),
         },
     }
     if scenario.dtype == "bf16":
