@@ -66,12 +66,12 @@ class Engine:
     def _place(self) -> None:
         """Lay the model out, take its parameters over, and build the parts."""
         zero, config = self.config.zero_optimization, self.config
-        placement = Placement.of_stage(zero.stage)
+        placement, together = Placement.of_stage(zero.stage), min(zero.reduce_bucket_size, _TRAVELS_TOGETHER)
         layout = Layout.of(
             self.module,
             world=self.ranks.world,
             chunk=zero.chunk_size,
-            merge=0 if placement.parameters else min(zero.reduce_bucket_size, _TRAVELS_TOGETHER),
+            merge=0 if placement.parameters else together,
             shard_frozen=placement.parameters,
             persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
         )
@@ -96,6 +96,7 @@ class Engine:
             self.ranks,
             wire=config.communication_dtype,
             bucket=zero.reduce_bucket_size,
+            together=together,
             every_micro_step=zero.reduces_every_micro_step,
             overlap=zero.overlap_comm,
             gather_bucket=zero.allgather_bucket_size,

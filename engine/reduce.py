@@ -39,9 +39,10 @@ class Reducer:
 
     - A hook sees each parameter's gradient when autograd has finished it. A unit is *ready* when all its parameters
       have theirs. Units are launched in one fixed order, the reverse of the model's with the persistent unit last, each
-      as soon as it is ready and those before it are launched; what is not ready when backward ends (unused parameters)
-      is launched then, with zeros for what is missing. So collectives match between ranks even where their graphs
-      differ. Where parameters are sharded, gathers come between, and the ranks agree on the order of both (rounds.py).
+      as soon as it is ready and those before it are launched; neighbours that train few elements together are a batch,
+      launched when the last of it is ready. What is not ready when backward ends (unused parameters) is launched then,
+      with zeros for what is missing. So collectives match between ranks even where their graphs differ. Where
+      parameters are sharded, gathers come between, and the ranks agree on the order of both (rounds.py).
     - To launch a unit is to pack its gradients into one flat buffer in the dtype that travels and to start an
       all-to-all for each bucket: rank r gets everybody's values of its own shard. Nothing is added on the way.
     - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). Where every
@@ -61,6 +62,7 @@ class Reducer:
         *,
         wire: torch.dtype,
         bucket: int,
+        together: int,
         every_micro_step: bool,
         overlap: bool,
         gather_bucket: int,
@@ -68,6 +70,7 @@ class Reducer:
     ) -> None:
         trainable = [state for state in reversed(states) if state.unit.trainable]
         self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of every block
+        self._ends = _batches(self.states, together)
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
         self.gather_bucket = gather_bucket
         self.every_micro_step, self.overlap, self._gatherer = every_micro_step, overlap, gatherer
@@ -94,7 +97,7 @@ class Reducer:
 
     def _reset(self) -> None:
         self._missing = [len(state.unit.slots) for state in self.states]
-        self.ready = self._launched = 0
+        self.ready = self._launched = self._finished = 0
 
     def entered(self) -> None:
         """Called inside the outermost backward, to tell it from a reentrant checkpoint's inner ones."""
@@ -107,9 +110,9 @@ class Reducer:
         self._missing[position] -= 1
         if not self.overlap or not self._seen_backward or self._nests:
             return
-        before = self.ready
-        while self.ready < len(self.states) and self._missing[self.ready] == 0:
-            self.ready += 1
+        while self._finished < len(self.states) and self._missing[self._finished] == 0:
+            self._finished += 1
+        before, self.ready = self.ready, max(end for end in self._ends if end <= self._finished)
         if self.ready > before:
             if self._gatherer is None:
                 self.launch(self.ready)
@@ -195,6 +198,18 @@ class Reducer:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
+
+
+def _batches(states: list[UnitState], elements: int) -> list[int]:
+    """Where batches end, from 0 on: a batch is as many neighbours as train at most so many elements, or one unit."""
+    ends, total = [0], 0
+    for position, state in enumerate(states):
+        trained = sum(slot.numel for slot in state.unit.slots)
+        if position and total + trained > elements:
+            ends.append(position)
+            total = 0
+        total += trained
+    return [*ends, len(states)]
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

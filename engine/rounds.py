@@ -27,9 +27,9 @@ class Rounds:
     Ranks may touch different units (a layer that only one rank's batch reaches), and a collective that not all ranks
     issue, or that they issue in different orders, hangs. So where parameters are sharded nothing is communicated but by
     agreement. In a round each rank announces the units it wants gathered, how many units' gradients it has ready for
-    reduction, and whether its pass is over; this is one small all-to-all (with gloo it takes half as long as an
-    all-gather). When all have announced, all issue the same: a gather for each unit that anybody wants, then a
-    reduction for each unit that everybody has ready. A rank whose pass is over goes on announcing that until all are.
+    reduction, and whether its pass is over; this is one small all-gather. When all have announced, all issue the same:
+    a gather for each unit that anybody wants, then a reduction for each unit that everybody has ready. A rank whose
+    pass is over goes on announcing that until all are.
 
     Announcing does not wait: what is announced while one unit computes is decided when the next one is touched.
     Every rank's calls alternate strictly (announcement, what was decided, announcement, ...), so all collectives of the
@@ -48,7 +48,7 @@ class Rounds:
         message = bits.to_bytes(self._bits, "little") + ready.to_bytes(4, "little")
         own = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(self.device)
         everyone = torch.empty(self.ranks.world * own.numel(), dtype=torch.uint8, device=self.device)
-        self._pending = self.ranks.all_to_all(everyone, own.repeat(self.ranks.world)), everyone
+        self._pending = self.ranks.all_gather(everyone, own), everyone
 
     def decide(self) -> Agreement | None:
         """Wait until every rank has announced and return what they agreed on; None if this rank had not announced."""

@@ -67,15 +67,16 @@ def _agreement(scenario: Scenario) -> Traffic:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("recompute", ["none", "non_reentrant", "reentrant"])
 @pytest.mark.parametrize("layers", [1, 2, 5])
-def test_common_case_of_stage_3(layers: int, recompute: Recompute, tied: bool) -> None:
-    """A gpt without prefetch gathers 2 L + 5 units in a micro-step. It takes a round for each, one for each of
+@pytest.mark.parametrize(("bucket", "batches"), [(1, 3), (1 << 20, 1)], ids=["apart", "together"])
+def test_common_case_of_stage_3(layers: int, recompute: Recompute, tied: bool, bucket: int, batches: int) -> None:
+    """A gpt without prefetch gathers 2 L + 5 units in a micro-step. It takes a round for each, one for each batch among
     the three units whose gradients are complete after the last gather (none in the first micro-step or under reentrant
     recomputation), and one at the end."""
     spec = Gpt(vocab=32, context=8, width=8, layers=layers, heads=2, tied=tied, recompute=recompute)
-    scenario = Scenario(model=spec, stage=3, world=2, prefetch_bucket=0, chunk=32)
+    scenario = Scenario(model=spec, stage=3, world=2, prefetch_bucket=0, chunk=32, reduce_bucket=bucket)
     first, then = (steps[0] for steps in play(scenario, models.build(scenario), 2))
     gathers = 2 * layers + 5
-    reductions = 0 if recompute == "reentrant" else 3
+    reductions = 0 if recompute == "reentrant" else batches
     assert sum(map(len, first.rounds)) == sum(map(len, then.rounds)) == gathers
     assert len(first.rounds) == gathers + 1
     assert len(then.rounds) == gathers + reductions + 1
@@ -83,12 +84,14 @@ def test_common_case_of_stage_3(layers: int, recompute: Recompute, tied: bool) -
 
 def test_settings_move_calls_not_bytes() -> None:
     """Bucket sizes change how often a collective is called, never how much it moves, padding (that of the units, which
-    below stage 3 a small bucket keeps apart) left aside."""
+    below stage 3 a small bucket keeps apart) and stage 3's rounds (a small bucket makes more batches) left aside."""
     for stage in range(4):
-        scenario = _PAPER.but(model=_EVEN, stage=stage, world=4)
-        model = models.build(scenario)
-        large = traffic.predicted(scenario, model) or {}
-        small = traffic.predicted(scenario.but(reduce_bucket=1, allgather_bucket=1), model) or {}
-        for collective, seen in large.items():
-            assert (small[collective].sent, small[collective].received) == (seen.sent, seen.received)
-            assert small[collective].calls > seen.calls
+        large = _PAPER.but(model=_EVEN, stage=stage, world=4)
+        small = large.but(reduce_bucket=1, allgather_bucket=1)
+        one, other = (traffic.predicted(each, models.build(each)) or {} for each in (large, small))
+        agreed = _agreement(small).sent - _agreement(large).sent
+        assert other["all_to_all"].sent == one["all_to_all"].sent
+        assert other["send"].sent == other["recv"].received == one["send"].sent + agreed
+        assert (agreed > 0) == (stage == 3)
+        for collective, seen in one.items():
+            assert other[collective].calls > seen.calls

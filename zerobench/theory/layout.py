@@ -26,6 +26,7 @@ class Unit:
     members: tuple[str, ...]
     trainable: bool
     persistent: bool  # kept whole on every rank even at stage 3
+    elements: int  # of its parameters
     length: int
     shard: int
     world: int
@@ -70,12 +71,17 @@ def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
     found = [(home, list(names)) for home, names in groupby(parameters, key=lambda name: _home(model, name))]
     if scenario.stage == 3:
         return found
-    room = min(scenario.reduce_bucket, _TOGETHER)
+    room = together(scenario)
     for at in range(len(found) - 1, 0, -1):  # the model's end has the start of backward
         both = found[at - 1][1] + found[at][1]
         if sum(parameters[name].numel() for name in both if parameters[name].requires_grad) <= room:
             found[at - 1 : at + 1] = [(found[at - 1][0], both)]
     return found
+
+
+def together(scenario: Scenario) -> int:
+    """Elements that neighbours may train together to be reduced together."""
+    return min(scenario.reduce_bucket, _TOGETHER)
 
 
 def _home(model: nn.Module, name: str) -> str:
@@ -96,7 +102,8 @@ def _unit(
         length = sum(_up(p.numel(), chunk) for p in members.values())
         trainable = next(iter(members.values())).requires_grad
         shard = _up(length, chunk * world) // world
-        yield Unit(home, tuple(members), trainable, persistent, length, shard, world, chunk)
+        elements = sum(p.numel() for p in members.values())
+        yield Unit(home, tuple(members), trainable, persistent, elements, length, shard, world, chunk)
 
 
 def _up(number: int, grid: int) -> int:

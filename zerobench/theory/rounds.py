@@ -4,7 +4,8 @@ Nothing is computed and nothing is sent: ranks are generators that announce, for
 and are told what all of them want. The rules are those that docs and docstrings of the engine state: a unit is gathered
 when it is touched and not whole; a touch first gives back what is neither in use nor still to be used, while more than
 ``max_live`` elements are whole; what comes next in the order of the pass before is announced with it, up to
-``prefetch_bucket`` elements; a rank that has completed further units' gradients says so in a round of its own; the last
+``prefetch_bucket`` elements; a rank that has completed another batch of units' gradients says so in a round of its own,
+batches being as many neighbours as train no more elements together than a reduction's bucket takes, and 2**21; the last
 round finds every rank at its end.
 """
 
@@ -17,7 +18,7 @@ from torch import nn
 
 from zerobench.data import leaf
 from zerobench.scenario import Odd, Scenario
-from zerobench.theory.layout import Unit, units
+from zerobench.theory.layout import Unit, together, units
 from zerobench.theory.touches import Event, events
 
 #: What a rank says in a round (positions of the units it wants; whether it is at its end), and what it is told.
@@ -80,9 +81,19 @@ class _Rank:
         self.home = {name: i for i, unit in enumerate(self.sharded) for name in unit.members}
         trainable = [unit for unit in reversed(cut) if unit.trainable]
         self.reduced = sorted(trainable, key=lambda unit: unit.persistent)
+        self.batches = self._batches()
         self.whole: set[int] = set()
         self.order: list[int] = []  # of the touches of the micro-step before
         self.offers = False  # gradients are reduced during backward
+
+    def _batches(self) -> list[list[Unit]]:
+        batches: list[list[Unit]] = []
+        for unit in self.reduced:
+            if batches and sum(each.elements for each in [*batches[-1], unit]) <= together(self.scenario):
+                batches[-1].append(unit)
+            else:
+                batches.append([unit])
+        return batches
 
     def micro_step(self, happening: list[Event]) -> _Rounds:
         """Everything that one micro-step announces."""
@@ -93,7 +104,7 @@ class _Rank:
         self.kept: set[int] = set()
         self.coming: set[int] = set()  # gathered and not touched since
         self.announced: frozenset[int] | None = None
-        self.incomplete = [set(unit.members) for unit in self.reduced]
+        self.incomplete = [[set(unit.members) for unit in batch] for batch in self.batches]
         for event in happening:
             here = {self.home[name] for name in event.names if name in self.home}
             if event.kind == "turn":
@@ -106,12 +117,13 @@ class _Rank:
         yield from self._end()
 
     def _complete(self, names: tuple[str, ...]) -> _Rounds:
-        """Gradients are there; a round of its own where they complete the next unit in the order of reduction."""
-        for members in self.incomplete:
-            members.difference_update(names)
-        if not self.incomplete or self.incomplete[0]:
+        """Gradients are there; a round of its own where they complete the next batch in the order of reduction."""
+        for batch in self.incomplete:
+            for members in batch:
+                members.difference_update(names)
+        if not self.incomplete or any(self.incomplete[0]):
             return
-        while self.incomplete and not self.incomplete[0]:
+        while self.incomplete and not any(self.incomplete[0]):
             self.incomplete.pop(0)
         if self.offers and not any(self._lacks(i) for i in self.order[self.cursor :]):  # a touch to come would tell
             yield from self._settle()

@@ -12,21 +12,23 @@ vote (gather)           1                                         8 bytes a chun
 1, 2: parameters        1                                         trainable units, dtype
 3: persistent unit      1                                         the persistent unit, dtype
 3: touched units        A * (forward, and backward's again)       touched units, dtype
-3: rounds (all_to_all)  A * (gathers + reductions + 1)            units // 8 + 1 + 4 bytes
+3: rounds (gather)      A * (rounds with gathers, offers, + 1)    units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
 A unit's gather or exchange takes ``buckets`` calls, a vote and a round one. Exchanges are all_to_all calls. A gather is
-an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank.
+an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What is said in
+a round lies in a CPU's memory in either case.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
 tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an
 embedding's weight takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a
-round of its own, which also tells of the gradients that are complete by then. The three units that complete after the
-last gather, the first block, positions and tokens, take a round each (with overlap, after the first micro-step, and
-not under reentrant recomputation); and one round ends the pass: 2 L + 9 rounds, or 2 L + 6. Recomputation changes
-neither: the recomputing forward and the backward after it touch the same unit. Nor does tying: the head's weight is
-then in the tokens' unit, which is gathered at the start and at the end of forward and is still whole when backward
-begins. In general the touches decide: :mod:`zerobench.theory.rounds`.
+round of its own, which also tells of the gradients that are complete by then. The first block, positions and tokens
+complete after the last gather: each batch that one of them ends takes a round (with overlap, after the first
+micro-step, and not under reentrant recomputation); and one round ends the pass. So a small model, all of which is one
+batch, takes 2 L + 7 rounds, and one whose every unit is a batch 2 L + 9. Recomputation changes neither: the recomputing
+forward and the backward after it touch the same unit. Nor does tying: the head's weight is then in the tokens' unit,
+which is gathered at the start and at the end of forward and is still whole when backward begins. In general the touches
+decide: :mod:`zerobench.theory.rounds`.
 """
 
 from __future__ import annotations
@@ -44,12 +46,11 @@ from zerobench.theory.rounds import play
 
 _GATHERS = (
     "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "
-    "3: + e(dtype) * (persistent shard + shards of touched units))"
+    "3: + e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)"
 )
 #: What the numbers of the reference engine are made of.
 FORMULAS = {
-    "all_to_all": "(N - 1) * (e(communication) * trainable shards, at every micro-step or once; 3: + "
-    "(sharded units // 8 + 5) * rounds)",
+    "all_to_all": "(N - 1) * e(communication) * trainable shards, at every micro-step or once",
     **dict.fromkeys(("all_gather", "send", "recv"), _GATHERS),
 }
 
@@ -67,21 +68,25 @@ def predicted(
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
-    exchanged, gathered = _gradients(scenario, cut), _vote(scenario, model, cut) + _spread(scenario, cut)
+    gathered, agreed = _vote(scenario, model, cut) + _spread(scenario, cut), Traffic(0, 0, 0)
     if scenario.stage == 3 and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
         gathered += _gathered(scenario, rounds)
-        exchanged += _agreed(scenario, cut, len(rounds))
-    total = {"all_to_all": exchanged, **_gathers(scenario, gathered)}
+        agreed = _agreed(scenario, cut, len(rounds))
+    total = {"all_to_all": _gradients(scenario, cut), **_gathers(scenario, gathered, agreed)}
     return {collective: traffic for collective, traffic in total.items() if traffic.calls}
 
 
-def _gathers(scenario: Scenario, gathered: Traffic) -> dict[str, Traffic]:
-    """Gathers by the collectives that carry them."""
+def _gathers(scenario: Scenario, gathered: Traffic, agreed: Traffic) -> dict[str, Traffic]:
+    """Gathers, and rounds, by the collectives that carry them."""
     if scenario.device == "cuda":
-        return {"all_gather": gathered}
-    messages = gathered.calls * (scenario.world - 1)
-    return {"send": Traffic(messages, gathered.sent, 0), "recv": Traffic(messages, 0, gathered.received)}
+        return {"all_gather": gathered, **_messages(scenario, agreed)}
+    return _messages(scenario, gathered + agreed)
+
+
+def _messages(scenario: Scenario, gathered: Traffic) -> dict[str, Traffic]:
+    number = gathered.calls * (scenario.world - 1)
+    return {"send": Traffic(number, gathered.sent, 0), "recv": Traffic(number, 0, gathered.received)}
 
 
 def _each(scenario: Scenario, calls: int, size: int) -> Traffic:
