@@ -41,14 +41,17 @@ class Place:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            with _computed_by(self.name) if self.device == "cpu" else nullcontext():
+            with self._computed_here() if self.device == "cpu" else nullcontext():
                 yield
         finally:
             torch.set_num_threads(before)
 
+    def kernels(self) -> Kernels:
+        """Its library, built if need be."""
+        return kernels(self.name)
 
-def _computed_by(instruction_set: str) -> AbstractContextManager[Any]:
-    return mock.patch("engine.native.on_cpu", return_value=kernels(instruction_set))
+    def _computed_here(self) -> AbstractContextManager[Any]:
+        return mock.patch("engine.native.on_cpu", return_value=self.kernels())
 
 
 def _missing(name: str) -> str:

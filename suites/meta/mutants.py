@@ -389,8 +389,11 @@ class RightButSlow(Reference):
 
 
 #: Engines whose numbers are right and whose bytes are not.
-SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient, HidesAState, GrowsWithEveryStep]
+#: Right in every bit, wrong in what they declare.
+SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
+#: Right in all they declare, and they keep more.
+HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep]
 MUTANTS: list[type[Mutant] | type[DdpForgetsToAverage]] = [
-    *(mutant for mutant in Mutant.__subclasses__() if mutant not in SPENDTHRIFTS),
+    *(mutant for mutant in Mutant.__subclasses__() if mutant not in (*SPENDTHRIFTS, *HOARDERS)),
     DdpForgetsToAverage,
 ]

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
-from suites.meta.mutants import MUTANTS, SPENDTHRIFTS, RightButSlow
+from suites.meta.mutants import HOARDERS, MUTANTS, SPENDTHRIFTS, RightButSlow
 from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
@@ -37,28 +37,30 @@ PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    message = _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING)
-    assert message, f"{mutant.__name__} passed: {trials.ran} Scenarios did not see it"
-    assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
+    _demand_caught(mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
 
 
 @pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """An engine that is right in every bit and wrong in its bytes fails, and the message points at the ledger."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    message = _first_failure(trials, BYTES, patience=[20])
-    for test in (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow):
-        for scenario in grid.LIVING.values():
-            message = message or _failure(partial(test, trials, scenario))
-    assert message, f"{mutant.__name__} passed"
-    assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
+    _demand_caught(mutant, _first_failure(trials, BYTES, patience=[8, 40]))
+
+
+@pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
+def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
+    """An engine that keeps what it does not declare fails where all living tensors are counted."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    censuses = itertools.product(
+        grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
+    )
+    _demand_caught(mutant, next(filter(None, (_failure(partial(test, trials, each)) for each, test in censuses)), ""))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     """An engine that moves a gradient twice fails, and the message names the way that it took."""
     trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
-    message = _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
-    assert re.search(CopiesTwice.points_at, message), f"the message does not point at the copies: {message}"
+    _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
 
 
 @pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
@@ -68,6 +70,11 @@ def test_right_engine_passes(pool: Pool, right: Any) -> None:
     message = _first_failure(trials, BITS, patience=[4])
     assert not message, message
     assert trials.ran >= 4
+
+
+def _demand_caught(mutant: Any, message: str) -> None:
+    assert message, f"{mutant.__name__} passed: no Scenario saw it"
+    assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
 
 
 def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> str:
