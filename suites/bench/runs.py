@@ -9,7 +9,10 @@ import torch
 
 from suites.bench.collectives import time_collectives
 from suites.bench.grid import Point
+from suites.bench.kernels import turns
+from suites.bench.kernels.cases import CASES
 from zerobench.bench import Bench
+from zerobench.environment import environment
 from zerobench.live import surroundings
 from zerobench.ranks import Launch, Pool, pool
 from zerobench.results import Json, document, rows_of
@@ -50,8 +53,10 @@ class Runs:
         self.device, self.progress = device, progress
         self.environment: Json | None = None
         self.collectives: list[Json] = []
+        self.kernels: list[Json] = []
         self.peaks: dict[str, Json] = {}
         self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
+        self._kernels: dict[tuple[str, int], tuple[int, dict[str, list[float]]]] = {}
         self._rows: dict[str, list[Json]] = {}
         self._pool: Pool | None = None
 
@@ -98,6 +103,7 @@ class Runs:
             self.environment,
             peaks=list(peaks.values()),
             collectives=self.collectives or None,
+            kernels=self.kernels or None,
         )
 
     def collective_rounds(self, world: int, size: int) -> dict[str, list[float]]:
@@ -110,6 +116,18 @@ class Runs:
                 name: [max(r) for r in zip(*(each[name] for each in ranks), strict=True)] for name in ranks[0]
             }
         return self._collectives[key]
+
+    def kernel(self, name: str, n: int, against: str) -> tuple[Json, list[float]]:
+        """A kernel on n elements beside a rival, and its seconds in each round; in this process, on all cores."""
+        key = name, n
+        if key not in self._kernels:
+            self.progress(f"{name} on {n} elements")
+            self.environment = self.environment or environment()
+            torch.set_num_threads(threads(1))
+            case = CASES[name](n, self.device)
+            self._kernels[key] = case.moved, turns.by_turns(case, self.device)
+        moved, seconds = self._kernels[key]
+        return turns.result(name, n, moved, self.device, seconds, against), seconds[turns.KERNEL]
 
     @property
     def backend(self) -> str:

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from suites.bench.kernels import turns
+from suites.bench.kernels.cases import CASES, rivals
 from suites.bench.smoke import POINT
-from suites.cli.schema import errors, load
+from zerobench import schema
 from zerobench.results import Json
 
 _ROOT = Path(__file__).parents[2]
-_SCHEMA = load("results.json")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_rows_travel(written: Json) -> None:
     assert len(written["benchmarks"]) == 3
     for benchmark in written["benchmarks"]:
         extra = benchmark["extra_info"]["zerobench"]
-        assert list(errors(extra, _SCHEMA["$defs"]["extra_info"], _SCHEMA)) == []
+        assert schema.flaw(extra, "extra_info") == ""
         time = extra["row"]["time"]
         assert benchmark["stats"]["data"] == time["seconds"]
         assert len(time["seconds"]) == POINT.base.steps - POINT.warmup
@@ -62,7 +64,7 @@ def test_rows_travel(written: Json) -> None:
 def test_results_travel(written: Json) -> None:
     """They hold every row of the point, also the one of a subject that failed, with the environment of a rank."""
     value = written["zerobench"]
-    assert list(errors(value, _SCHEMA, _SCHEMA)) == []
+    assert schema.flaw(value) == ""
     assert [row["verdict"] for row in value["rows"]] == ["ok", "ok", "failed", "ok"]
     assert value["environment"]["world"] == POINT.base.world
     assert written["machine_info"]["zerobench"] == value["environment"]
@@ -82,3 +84,15 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_travel(name: str) -> None:
+    """Each is timed beside a copy and all its rivals, and what comes of it fits the schema."""
+    case = CASES[name](1 << 14, "cpu")
+    seconds = turns.by_turns(case, "cpu", rounds=3)
+    assert seconds.keys() == {turns.KERNEL, *rivals(name, "cpu")}
+    for against in rivals(name, "cpu"):
+        found = turns.result(name, 1 << 14, case.moved, "cpu", seconds, against)
+        assert schema.flaw({"schema": schema.VERSION, "kernel": found}, "extra_info") == ""
+        assert found["ratio"] == statistics.median(seconds[against]) / found["seconds"] > 0

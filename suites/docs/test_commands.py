@@ -70,12 +70,13 @@ def test_sessions() -> None:
 
 
 def test_bench(tmp_path: Path) -> None:
-    """docs/bench.md: the run of a vision transformer; of the suites, which take minutes, that they are found."""
+    """docs/bench.md, docs/kernels.md: a vision transformer is run; the suites, which take minutes, are found."""
     page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
     assert "vit-tiny" in _run(*shlex.split(line), "--out", str(tmp_path))
+    page += (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     commands = [line.split("#")[0] for line in re.findall(r"^pytest suites/bench.*$", page, re.MULTILINE)]
-    for command in {commands[0], commands[-1]}:
+    for command in (commands[0], *commands[3:]):
         assert "test_" in _run(*shlex.split(command), "--collect-only", "-q", "-p", "no:cacheprovider")
 
 

@@ -1,1 +1,1 @@
-"""How fast the kernels are: ``pytest suites/bench/kernels/bench_cpu.py -n 0``."""
+"""How fast the kernels are, beside others that do the same and beside a copy of as many bytes."""

@@ -1,0 +1,26 @@
+"""Kernels: seconds and bandwidth beside a copy of as many bytes, torch and, where it is installed, deepspeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from suites.bench.kernels.cases import CASES, rivals, sizes
+from suites.bench.replaying import CLOCK
+from suites.bench.runs import Runs
+from zerobench.results import Json
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
+    found = [(name, n, against) for name in CASES for n in sizes(quick, device) for against in rivals(name, device)]
+    metafunc.parametrize(("name", "n", "against"), found)
+
+
+@pytest.mark.benchmark(timer=CLOCK)
+def test_bandwidth(runs: Runs, carry: Callable[[Json, list[float]], None], name: str, n: int, against: str) -> None:
+    """The kernel and all that it is compared with take turns."""
+    found, seconds = runs.kernel(name, n, against)
+    runs.kernels.append(found)
+    carry({"kernel": found}, seconds)

@@ -1,0 +1,110 @@
+"""Turns: in each round the kernel and each of its rivals work once, and so does a copy of as many bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.native import building, cpu, kernels
+from suites.bench.kernels.cases import Case, Work
+from zerobench.results import Json
+
+ROUNDS = 15
+_WARMUP = 2
+#: The most bytes that a copy reads and writes; for kernels that move more its time is scaled up.
+_COPIED = 1 << 32
+#: Bytes that a GPU is to move between two looks at the clock, so that launching costs nothing.
+_MOVED_AT_ONCE = 1 << 32
+
+KERNEL = "kernel"
+
+
+def by_turns(case: Case, device: str, rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Seconds of each round, of the kernel, of the copy and of every rival, by name."""
+    copied = min(case.moved, _COPIED)
+    scale = {"copy": case.moved / copied}
+    everyone = {KERNEL: case.work, "copy": _copy(copied, device), **case.rivals}
+    timers = {name: _timer(work, case.moved, device) for name, work in everyone.items()}
+    turns = [{name: timer() for name, timer in timers.items()} for _ in range(_WARMUP + rounds)]
+    return {name: [scale.get(name, 1.0) * turn[name] for turn in turns[_WARMUP:]] for name in timers}
+
+
+def _timer(work: Work, moved: int, device: str) -> Callable[[], float]:
+    if device == "cpu":
+        return partial(_seconds, work, 1)
+    times = max(1, min(100, _MOVED_AT_ONCE // moved))
+    return partial(_seconds, _graph(work, times), times)
+
+
+def _seconds(work: Work, times: int) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) / times
+
+
+def _graph(work: Work, times: int) -> Work:
+    """The work so often in one CUDA graph, run and waited for."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):  # what is set up at first use must not be captured
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+
+    def run() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def _copy(moved: int, device: str) -> Work:
+    """A copy of fp32 values: on a CPU a plain loop of the kernels' compiler, flags and threads."""
+    to, source = (torch.rand(max(1, moved // 8), device=device) for _ in range(2))
+    if device == "cuda":
+        return lambda: to.copy_(source)
+    return lambda: _copy_loop()(to.data_ptr(), source.data_ptr(), to.numel(), torch.get_num_threads())
+
+
+@cache
+def _copy_loop() -> Any:
+    like = cpu.recipe(cpu.instruction_set())
+    source = Path(__file__).with_name("copy.cpp")
+    headers = next(path.parent for path in like.included if path.name == "parallel.h")
+    recipe = building.Recipe(
+        name="copy",
+        title="the copy loop",
+        compiler=like.compiler,
+        flags=(*like.flags, f"-I{headers}"),
+        sources=(source,),
+        included=like.included,
+    )
+    function = building.load(recipe).copy
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+    function.restype = None
+    return function
+
+
+def result(name: str, n: int, moved: int, device: str, seconds: Mapping[str, Sequence[float]], against: str) -> Json:
+    """A kernel of the results, beside one of those that took turns with it."""
+    own, other = (statistics.median(seconds[each]) for each in (KERNEL, against))
+    computed = kernels()
+    return {
+        "kernel": name,
+        "implementation": computed[device] or computed["implementation"],
+        "elements": n,
+        "bytes": moved,
+        "seconds": own,
+        "bandwidth": moved / own,
+        "ratio": other / own,
+        "against": against,
+    }
