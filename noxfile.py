@@ -73,7 +73,7 @@ def gate(session: nox.Session) -> None:
     """Gate against the CPU baseline; without arguments, put the gate itself to a long test as well."""
     _python(session, "-m", "zerobench", "gate", "--baseline", BASELINE, *session.posargs)
     if not session.posargs:
-        _python(session, "-m", "pytest", "-n", "0", "suites/meta/real_gate.py")
+        _python(session, "-m", "pytest", "-n", "0", "-rP", "suites/meta/real_gate.py")
 
 
 @nox.session
