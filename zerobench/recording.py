@@ -1,4 +1,4 @@
-"""Recording: what happened in a run, in a versioned schema, written as JSON."""
+"""Recording: what happened in a run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from zerobench.scenario import Scenario
 from zerobench.subject import State
-
-SCHEMA = 2
 
 Verdict = Literal["ok", "unsupported", "failed", "crashed", "timeout"]
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from zerobench import __version__, models
+from zerobench import __version__, models, schema
 from zerobench.bench import COMPUTE_ONLY, Measured
 from zerobench.case import CASE_VERSION, case, digest
 from zerobench.data import text, text_digest
 from zerobench.flops import model_flops
 from zerobench.judge import BUDGET, Judgement
 from zerobench.live import METERED_STEP
-from zerobench.recording import SCHEMA, Offload, Traffic
+from zerobench.recording import Offload, Traffic
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import REGISTRY, load
 from zerobench.theory import memory, offload, traffic
@@ -47,7 +47,7 @@ def document(
     """The whole value, of rows that may be of several runs; ``where`` is the environment."""
     scenarios = [Scenario.from_json(json.dumps(row["scenario"])) for row in rows]
     value = {
-        "schema": SCHEMA,
+        "schema": schema.VERSION,
         "case_version": CASE_VERSION,
         "zerobench": __version__,
         "command": command,

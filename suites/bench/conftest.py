@@ -15,9 +15,9 @@ import pytest
 
 from suites.bench import replaying
 from suites.bench.runs import Runs, threads
+from zerobench import schema
 from zerobench.environment import environment
 from zerobench.ranks import Launch, follow
-from zerobench.recording import SCHEMA
 from zerobench.results import Json
 
 _HERE = Path(__file__).parent
@@ -82,7 +82,7 @@ def carry(request: pytest.FixtureRequest) -> Callable[[Json, list[float]], None]
 
     def carry(extra: Json, seconds: list[float]) -> None:
         benchmark = request.getfixturevalue("benchmark")
-        benchmark.extra_info["zerobench"] = {"schema": SCHEMA, **extra}
+        benchmark.extra_info["zerobench"] = {"schema": schema.VERSION, **extra}
         replaying.replay(benchmark, seconds)
 
     return carry

@@ -21,7 +21,19 @@ def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade"]
     return subprocess.run(
-        [*command, "--hypothesis-profile", "quick", "-p", "no:cacheprovider", "-q", "-k", "exact or bound"],
+        [
+            *command,
+            "--hypothesis-profile",
+            "quick",
+            "-n",
+            "0",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-k",
+            "exact or bound",
+        ],
         cwd=DOCS.parent,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from typing import Any
+
+from zerobench.case import case
+from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
 
@@ -11,6 +15,7 @@ HOSTILE = "evil|*pkg*:<script>alert(1)</script>`x`"
 REASON = "rank 1: ValueError: <b>no</b> | such\n```\n# a heading\n[link](http://example.org)"
 
 _SIZE = 11_313_152
+_PARAMETERS = 2_792_448
 
 
 def results() -> Json:
@@ -33,11 +38,14 @@ def results() -> Json:
         "case_version": 1,
         "zerobench": "0.1.0",
         "command": "zerobench run --data 'my `data`|<i>.txt'",
-        "settings": {"model": "mini", "parameters": 2_792_448, "ranks": 2, "warmup": 1, "device": "cpu"},
+        "settings": {
+            "model": "mini", "parameters": _PARAMETERS, "ranks": 2, "dtype": None, "accumulation": None,
+            "micro_batch": 4, "context": 128, "clip": 0.0, "steps": 4, "warmup": 1, "device": "cpu", "seed": 0,
+        },
         "text": {"source": "my `data`|<i>.txt", "bytes": 466_195, "sha256": "2a95" * 16},
         "budget": {"yardstick": "torch-ddp", "error": 2.85e-06, "times": 2.0, "step": 4},
         "peaks": [{"dtype": "fp32", "size": 512, "flops_per_second": 9.5e10}],
-        "rows": rows,
+        "rows": [_named(each) for each in rows],
         "collectives": [collective("all_to_all", 1 << at) for at in (10, 20)],
         "kernels": [kernel("adamw", "torch", None), kernel("adamw", f"c++ {HOSTILE}", "torch")],
         "environment": {
@@ -50,7 +58,8 @@ def results() -> Json:
 def many(count: int) -> Json:
     """Results of ``count`` rows: subjects at stages, in several precisions, worlds and accumulations."""
     value = results()
-    value["rows"] = [row("reference", at % 4, bf16=at % 8 > 3, accumulation=1 + at // 8) for at in range(count)]
+    rows = (row("reference", at % 4, bf16=at % 8 > 3, accumulation=1 + at // 8) for at in range(count))
+    value["rows"] = [_named(each) for each in rows]
     return value
 
 
@@ -69,9 +78,10 @@ def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumu
     if subject == "torch-fsdp2":
         predicted["all_gather"]["sent"] -= 1
     return {
-        "case": None,
         "subject": subject,
         "stage": stage,
+        "model": "mini",
+        "parameters": _PARAMETERS,
         "verdict": "ok",
         "reason": "",
         "scenario": _scenario(stage, bf16, accumulation),
@@ -83,6 +93,11 @@ def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumu
         "offload": None,
         "time": time(0.150 + 0.02 * stage - 0.03 * bf16 + 0.01 * accumulation, split=subject == "reference"),
     }  # fmt: skip
+
+
+def _named(value: Json) -> Json:
+    """The row with its case."""
+    return {"case": case(value["subject"], Scenario.from_json(json.dumps(value["scenario"]))), **value}
 
 
 def offloaded(value: Json, setting: str) -> Json:

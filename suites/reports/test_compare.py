@@ -165,7 +165,7 @@ def _rename(value: Json) -> None:
 
 
 _OTHERS: dict[str, Callable[[Json], object]] = {
-    "schema differs: 2 in the base, 1 in the head": lambda value: value.update(schema=1),
+    "schema differs: 1 in the base, 2 in the head": lambda value: value.update(schema=2),
     "case version differs: None in the base, 3 in the head": lambda value: value.update(case_version=3),
     "settings, seed, differs: 0 in the base, 7 in the head": lambda value: value["settings"].update(seed=7),
     "settings, parameters, differs": lambda value: value["settings"].update(parameters=1),

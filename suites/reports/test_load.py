@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from suites.reports import sample
-from zerobench import cli
+from zerobench import cli, schema
+from zerobench.case import case
 from zerobench.errors import UsageError
 from zerobench.report.load import load, merge, read, upgrade
+from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
 #: Of a real run, as schema 1 had it.
@@ -32,7 +34,7 @@ def _schema_1() -> Json:
     for part in ("case_version", "peaks", "collectives", "kernels"):
         del value[part]
     for row in value["rows"]:
-        for part in ("case", "digest", "offload"):
+        for part in ("case", "model", "parameters", "digest", "offload"):
             del row[part]
         for part in ("split", "samples_per_second", "flops", "utilisation"):
             (row["time"] or {}).pop(part, None)
@@ -56,7 +58,12 @@ def test_schema_1_is_schema_2_with_less(tmp_path: Path) -> None:
     assert (value["schema"], value["collectives"], value["rows"][0]["offload"]) == (2, None, None)
     assert value["rows"][0]["time"]["split"] is None
     assert value["rows"][0]["memory"] == old["rows"][0]["memory"]
+    assert value["rows"][0]["case"] == case(
+        old["rows"][0]["subject"], Scenario.from_json(json.dumps(old["rows"][0]["scenario"]))
+    )
+    assert value["rows"][0]["model"] == old["settings"]["model"]
     assert upgrade(value) == value
+    assert schema.flaw(value) == ""
 
 
 def test_pytest_benchmark(tmp_path: Path) -> None:
@@ -66,6 +73,7 @@ def test_pytest_benchmark(tmp_path: Path) -> None:
         assert value[part] == upgrade(plain)[part], part
     assert value["environment"]["cpu"] == plain["environment"]["cpu"]
     assert cli.main(["report", str(tmp_path / "bench.json"), "--out", str(tmp_path / "out")]) == 0
+    assert read(tmp_path / "out" / "results.json") == value
 
 
 def test_merge(tmp_path: Path) -> None:
@@ -79,11 +87,12 @@ def test_merge(tmp_path: Path) -> None:
     assert [(row["subject"], row["stage"]) for row in merged["rows"]] == [
         ("reference", 0), ("compute-only", None), ("reference", 1), ("compute-only", None)
     ]  # fmt: skip
-    assert "warmup" not in merged["settings"]
+    assert merged["settings"]["warmup"] is None
     assert merged["settings"]["model"] == "mini"
     assert merged["environment"]["date"] == [value["environment"]["date"], "2026-02-02T00:00:00+00:00"]
     assert merged["environment"]["cpu"] == value["environment"]["cpu"]
     assert len(merged["peaks"]) == 1
+    assert schema.flaw(merged) == ""
 
 
 _CLASHES: dict[str, Callable[[Json], object]] = {
@@ -91,7 +100,7 @@ _CLASHES: dict[str, Callable[[Json], object]] = {
     "torch differs": lambda value: value["environment"].update(torch="2.12.0"),
     "trained on different texts": lambda value: value["text"].update(sha256="0" * 64),
     "cases are of different versions": lambda value: value.update(case_version=2),
-    "reference stage 0 is in 'two'": lambda value: None,
+    "is in 'two' and before it": lambda value: None,
 }
 
 
@@ -108,9 +117,16 @@ def test_what_cannot_be_merged(says: str) -> None:
 _UNREADABLE: dict[str, Callable[[Json], Any]] = {
     "schema 3; this zerobench reads 1 and 2": lambda value: value | {"schema": 3},
     "not a results.json of zerobench": lambda value: [value],
-    "no 'environment' in it": lambda value: {name: part for name, part in value.items() if name != "environment"},
-    "row 0 has no 'time'": lambda value: value | {"rows": [{k: v for k, v in value["rows"][0].items() if k != "time"}]},
-    "row 0 has the verdict 'good'": lambda value: value | {"rows": [value["rows"][0] | {"verdict": "good"}]},
+    "$: 'environment' is a required": lambda value: {
+        name: part for name, part in value.items() if name != "environment"
+    },
+    "$.rows[0].time.median: 'long' is not": lambda value: value["rows"][0]["time"].update(median="long") or value,
+    "$.collectives[0]: 'bytes' is a required": lambda value: value["collectives"][0].pop("bytes") and value,
+    "$.rows[0]: 'time' is a required": lambda value: (
+        value | {"rows": [{k: v for k, v in value["rows"][0].items() if k != "time"}]}
+    ),
+    "$.rows[0].verdict: 'good' is not": lambda value: value | {"rows": [value["rows"][0] | {"verdict": "good"}]},
+    "row 0 has no 'verdict'": lambda value: _schema_1() | {"rows": [{"subject": "reference", "stage": 0}]},
     "unknown field of scenario 'stge'": lambda value: value | {"rows": [value["rows"][0] | {"scenario": {"stge": 1}}]},
     "no benchmark of it carries": lambda value: {"machine_info": {}, "benchmarks": [{"extra_info": {}}]},
 }
@@ -164,8 +180,16 @@ def test_compare_prints_what_differs(tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     [change] = [line for line in said.splitlines() if "memory: optimizer" in line]
     cells = [cell.strip() for cell in change.strip("|").split("|")]
-    assert cells == ["reference stage 2", "memory: optimizer", "WORSE", "1", "11,313,152", "11,313,156", "+4"]
-    assert "**reference stage 1**: right, then crashed\n\n```\nrank 1 | was killed\n```" in said
+    assert cells == [
+        "reference stage 2 (c2c079d95b21)",
+        "memory: optimizer",
+        "WORSE",
+        "1",
+        "11,313,152",
+        "11,313,156",
+        "+4",
+    ]
+    assert "**reference stage 1 (827e66938045)**: right, then crashed\n\n```\nrank 1 | was killed\n```" in said
     assert "## Time, not gated" in said
     assert cli.main(["compare", *paths, "--json"]) == 1
     value = json.loads(capsys.readouterr().out)

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zerobench import schema
 from zerobench.bench import COMPUTE_ONLY
+from zerobench.case import case
 from zerobench.compare import case_of
 from zerobench.errors import UsageError
 from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
 
-SCHEMA = 2
-_READABLE = (1, 2)
+_READABLE = (1, schema.VERSION)
 _VERDICTS = ("ok", "unsupported", "failed", "crashed", "timeout", "not measured")
 _ROW = ("subject", "stage", "verdict", "reason", "scenario", "judgement", "loss", "memory", "traffic", "time")
 _PARTS = (
@@ -27,7 +28,7 @@ _PARTS = (
     *("rows", "collectives", "kernels", "environment"),
 )
 #: What schema 2 added; None where a file of schema 1 has nothing to say.
-_ROW_SINCE_2 = ("case", "digest", "offload")
+_ROW_SINCE_2 = ("digest", "offload")
 _TIME_SINCE_2 = ("split", "samples_per_second", "flops", "utilisation")
 #: Of the environment: where these differ, so do the numbers.
 _MACHINE = ("zerobench", "torch", "platform", "cpu", "cores", "gpu")
@@ -55,9 +56,16 @@ def read(path: Path) -> Json:
     except ValueError as error:
         raise UsageError(f"the results {str(path)!r} are not JSON: {error}") from None
     try:
-        return upgrade(_from_pytest_benchmark(value) if _is_pytest_benchmark(value) else value)
+        return upgrade(_from_pytest_benchmark(value) if _is_pytest_benchmark(value) else _checked(value))
     except UsageError as error:
         raise UsageError(f"{str(path)!r}: {error}") from None
+
+
+def _checked(value: Any, part: str = "") -> Any:
+    """The value, which has the form of its schema wherever that is the present one."""
+    if isinstance(value, dict) and value.get("schema") == schema.VERSION and (wrong := schema.flaw(value, part)):
+        raise UsageError(f"not in the form of schema {schema.VERSION} (zerobench/schema/results.json): {wrong}")
+    return value
 
 
 def upgrade(value: Any) -> Json:
@@ -73,8 +81,9 @@ def upgrade(value: Any) -> Json:
     for part in ("zerobench", "command", "environment"):
         if part not in value:
             raise UsageError(f"no {part!r} in it")
-    rows = [_row(row, index) for index, row in enumerate(value["rows"])]
-    return {name: value.get(name) for name in _PARTS} | {"schema": SCHEMA, "rows": rows}
+    settings = value.get("settings") or {}
+    rows = [_row(row, index, settings) for index, row in enumerate(value["rows"])]
+    return {name: value.get(name) for name in _PARTS} | {"schema": schema.VERSION, "rows": rows}
 
 
 def merge(values: Mapping[str, Json]) -> Json:
@@ -87,7 +96,7 @@ def merge(values: Mapping[str, Json]) -> Json:
     for name, other in others:
         _demand_mergeable(first, value, name, other)
         value = {
-            "schema": SCHEMA,
+            "schema": schema.VERSION,
             "case_version": value["case_version"],
             "zerobench": value["zerobench"],
             "command": "\n".join(dict.fromkeys(filter(None, (value["command"], other["command"])))),
@@ -103,7 +112,8 @@ def merge(values: Mapping[str, Json]) -> Json:
     return value
 
 
-def _row(row: Any, index: int) -> Json:
+def _row(row: Any, index: int, settings: Json) -> Json:
+    """One row; of schema 1 the settings say which model it is of, and its case is worked out."""
     if not isinstance(row, dict):
         raise UsageError(f"row {index} is not an object")
     for part in _ROW:
@@ -111,9 +121,10 @@ def _row(row: Any, index: int) -> Json:
             raise UsageError(f"row {index} has no {part!r}")
     if row["verdict"] not in _VERDICTS:
         raise UsageError(f"row {index} has the verdict {row['verdict']!r}; known are {', '.join(_VERDICTS)}")
-    Scenario.from_json(json.dumps(row["scenario"]))
+    scenario = Scenario.from_json(json.dumps(row["scenario"]))
+    known = {"case": case(row["subject"], scenario), **{name: settings.get(name) for name in ("model", "parameters")}}
     time = row["time"] and _filled(row["time"], _TIME_SINCE_2)
-    return _filled(row, _ROW_SINCE_2) | {"time": time}
+    return known | _filled(row, _ROW_SINCE_2) | {"time": time}
 
 
 def _filled(value: Json, names: Sequence[str]) -> Json:
@@ -130,6 +141,8 @@ def _from_pytest_benchmark(value: Json) -> Json:
     environment = value["machine_info"].get("zerobench")
     if not carried or environment is None:
         raise UsageError("no benchmark of it carries zerobench's measurements: it needs extra_info and machine_info")
+    for item in carried:
+        _checked(item, "extra_info")
     lists = {
         f"{kind}s": _distinct(item[kind] for item in carried if item.get(kind) is not None)
         for kind in ("row", "collective", "kernel", "peak")
@@ -176,10 +189,10 @@ def _case(row: Json) -> tuple[str, str]:
 
 
 def _common(ours: Json | None, theirs: Json | None) -> Json | None:
-    """The settings in which both agree; a file that has none leaves the other's."""
+    """The settings, None where they differ; a file that has none leaves the other's."""
     if ours is None or theirs is None:
         return ours or theirs
-    return {name: value for name, value in ours.items() if name in theirs and theirs[name] == value}
+    return {name: value if theirs.get(name) == value else None for name, value in ours.items()}
 
 
 def _both(ours: list[Json] | None, theirs: list[Json] | None) -> list[Json] | None:
