@@ -19,7 +19,7 @@ def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
-@drawn(scenarios(stage=0), share=1)
+@drawn(scenarios(stage=0), share=0.75)
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
@@ -38,7 +38,7 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
     bits.agree(runs[1], runs[0])
 
 
-@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1.25)
+@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1)
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
     one, changes = scenario

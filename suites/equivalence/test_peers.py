@@ -38,7 +38,7 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     agree_within(trials.run(scenario), expected, [bound], name=trials.name)
 
 
-@drawn(scenarios(clip=0.0), share=1)
+@drawn(scenarios(clip=0.0), share=0.75)
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of DDP in the same precision."""
     ddp = scenario.but(stage=0, overlap=True)

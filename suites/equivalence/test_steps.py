@@ -101,7 +101,7 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
 def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
     """Frozen, unused, used on one rank only, tied, reused, tiny, empty, 0-dimensional: each alone, at every stage."""
 
-    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.5)
+    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.35)
     def check(scenario: Scenario) -> None:
         assume(bits.offers(scenario))
         trajectories, expected = bits.run_beside_canonical(scenario)
