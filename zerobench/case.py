@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -45,6 +44,8 @@ def held(states: Mapping[str, Sequence[Tensor]]) -> str:
 
     The categories and the order count. A freed parameter's storage has no bytes.
     """
+    from torch.distributed.tensor import DTensor  # a second of importing, which the command line need not wait for
+
     found = hashlib.sha256()
     for category, tensors in sorted(states.items()):
         for tensor in tensors:

@@ -7,6 +7,7 @@ it can be pasted to run again (``zerobench replay``). It round-trips through JSO
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -227,11 +228,16 @@ def _decode(hint: Any, raw: Any, where: str) -> Any:
 def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: expected an object, got {raw!r}")
-    hints = typing.get_type_hints(hint)
+    hints = _hints(hint)
     for name in raw:
         if name not in hints:
             raise unknown(f"field of {where}", name, hints)
     return hint(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in raw.items()})
+
+
+@functools.cache
+def _hints(of: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(of)
 
 
 def _decode_union(members: tuple[Any, ...], raw: Any, where: str) -> Any:
