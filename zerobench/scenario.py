@@ -228,7 +228,7 @@ def _decode(hint: Any, raw: Any, where: str) -> Any:
 def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: expected an object, got {raw!r}")
-    hints = _hints(hint)
+    hints = _hints(hint)  # type: ignore[arg-type]  # mypy: a type is hashable
     for name in raw:
         if name not in hints:
             raise unknown(f"field of {where}", name, hints)
@@ -236,7 +236,7 @@ def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
 
 
 @functools.cache
-def _hints(of: type[Any]) -> dict[str, Any]:
+def _hints(of: Any) -> dict[str, Any]:
     return typing.get_type_hints(of)
 
 

@@ -48,6 +48,8 @@ _SUMSQ = [
 ]
 _THREADS = [
     Mutant("forgets_where_a_thread_begins", "pack.cpp", "starts[t] + offset, n", "starts[t], n"),
+]
+_STREAMS = [
     Mutant(
         "streams_one_too_few", "convert.h", "i < n; ++i) to[i] = from[i];\n}", "i < n - 1; ++i) to[i] = from[i];\n}"
     ),
@@ -63,6 +65,7 @@ _SEEN_BY: list[tuple[Callable[..., None], list[Mutant]]] = [
     (suite.test_fold, _FOLD),
     (suite.test_chunk_sumsq, _SUMSQ),
     (lambda place: suite.test_threads_change_nothing(place, 2), _THREADS),
+    (suite.test_streaming_changes_nothing, _STREAMS),
     (suite.test_every_half_is_widened_and_every_tie_narrowed, _HALVES),
 ]
 
