@@ -24,8 +24,11 @@ _SHARE = 0.8
 _REQUEST = 8 << 20
 
 
-def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Reading, checking, updating and writing back take at most a quarter longer than reading and writing alone."""
+def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+    """Reading, checking, updating and writing back take at most a quarter longer than reading and writing alone.
+
+    Under --quick that is shown and not judged, as nothing of the quick grid is.
+    """
     engine = _engine(tmp_path)
     moved = _moved(engine)
     plain = _Plain(tmp_path, moved["file_read"], moved["file_written"])
@@ -45,14 +48,14 @@ def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             f"\n{size:.0f} MB: plain {slow:.3f} s ({size / slow:.0f} MB/s), update {fast:.3f} s; share of the plain "
             f"speed {median:.2f} ({low:.2f} to {high:.2f}); direct I/O: {plain.direct}"
         )
-    assert median >= _SHARE
+    assert median >= _SHARE or request.config.getoption("--quick")
 
 
 def _engine(directory: Path) -> zerobench.Engine:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_BLOCKS)))
     nvme = {"device": "nvme", "nvme_path": str(directory), "pipeline_read": True, "pipeline_write": True}
-    zero = {"stage": 2, "sub_group_size": 1 << 19, "offload_optimizer": nvme}
+    zero = {"stage": 2, "sub_group_size": _REQUEST // 4, "offload_optimizer": nvme}
     config = {"train_batch_size": 1, "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
     return zerobench.initialize(model, {**config, "optimizer": adam, "zero_optimization": zero})[0]
