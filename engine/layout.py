@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -115,18 +116,29 @@ class Group:
         return sum(parameter.numel() for _, parameter in self.parameters if parameter.requires_grad)
 
 
+def neighbours(sizes: Sequence[int], elements: int) -> list[int]:
+    """Where batches of neighbours begin and end, 0 first: each has at most so many elements, or one member."""
+    ends, total = [0], 0
+    for position, size in enumerate(sizes):
+        if position and total + size > elements:
+            ends.append(position)
+            total = 0
+        total += size
+    return [*ends, len(sizes)]
+
+
 def together(groups: list[Group], elements: int) -> list[Group]:
     """Neighbouring groups made one while they train at most so many elements, from the model's end on.
 
     Backward begins there: what is left over, and often small, is then what is reduced last, with nothing to hide it.
     """
-    made: list[Group] = []
-    for group in reversed(groups):
-        if made and group.trained + made[-1].trained <= elements:
-            made[-1] = Group(group.name, group.module, group.parameters + made[-1].parameters)
-        else:
-            made.append(group)
-    return made[::-1]
+    order = groups[::-1]
+    ends = neighbours([group.trained for group in order], elements)
+    batches = [order[start:stop][::-1] for start, stop in pairwise(ends) if start < stop]
+    return [
+        Group(first.name, first.module, first.parameters + tuple(p for group in rest for p in group.parameters))
+        for first, *rest in reversed(batches)
+    ]
 
 
 def blocks(model: nn.Module) -> list[Group]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from engine.comm import Ranks
 from engine.gather import Gatherer, gather_shards
-from engine.layout import Slot
+from engine.layout import Slot, neighbours
 from engine.ops.fold import fold
 from engine.ops.pack import pack
 from engine.states import UnitState
@@ -70,7 +70,8 @@ class Reducer:
     ) -> None:
         trainable = [state for state in reversed(states) if state.unit.trainable]
         self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of every block
-        self._ends = _batches(self.states, together)
+        trained = [sum(slot.numel for slot in state.unit.slots) for state in self.states]
+        self._ends = neighbours(trained, together)  # of the batches
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
         self.gather_bucket = gather_bucket
         self.every_micro_step, self.overlap, self._gatherer = every_micro_step, overlap, gatherer
@@ -198,18 +199,6 @@ class Reducer:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
-
-
-def _batches(states: list[UnitState], elements: int) -> list[int]:
-    """Where batches end, from 0 on: a batch is as many neighbours as train at most so many elements, or one unit."""
-    ends, total = [0], 0
-    for position, state in enumerate(states):
-        trained = sum(slot.numel for slot in state.unit.slots)
-        if position and total + trained > elements:
-            ends.append(position)
-            total = 0
-        total += trained
-    return [*ends, len(states)]
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

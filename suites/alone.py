@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def outside() -> dict[str, str]:
+    """The environment for a pytest of its own: this one's, less what marks a process of ``pytest -n``, where
+    pytest-benchmark measures nothing."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+
+
 @contextmanager
 def admitted(folder: Path, *, alone: bool) -> Iterator[None]:
     """Hold a place among the tests that run at once, or all places.

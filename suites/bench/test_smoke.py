@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from suites.alone import outside
 from suites.bench.kernels import turns
 from suites.bench.kernels.cases import CASES, rivals
 from suites.bench.smoke import POINT
@@ -29,12 +29,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
     """The JSON of the point's benchmarks."""
     path = tmp_path_factory.mktemp("smoke") / "bench.json"
     command = [sys.executable, "-m", "pytest", "suites/bench/smoke.py", f"--benchmark-json={path}"]
-    # Where tests run in several processes, pytest-benchmark measures nothing.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
         cwd=_ROOT,
-        env=env,
+        env=outside(),
         capture_output=True,
         text=True,
         timeout=120,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import zerobench
+from suites.alone import outside
 from zerobench import schema
 from zerobench.errors import UsageError
 from zerobench.ranks import Launch
@@ -46,17 +46,11 @@ def _agent(folder: Path, node: int, port: int, *arguments: str) -> subprocess.Po
     return subprocess.Popen(
         [*command, "-m", *arguments],
         cwd=folder,
-        env=_environment(),
+        env={**outside(), "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def _environment() -> dict[str, str]:
-    """This one's, less what says that tests run in several processes, where pytest-benchmark measures nothing."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    return kept | {"PYTHONPATH": str(_ROOT)}
 
 
 def test_run_on_two_nodes(tmp_path: Path) -> None:

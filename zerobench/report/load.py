@@ -122,9 +122,11 @@ def _row(row: Any, index: int, settings: Json) -> Json:
     if row["verdict"] not in _VERDICTS:
         raise UsageError(f"row {index} has the verdict {row['verdict']!r}; known are {', '.join(_VERDICTS)}")
     scenario = Scenario.from_json(json.dumps(row["scenario"]))
-    known = {"case": case(row["subject"], scenario), **{name: settings.get(name) for name in ("model", "parameters")}}
+    if "case" not in row:
+        row = row | {name: settings.get(name) for name in ("model", "parameters")}
+        row["case"] = case(row["subject"], scenario)
     time = row["time"] and _filled(row["time"], _TIME_SINCE_2)
-    return known | _filled(row, _ROW_SINCE_2) | {"time": time}
+    return _filled(row, _ROW_SINCE_2) | {"time": time}
 
 
 def _filled(value: Json, names: Sequence[str]) -> Json:

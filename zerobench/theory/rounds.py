@@ -87,6 +87,7 @@ class _Rank:
         self.offers = False  # gradients are reduced during backward
 
     def _batches(self) -> list[list[Unit]]:
+        """Units that are reduced together, in the order of reduction."""
         batches: list[list[Unit]] = []
         for unit in self.reduced:
             if batches and sum(each.elements for each in [*batches[-1], unit]) <= together(self.scenario):
@@ -104,7 +105,7 @@ class _Rank:
         self.kept: set[int] = set()
         self.coming: set[int] = set()  # gathered and not touched since
         self.announced: frozenset[int] | None = None
-        self.incomplete = [[set(unit.members) for unit in batch] for batch in self.batches]
+        self.incomplete = [{name for unit in batch for name in unit.members} for batch in self.batches]
         for event in happening:
             here = {self.home[name] for name in event.names if name in self.home}
             if event.kind == "turn":
@@ -118,12 +119,11 @@ class _Rank:
 
     def _complete(self, names: tuple[str, ...]) -> _Rounds:
         """Gradients are there; a round of its own where they complete the next batch in the order of reduction."""
-        for batch in self.incomplete:
-            for members in batch:
-                members.difference_update(names)
-        if not self.incomplete or any(self.incomplete[0]):
+        for members in self.incomplete:
+            members.difference_update(names)
+        if not self.incomplete or self.incomplete[0]:
             return
-        while self.incomplete and not any(self.incomplete[0]):
+        while self.incomplete and not self.incomplete[0]:
             self.incomplete.pop(0)
         if self.offers and not any(self._lacks(i) for i in self.order[self.cursor :]):  # a touch to come would tell
             yield from self._settle()
