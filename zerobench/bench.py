@@ -32,6 +32,7 @@ class Measured:
     verdict: Verdict = "ok"
     reason: str = ""
     trajectories: list[Trajectory] = field(default_factory=list)  # by rank
+    flops: int = 0  # of the model in one step on one rank
 
     @property
     def key(self) -> live.Key:
@@ -103,6 +104,8 @@ class Bench:
         """Train ``steps`` steps of every subject in rounds, a step of each; then read its parameters and close it."""
         while not (self._build() and self._rounds(steps)):
             pass
+        for row in self.alive:
+            [row.flops] = self.pool.run(flops.model_flops, row.scenario, world=1)
 
     def _build(self) -> bool:
         """Build the subjects, on fresh ranks where a subject failed; False where another one failed."""

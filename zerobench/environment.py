@@ -47,6 +47,7 @@ def environment() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "scheduling": _scheduling(),
         "kernels": zerobench.kernels(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": gpus() if torch.cuda.is_available() else None,
@@ -71,6 +72,14 @@ def _cpu_throttled() -> int | None:
     """How often a core was throttled for its temperature since the machine started; None where nobody counts."""
     counts = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     return sum(int(count.read_text()) for count in counts) if counts else None
+
+
+def _scheduling() -> str | None:
+    """The policy under which this thread gets a core; None where the system tells no such policies apart."""
+    if not hasattr(os, "sched_getscheduler"):
+        return None
+    names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "batch"}
+    return names.get(os.sched_getscheduler(0), "another")
 
 
 def _version(distribution: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import replace
 
@@ -19,16 +18,14 @@ SIZES = {"cpu": 1024, "cuda": 8192}
 _REPEATS = 5
 
 
-@functools.lru_cache(maxsize=64)
-def model_flops(scenario: Scenario) -> int:
+def model_flops(group: dist.ProcessGroup, scenario: Scenario) -> int:
     """Of one step on one rank: A forwards and backwards; recomputation and the optimizer do not count.
 
     They are counted on tensors without values, so that they are the same on every device: attention is two full matrix
     products, masked or not.
     """
     plain = scenario.but(model=replace(scenario.model, recompute="none"), device="cpu")
-    with torch.device("meta"):
-        model = models.build(plain)
+    model = models.shapes(plain)
     batch = {name: value.to("meta") if hasattr(value, "to") else value for name, value in leaf(plain, 0, 0).items()}
     with FlopCounterMode(display=False) as counter:
         model(**batch).backward()

@@ -12,14 +12,12 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from zerobench import __version__, models, schema
 from zerobench.bench import COMPUTE_ONLY, Measured
 from zerobench.case import CASE_VERSION, case, digest
 from zerobench.data import text, text_digest
-from zerobench.flops import model_flops
 from zerobench.judge import BUDGET, Judgement
 from zerobench.live import METERED_STEP
 from zerobench.recording import Offload, Traffic
@@ -137,7 +135,7 @@ def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None
         "subject": row.subject,
         "stage": None if row.subject == COMPUTE_ONLY else scenario.stage,
         "model": models.name_of(scenario.model),
-        "parameters": sum(p.numel() for p in _shapes(scenario).parameters()),
+        "parameters": sum(p.numel() for p in models.shapes(scenario).parameters()),
         "verdict": row.verdict,
         "reason": row.reason,
         "scenario": json.loads(scenario.to_json()),
@@ -220,19 +218,13 @@ def _by_rank(row: Measured, predict: _Form) -> list[Json | None] | None:
     """A closed form's values on each rank; None where there is none for this subject."""
     if row.subject not in REGISTRY:
         return None
-    model = _shapes(row.scenario)
+    model = models.shapes(row.scenario)
     forms = [predict(row.scenario, model, rank, row.subject) for rank in range(row.scenario.world)]
     return None if None in forms else forms
 
 
 def _plain(ledger: dict[str, Traffic]) -> Json:
     return {collective: dataclasses.asdict(ledger[collective]) for collective in sorted(ledger)}
-
-
-def _shapes(scenario: Scenario) -> nn.Module:
-    """The Scenario's model without its values."""
-    with torch.device("meta"):
-        return models.build(scenario)
 
 
 def _seconds(row: Measured, warmup: int) -> list[float]:
@@ -244,7 +236,7 @@ def _time(row: Measured, warmup: int, floor: Measured | None, peak: Json | None)
     seconds, scenario = _seconds(row, warmup), row.scenario
     low, median, high = statistics.quantiles(seconds, method="inclusive") if len(seconds) > 1 else seconds * 3
     beside = _seconds(floor, warmup) if floor else []
-    samples, tokens, flops = scenario.leaves * scenario.micro_batch, _tokens(scenario), model_flops(scenario)
+    samples, tokens = scenario.leaves * scenario.micro_batch, _tokens(scenario)
     return {
         "seconds": seconds,
         "median": median,
@@ -253,8 +245,8 @@ def _time(row: Measured, warmup: int, floor: Measured | None, peak: Json | None)
         "split": _split(row, floor, warmup) if floor else None,
         "samples_per_second": samples / median,
         "tokens_per_second": samples * tokens / median if tokens else None,
-        "flops": flops,
-        "utilisation": flops / median / peak["flops_per_second"] if peak else None,
+        "flops": row.flops,
+        "utilisation": row.flops / median / peak["flops_per_second"] if peak else None,
     }
 
 

@@ -188,6 +188,12 @@ def test_report_says_how_it_was_made(clean: Done) -> None:
     assert results(clean[0])["command"] == "zerobench run --model nano --steps 4 --json"
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
+def test_ranks_compute_in_batches(clean: Done) -> None:
+    """Messages do not take the core from who sends them (docs/speed.md), and the results say so."""
+    assert results(clean[0])["environment"]["scheduling"] == "batch"
+
+
 def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
     """Each with its own verdict and reason; the exit code is 1."""
     directory, done = broken

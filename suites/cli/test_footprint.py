@@ -16,6 +16,7 @@ _TORCH = f"import resource, torch, torch.distributed, torch.distributed.fsdp, to
 _HARNESS = (
     "import resource, sys; from zerobench.cli import main; sys.stdout = sys.stderr; "
     "main(['run', '--model', 'nano', '--steps', '4', '--stages', '0,3', '--out', sys.argv[1]]); "
+    "assert 'torch._dynamo' not in sys.modules, 'the parent loads a compiler it has no use for'; "
     f"sys.stdout = sys.__stdout__; print({_PEAK})"
 )
 

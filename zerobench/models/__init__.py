@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from zerobench.data import dyadic_weights
 from zerobench.models import gpt, vit
@@ -14,7 +17,7 @@ from zerobench.models.odd import OddModel
 from zerobench.models.vit import VitModel
 from zerobench.scenario import Gpt, Odd, Scenario, Vit
 
-__all__ = ["SIZES", "GptModel", "OddModel", "VitModel", "build", "name_of"]
+__all__ = ["SIZES", "GptModel", "OddModel", "VitModel", "build", "name_of", "shapes"]
 
 #: The models that have a name.
 SIZES: dict[str, Gpt | Vit] = {**gpt.SIZES, **vit.SIZES}
@@ -34,6 +37,22 @@ def build(scenario: Scenario) -> nn.Module:
     if scenario.data == "dyadic":
         dyadic_weights(model, scenario.seed)
     return model
+
+
+def shapes(scenario: Scenario) -> nn.Module:
+    """The Scenario's model without its values: on torch's meta device."""
+    with torch.device("meta"), _DrawsNothing():
+        return build(scenario)
+
+
+class _DrawsNothing(TorchFunctionMode):
+    """No weight is drawn: on the meta device that would do nothing but load torch's compiler, which takes a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
 
 
 def _of(spec: Gpt | Vit | Odd) -> nn.Module:

@@ -34,8 +34,8 @@ GRACE = 1.0
 #: Seconds that a worker gets for writing its stacks, which takes milliseconds.
 _DUMPING = 0.2
 
-#: What the fork server imports, so that a fresh worker starts in milliseconds: torch loads the last two on first use.
-_PRELOAD = ["__main__", "zerobench.ranks.worker", "torch._dynamo", "torch.distributed.fsdp"]
+#: What the fork server imports.
+_PRELOAD = ["__main__", "zerobench.ranks.preload"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -126,6 +127,8 @@ def end_with_parent(directory: Path) -> None:
 def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     """The group of the first n ranks for every n, by n; made once, as each costs a rendezvous of all ranks."""
     torch.set_num_threads(seat.threads)
+    if seat.device == "cpu":
+        _compute_in_batches()
     rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
     backend = "gloo"
     if seat.device == "cuda":
@@ -139,6 +142,17 @@ def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     dist.init_process_group(backend, **meeting, rank=seat.rank, world_size=seat.world)
     smaller = range(1, seat.world) if seat.launch is None else range(1, min(2, seat.world))
     return {**{n: dist.new_group(range(n)) for n in smaller}, seat.world: dist.group.WORLD}
+
+
+def _compute_in_batches() -> None:
+    """Take Linux's policy for work that only computes, for this thread and those that it starts.
+
+    Under the default one the thread that a message wakes may preempt the sender, which holds gloo's lock of that
+    connection; gloo's own thread then asks for the lock over and over until the sender is back (docs/speed.md).
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(PermissionError):  # some sandboxes forbid it; the environment in the results says what holds
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _use_loopback() -> None:
