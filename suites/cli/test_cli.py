@@ -126,22 +126,6 @@ def test_one_digest_for_all_stages(clean: Done) -> None:
     assert len({row["case"] for row in rows}) == len(rows)
 
 
-def test_a_vit_that_recomputes(tmp_path: Path) -> None:
-    """Its gathers and what is saved follow from its structure as a gpt's do; its rows know no tokens."""
-    done = run(tmp_path, "run", "--model", "vit-tiny", "--recompute", "non_reentrant", "--steps", "16", "--stages", "3",
-               "--subjects", "reference,torch-fsdp2", "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    value = json.loads(done.stdout)
-    assert schema.flaw(value) == ""
-    for row in value["rows"][:2]:
-        assert row["judgement"]["right"]
-        assert row["scenario"]["model"] == {**row["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
-        assert row["traffic"]["measured"] == row["traffic"]["predicted"]
-        assert row["time"]["tokens_per_second"] is None
-        assert row["loss"]["last"] < row["loss"]["first"]
-    assert value["text"] is None
-
-
 def test_rows_of_several_runs_make_one_document(clean: Done) -> None:
     """What they have in common stays in the settings; what they differ in is null there."""
     value = results(clean[0])

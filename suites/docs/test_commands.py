@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from suites.alone import outside
+from zerobench import schema
 from zerobench.options import parser
 
 ROOT = Path(__file__).parents[2]
@@ -61,15 +62,27 @@ def test_sessions() -> None:
         assert re.search(rf"^. {name} -> \w", listed, re.MULTILINE), f"{name} is not in\n{listed}"
 
 
-def test_bench(tmp_path: Path) -> None:
-    """docs/bench.md, docs/kernels.md: a vision transformer is run; the suites, which take minutes, are found."""
-    page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
-    assert "vit-tiny" in _run(*shlex.split(line), "--out", str(tmp_path))
-    page += (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    commands = [line.split("#")[0] for line in re.findall(r"^pytest suites/bench.*$", page, re.MULTILINE)]
+def test_bench() -> None:
+    """docs/bench.md, docs/kernels.md: the suites, which take minutes, are found."""
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("bench.md", "kernels.md"))
+    commands = [line.split("#")[0] for line in re.findall(r"^pytest suites/bench.*$", pages, re.MULTILINE)]
     for command in (commands[0], *commands[3:]):
         assert "test_" in _run(*shlex.split(command), "--collect-only", "-q", "-p", "no:cacheprovider")
+
+
+def test_a_vit_that_recomputes(tmp_path: Path) -> None:
+    """docs/bench.md: its gathers and what is saved follow from its structure as a gpt's do; its rows know no tokens."""
+    page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
+    value = json.loads(_run(*shlex.split(line), "--json", "--out", str(tmp_path)))
+    assert schema.flaw(value) == ""
+    for row in value["rows"][:-1]:
+        assert row["judgement"]["right"]
+        assert row["scenario"]["model"] == {**row["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
+        assert row["traffic"]["measured"] == row["traffic"]["predicted"]
+        assert row["time"]["tokens_per_second"] is None
+        assert row["loss"]["last"] < row["loss"]["first"]
+    assert value["text"] is None
 
 
 def test_cluster() -> None:
