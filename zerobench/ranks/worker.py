@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -28,6 +29,9 @@ from zerobench.ranks.parcel import pack, unpack
 DUMP_STACKS = signal.SIGUSR1
 #: Set in a worker while it is at a task; until it replies, nothing can come from the parent but its end.
 BUSY = threading.Event()
+
+#: Of malloc.h: bytes free at the heap's end from which they are given back, and of a block from which it is a mapping.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     torch.set_num_threads(seat.threads)
     if seat.device == "cpu":
         _compute_in_batches()
+        _keep_freed_memory()
     rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
     backend = "gloo"
     if seat.device == "cuda":
@@ -153,6 +158,17 @@ def _compute_in_batches() -> None:
     if hasattr(os, "SCHED_BATCH"):
         with suppress(PermissionError):  # some sandboxes forbid it; the environment in the results says what holds
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc's malloc hand out freed memory again instead of giving it back, as torch's CUDA allocator does.
+
+    Else a step pays for thousands of fresh pages or for none, by what happens to lie at the heap's end (docs/speed.md).
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        malloc = ctypes.CDLL(None)
+        malloc.mallopt(_M_TRIM_THRESHOLD, -1)
+        malloc.mallopt(_M_MMAP_THRESHOLD, 2**30)
 
 
 def _use_loopback() -> None:

@@ -1,0 +1,55 @@
+"""Gates a commit against itself, for real, again and again, and keeps what was measured: ``gates.json``.
+
+    python -m suites.meta.record_gates 20
+
+Three minutes for a gate that is sure after seven rounds, ten for one that never is; nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from suites.meta import real_gate
+
+#: A list of gates; a gate is the list of its rounds, a round the seconds of base, head and the head again, by case.
+RECORDED = Path(__file__).with_name("gates.json")
+_DIGITS = 7
+
+
+def record(number: int) -> None:
+    """Run so many gates and write their rounds; each that has ended is there, whatever becomes of the next."""
+    gates = []
+    with tempfile.TemporaryDirectory() as directory:
+        tree = real_gate.cloned(Path(directory, "tree"))
+        for _ in range(number):
+            done = real_gate.gate(tree, "--time-against", "HEAD", "--json")
+            if done.returncode not in (0, 1):
+                sys.exit(done.stderr)
+            value = json.loads(done.stdout)
+            gates.append([_short(each) for each in value["times"]["rounds"]])
+            _write(gates)
+            said = ", ".join(f"{each['verdict']} {each['ratio']:.3f}" for each in value["times"]["timed"])
+            print(f"{value['verdict']}, {len(gates[-1])} rounds: {said}", flush=True)
+
+
+def _short(of_round: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {
+        side: {f"stage {json.loads(case)[1]['stage']}": round(value, _DIGITS) for case, value in seconds.items()}
+        for side, seconds in of_round.items()
+    }
+
+
+def _write(gates: list[list[Any]]) -> None:
+    """A round to a line."""
+    text = ",\n".join("[" + ",\n ".join(json.dumps(each) for each in rounds) + "]" for rounds in gates)
+    written = RECORDED.with_suffix(".new")
+    written.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+    written.replace(RECORDED)
+
+
+if __name__ == "__main__":
+    record(int(sys.argv[1]))
