@@ -15,17 +15,16 @@ from typing import Any
 
 from suites.meta import real_gate
 
-#: A list of gates; a gate is the list of its rounds, a round the seconds of base, head and the head again, by case.
+#: A list of gates; a gate is the list of its rounds, a round the multiples of base, head and the head again, by case.
 RECORDED = Path(__file__).with_name("gates.json")
-_DIGITS = 7
 
 
 def record(number: int) -> None:
-    """Run so many gates and write their rounds; each that has ended is there, whatever becomes of the next."""
-    gates = []
+    """Run gates until the rounds of so many are recorded; each that has ended is, whatever becomes of the next."""
+    gates = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else []
     with tempfile.TemporaryDirectory() as directory:
         tree = real_gate.cloned(Path(directory, "tree"))
-        for _ in range(number):
+        while len(gates) < number:
             done = real_gate.gate(tree, "--time-against", "HEAD", "--json")
             if done.returncode not in (0, 1):
                 sys.exit(done.stderr)
@@ -38,8 +37,8 @@ def record(number: int) -> None:
 
 def _short(of_round: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     return {
-        side: {f"stage {json.loads(case)[1]['stage']}": round(value, _DIGITS) for case, value in seconds.items()}
-        for side, seconds in of_round.items()
+        side: {f"stage {json.loads(case)[1].get('stage', 0)}": round(each, 4) for case, each in multiples.items()}
+        for side, multiples in of_round.items()
     }
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.gate import timing
-from zerobench.gate.timing import PAIRS, Round, Seconds, Side, Timed
+from zerobench.gate.timing import PAIRS, Multiples, Round, Side, Timed
 
 _CASES = ("stage 0", "stage 1", "stage 2", "stage 3")
 #: Seconds of a step in fresh processes that ran the same code, one after another on two busy cores: the seven rounds of
@@ -22,14 +22,14 @@ _CASES = ("stage 0", "stage 1", "stage 2", "stage 3")
 _RECORDED: list[dict[str, float]] = json.loads(Path(__file__).with_name("noise.json").read_text())
 
 
-def simulated(sigma: float, factor: float, seed: int) -> Callable[[Side], Seconds]:
+def simulated(sigma: float, factor: float, seed: int) -> Callable[[Side], Multiples]:
     """A machine that drifts (a random walk), hiccups (one process in ten, by 30 % on average) and has heavy tails.
 
     The tails are Student's with 3 degrees of freedom. ``factor`` is the head's time to the base's.
     """
     rng, drift = np.random.default_rng(seed), 0.0
 
-    def run(side: Side) -> Seconds:
+    def run(side: Side) -> Multiples:
         nonlocal drift
         drift += rng.normal(0, sigma)
         hiccup = rng.exponential(0.3) if rng.random() < 0.1 else 0.0
@@ -39,12 +39,12 @@ def simulated(sigma: float, factor: float, seed: int) -> Callable[[Side], Second
     return run
 
 
-def recorded(factor: float, seed: int) -> Callable[[Side], Seconds]:
+def recorded(factor: float, seed: int) -> Callable[[Side], Multiples]:
     """What was recorded, in runs of three processes as they followed each other, drawn anew for each gate."""
     rng = np.random.default_rng(seed)
     waiting: list[dict[str, float]] = []
 
-    def run(side: Side) -> Seconds:
+    def run(side: Side) -> Multiples:
         if not waiting:
             start = int(rng.integers(len(_RECORDED) - 2))
             waiting.extend(_RECORDED[start : start + 3])
@@ -53,7 +53,7 @@ def recorded(factor: float, seed: int) -> Callable[[Side], Seconds]:
     return run
 
 
-def gates(machine: Callable[[int], Callable[[Side], Seconds]], number: int) -> list[list[Timed]]:
+def gates(machine: Callable[[int], Callable[[Side], Multiples]], number: int) -> list[list[Timed]]:
     """Whole gates, with more pairs where they are unsure."""
     return [timing.measure(machine(seed))[0] for seed in range(number)]
 
@@ -103,7 +103,7 @@ def test_order_and_number_of_runs() -> None:
     """A warm-up of each; then neither side is always first, and only those unsure ask for more than seven pairs."""
     order: list[Side] = []
 
-    def run(side: Side) -> Seconds:
+    def run(side: Side) -> Multiples:
         order.append(side)
         return {"case": 1.0}
 

@@ -69,16 +69,16 @@ def _times(revision: str, subject: str) -> Times:
     root = revisions.repository(Path.cwd())
     with revisions.worktree(root, revision) as base:
         trees = {"base": base, "head": root}
-        timed, rounds = timing.measure(lambda side: _seconds(revisions.measure(trees[side], grid.timed(subject))))
+        timed, rounds = timing.measure(lambda side: _multiples(revisions.measure(trees[side], grid.timed(subject))))
     everywhere = {each.case for each in timed}
     seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head, each.again) for case in side)
     return Times(revision, timed, [case for case in seen if case not in everywhere], rounds)
 
 
-def _seconds(results: Json) -> dict[str, float]:
-    """The median step of every case that ran, by subject and Scenario; a base may be of an older schema."""
-    rows = [row for row in results["rows"] if row["subject"] != COMPUTE_ONLY and row["time"]]
-    return {json.dumps([row["subject"], row["scenario"]], sort_keys=True): row["time"]["median"] for row in rows}
+def _multiples(results: Json) -> dict[str, float]:
+    """The step of every case that ran, as a multiple of compute-only's; a base may be of an older schema."""
+    rows = [row for row in results["rows"] if row["subject"] != COMPUTE_ONLY and row["time"] and row["time"]["ratio"]]
+    return {json.dumps([row["subject"], row["scenario"]], sort_keys=True): row["time"]["ratio"] for row in rows}
 
 
 def _refresh(given: argparse.Namespace) -> str:

@@ -53,7 +53,7 @@ class Outcome:
 
 
 def as_json(outcome: Outcome) -> Json:
-    """Everything, each round's seconds included."""
+    """Everything, each round's multiples included."""
     return {"verdict": _WORDS[outcome.code].lower(), "exit_code": outcome.code, **asdict(outcome)}
 
 
@@ -97,13 +97,14 @@ def _scenarios(outcome: Outcome) -> Iterator[str]:
 
 
 _TIMES_LEGEND = (
-    f"Median step of fresh processes by turns. SLOWER: the median ratio is beyond {EFFECT:.0%} and the floor, and its "
-    "interval is above 1.\nUNSURE does not block: the pairs stray too far here and now to tell."
+    "base, head: the step of fresh processes by turns, as a multiple of compute-only's; medians.\n"
+    f"SLOWER: the median ratio is beyond {EFFECT:.0%} and the floor, and its interval is above 1.\n"
+    "UNSURE does not block: the pairs stray too far here and now to tell."
 )
 
 
 def _times(times: Times) -> str:
-    headers = ["verdict", "case", "head / base", "99 % interval", "floor (A/A)", "base, ms", "head, ms", "pairs"]
+    headers = ["verdict", "case", "head / base", "99 % interval", "floor (A/A)", "base", "head", "pairs"]
     rows = [
         [
             each.verdict,
@@ -111,8 +112,8 @@ def _times(times: Times) -> str:
             f"{each.ratio:.3f}",
             f"{each.low:.3f} to {each.high:.3f}",
             f"{each.floor:.1%}",
-            f"{1e3 * each.base:.2f}",
-            f"{1e3 * each.head:.2f}",
+            f"{each.base:.3f}",
+            f"{each.head:.3f}",
             str(each.pairs),
         ]
         for each in times.timed

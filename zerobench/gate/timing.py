@@ -1,8 +1,11 @@
 """Timing: whether the head is slower than the base, from rounds in which both were measured by turns.
 
-A round measures base, head and the head again, each in a fresh process. The ratio head to base of one round is one
-pair; machine and drift are the same on both sides of it. The ratio of the two heads is the same pair with nothing
-changed: an A/A run, which shows how far a ratio strays here and now for no reason.
+A process takes a step of every case by turns with compute-only's, and what counts is the multiple of that: it strays a
+third as far from process to process as seconds do, for what slows the machine slows both (docs/gate.md).
+
+A round measures base, head and the head again, each in a fresh process. The ratio head to base of one round is a pair.
+The ratio of the two heads is the same pair with nothing changed: an A/A run, which shows how far a ratio strays here
+and now for no reason.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from typing import Literal
 
 Verdict = Literal["SAME", "FASTER", "SLOWER", "UNSURE"]
 Side = Literal["base", "head"]
-#: Seconds of a step by case, of one fresh process.
-Seconds = Mapping[str, float]
+#: The time of a step by case, of one fresh process, as a multiple of compute-only's.
+Multiples = Mapping[str, float]
 
 #: A ratio closer to one than this is no change worth a word.
 EFFECT = 0.05
@@ -29,9 +32,9 @@ CONFIDENCE = 0.99
 class Round:
     """One measurement of each side by turns; ``again`` is the head's second."""
 
-    base: Seconds
-    head: Seconds
-    again: Seconds
+    base: Multiples
+    head: Multiples
+    again: Multiples
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,13 @@ class Timed:
     low: float  # its interval
     high: float
     floor: float  # how far from one the A/A run's interval reaches
-    base: float  # median seconds
+    base: float  # median multiple
     head: float
     pairs: int
 
 
 def measure(
-    run: Callable[[Side], Seconds], effect: float = EFFECT, stops: Sequence[int] = PAIRS
+    run: Callable[[Side], Multiples], effect: float = EFFECT, stops: Sequence[int] = PAIRS
 ) -> tuple[list[Timed], list[Round]]:
     """Measure rounds until every case has a verdict other than UNSURE, or the last of ``stops`` is reached.
 
@@ -68,7 +71,7 @@ def measure(
     return timed, rounds
 
 
-def _round(run: Callable[[Side], Seconds], index: int) -> Round:
+def _round(run: Callable[[Side], Multiples], index: int) -> Round:
     if index % 2:
         again, head, base = run("head"), run("head"), run("base")
     else:
