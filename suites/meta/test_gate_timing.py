@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.meta.record_gates import RECORDED
 from zerobench.gate import timing
 from zerobench.gate.timing import PAIRS, Multiples, Round, Side, Timed
 
@@ -20,6 +21,8 @@ _CASES = ("stage 0", "stage 1", "stage 2", "stage 3")
 #: Seconds of a step in fresh processes that ran the same code, one after another on two busy cores: the seven rounds of
 #: a commit gated against itself.
 _RECORDED: list[dict[str, float]] = json.loads(Path(__file__).with_name("noise.json").read_text())
+#: The rounds of whole gates of a commit against itself.
+_GATES = [[Round(**each) for each in rounds] for rounds in json.loads(RECORDED.read_text())]
 
 
 def simulated(sigma: float, factor: float, seed: int) -> Callable[[Side], Multiples]:
@@ -83,6 +86,21 @@ def test_twenty_gates_of_the_same_code_on_recorded_noise() -> None:
 def test_twenty_gates_of_a_slower_head_on_recorded_noise() -> None:
     """All fail at 15 %."""
     assert said(gates(lambda seed: recorded(1.15, seed), 20), "SLOWER") == 20
+
+
+def test_real_gates_of_the_same_code() -> None:
+    """None of those that record_gates.py has run fails."""
+    assert said([list(timing.judge(rounds)) for rounds in _GATES], "SLOWER") == 0
+
+
+def test_real_gates_of_a_slower_head() -> None:
+    """All of the same fail where the head's times are 15 % longer, in every case."""
+    slower = [[Round(each.base, _longer(each.head), _longer(each.again)) for each in rounds] for rounds in _GATES]
+    assert {each.verdict for rounds in slower for each in timing.judge(rounds)} == {"SLOWER"}
+
+
+def _longer(times: Multiples) -> Multiples:
+    return {case: 1.15 * each for case, each in times.items()}
 
 
 def test_faster_is_told() -> None:
