@@ -104,8 +104,10 @@ class Bench:
         """Train ``steps`` steps of every subject in rounds, a step of each; then read its parameters and close it."""
         while not (self._build() and self._rounds(steps)):
             pass
-        for row in self.alive:
-            [row.flops] = self.pool.run(flops.model_flops, row.scenario, world=1)
+        if alive := self.alive:  # all train one model on as many samples
+            [count] = self.pool.run(flops.model_flops, alive[0].scenario, world=1)
+            for row in alive:
+                row.flops = count
 
     def _build(self) -> bool:
         """Build the subjects, on fresh ranks where a subject failed; False where another one failed."""

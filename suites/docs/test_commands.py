@@ -65,10 +65,11 @@ def test_sessions() -> None:
 def test_bench() -> None:
     """docs/bench.md, docs/kernels.md: the suites, which take minutes, are found."""
     pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("bench.md", "kernels.md"))
-    commands = [line.split("#")[0] for line in re.findall(r"^pytest suites/bench.*$", pages, re.MULTILINE)]
-    found = _run(*shlex.split(commands[0]), "--collect-only", "-q", "-p", "no:cacheprovider")
-    for command in commands:
-        assert shlex.split(command)[1] in found
+    commands = re.findall(r"^pytest (suites/bench\S*)([^#\n]*)", pages, re.MULTILINE)
+    found = _run("pytest", "suites/bench", "--quick", "--collect-only", "-q", "-p", "no:cacheprovider")
+    for path, options in commands:
+        assert path in found
+        assert set(re.findall(r"--[\w-]+", options)) <= {"--quick", "--device", "--benchmark-json"}
 
 
 def test_a_vit_that_recomputes(tmp_path: Path) -> None:

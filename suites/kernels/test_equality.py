@@ -163,11 +163,12 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
     compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts, threads=threads)
 
 
-def test_streaming_changes_nothing(place: Place) -> None:
+@pytest.mark.parametrize("threads", [2, 3])
+def test_streaming_changes_nothing(place: Place, threads: int) -> None:
     """Long enough for the CPU's fold to write past the caches, and no multiple of a vector."""
     n, source = (1 << 23) + 4099, Source(7, "normal", 1)
-    wire = source(1, n, dtype=torch.bfloat16)
-    compare(place, fold.definition, fold.native, torch.empty(n), wire, True, threads=3)
+    wire = source(2, n, dtype=torch.bfloat16)
+    compare(place, fold.definition, fold.native, source(n), wire, True, threads=threads)
 
 
 def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:

@@ -2,7 +2,8 @@
 
     python -m suites.meta.record_gates 20
 
-Three minutes for a gate that is sure after seven rounds, ten for one that never is; nothing else should run meanwhile.
+Five minutes for a gate that is sure after seven rounds, fourteen for one that takes all. Nothing else should run
+meanwhile.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ import gc
 import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
 
-import zerobench.live
-import zerobench.ranks.worker  # noqa: F401
+import zerobench.live  # noqa: F401
 
 gc.collect()
 gc.freeze()
