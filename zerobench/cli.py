@@ -121,8 +121,9 @@ def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: st
         progress("starting the ranks")
         where = ranks.run(surroundings, world=1)[0]
         bench.train(base.steps)
-        trial = Trial.of(bench)
-        bench.meter()
+        trial = None if given.times_only else Trial.of(bench)
+        if trial:
+            bench.meter()
         peak = bench.peak(base.dtype)
         progress("writing the report")
         measured = rows_of(bench.rows, trial, options.warmup(base.steps), peak)

@@ -127,6 +127,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
     add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
     add("--json", action="store_true", help="print the results as JSON, not as tables")
+    add("--times-only", action="store_true", help="judge nothing and meter neither memory nor traffic")
     add(
         "--time-limit",
         type=_number("time-limit"),

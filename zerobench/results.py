@@ -68,12 +68,12 @@ def rows_of(measured: Sequence[Measured], trial: Trial | None, warmup: int, peak
 
 
 def all_right(value: Json) -> bool:
-    """Whether no row is wrong or failed, and not every subject unsupported."""
-    rows = [row for row in value["rows"] if row["subject"] != COMPUTE_ONLY]
+    """Whether no row is wrong or failed, and not every subject unsupported; what nobody judged is not wrong."""
     if any(row["verdict"] not in ("ok", "unsupported") for row in value["rows"]):
         return False
-    judgements = [row["judgement"] for row in rows if row["judgement"]]
-    return bool(judgements or not rows) and all(judgement["right"] for judgement in judgements)
+    rows = [row for row in value["rows"] if row["subject"] != COMPUTE_ONLY]
+    ran = [row for row in rows if row["verdict"] == "ok"]
+    return bool(ran or not rows) and all(row["judgement"]["right"] for row in ran if row["judgement"])
 
 
 def _finite(value: Any) -> Any:
@@ -87,7 +87,7 @@ def _finite(value: Any) -> Any:
 
 def _settings(rows: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
     """What the rows have in common."""
-    timed = [(len(row["time"]["seconds"]), row["scenario"]) for row in rows if row["time"]]
+    timed = [(len(row["time"]["seconds"]), each) for row, each in zip(rows, scenarios, strict=True) if row["time"]]
     return {
         "model": _common(row["model"] for row in rows),
         "parameters": _common(row["parameters"] for row in rows),
@@ -98,7 +98,7 @@ def _settings(rows: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
         "context": _common(_tokens(each) for each in scenarios),
         "clip": _common(each.clip for each in scenarios),
         "steps": _common(each.steps for each in scenarios),
-        "warmup": _common(steps["steps"] - count for count, steps in timed),
+        "warmup": _common(each.steps - count for count, each in timed),
         "device": _common(each.device for each in scenarios),
         "seed": _common(each.seed for each in scenarios),
     }

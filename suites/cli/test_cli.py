@@ -172,6 +172,21 @@ def test_report_says_how_it_was_made(clean: Done) -> None:
     assert results(clean[0])["command"] == "zerobench run --model nano --steps 4 --json"
 
 
+def test_times_only(tmp_path: Path) -> None:
+    """Nobody judges, nothing is metered, and the report says so; that is no failure.
+
+    Three steps are a Scenario's default, which the results do not repeat.
+    """
+    done = run(tmp_path, "run", "--subjects", "reference", "--stages", "3", "--model", "nano", "--steps", "3",
+               "--times-only", "--out", "r")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    of_stage_3, alone = results(tmp_path / "r")["rows"]
+    assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
+    assert of_stage_3["time"]["ratio"] > alone["time"]["ratio"] == 1
+    assert "no case was judged" in done.stdout
+    assert [row["right?"] for row in tables(tmp_path / "r")["Right?"]] == ["not judged"]
+
+
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
 def test_ranks_compute_in_batches(clean: Done) -> None:
     """Messages do not take the core from who sends them (docs/speed.md), and the results say so."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from zerobench import cli
+from zerobench import cli, options
 from zerobench.errors import Unmeasured, UsageError
-from zerobench.gate import outcome, revisions, timing
+from zerobench.gate import grid, outcome, revisions, timing
 
 Json = dict[str, Any]
 Gate = Callable[..., tuple[int, str]]
@@ -266,6 +266,13 @@ def test_each_revision_runs_its_own_code(tmp_path: Path) -> None:
     assert len(listed.splitlines()) == 1
     with pytest.raises(Unmeasured, match="unknown subject"):
         revisions.measure(tmp_path, ("--subjects", "mien"))
+
+
+def test_the_grid_is_of_command_lines() -> None:
+    """Each is one of ``zerobench run``; only what is timed leaves the judges out."""
+    asked = [*grid.accounted("reference"), grid.timed("reference")]
+    given = [options.parser().parse_args(["run", *arguments]) for arguments in asked]
+    assert [each.times_only for each in given] == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help"])

@@ -17,7 +17,7 @@ def accounted(subject: str) -> Iterator[Arguments]:
 
 def timed(subject: str) -> Arguments:
     """For times: one run of a fresh process, of whose steps 3 warm up."""
-    return (*_common(subject), "--steps", "80")
+    return (*_common(subject), "--steps", "160", "--times-only")
 
 
 def _common(subject: str) -> Arguments:
