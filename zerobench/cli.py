@@ -82,8 +82,8 @@ def _run(given: argparse.Namespace, launch: Launch | None, command: str) -> int:
     report.writable(given.out)
     held_out(base.but(device="cpu"))  # whether there is text enough
     measured = _measure(given, base, pool(base.world, base.device, threads, launch), command)
-    report.write(given.out, measured)
-    print(json.dumps(measured) if given.json else report.render(measured))
+    text = report.write(given.out, measured)
+    print(json.dumps(measured) if given.json else text)
     _say_written(given.out)
     return 0 if all_right(measured) else 1
 

@@ -78,7 +78,12 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "Trains a GPT on text, or a ViT on synthetic images, with several engines, a step of each by turns, judges "
         "what they computed, meters memory and traffic, and writes report.md, report.html and results.json."
     )
-    add = run.add_argument
+    _add_subjects(run.add_argument_group("what is compared").add_argument)
+    _add_job(run.add_argument_group("what each trains").add_argument)
+    _add_ways(run.add_argument_group("how it is measured and told").add_argument)
+
+
+def _add_subjects(add: Callable[..., object]) -> None:
     add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
     add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
     add(
@@ -89,6 +94,9 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="a row each from stage 1 on: none, cpu or nvme; default: none",
     )
     add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
+
+
+def _add_job(add: Callable[..., object]) -> None:
     add("--ranks", type=_whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
     add(
         "--model",
@@ -125,6 +133,9 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     add("--data", default="", metavar="FILE", help="text for a GPT; default: the English of pydoc_data.topics")
     add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
     add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
+
+
+def _add_ways(add: Callable[..., object]) -> None:
     add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
     add("--json", action="store_true", help="print the results as JSON, not as tables")
     add("--times-only", action="store_true", help="judge nothing and meter neither memory nor traffic")

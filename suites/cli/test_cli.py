@@ -126,7 +126,7 @@ def test_one_digest_for_all_stages(clean: Done) -> None:
     assert len({row["case"] for row in rows}) == len(rows)
 
 
-def test_rows_of_several_runs_make_one_document(clean: Done) -> None:
+def test_rows_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> None:
     """What they have in common stays in the settings; what they differ in is null there."""
     value = results(clean[0])
     other = [row | {"scenario": row["scenario"] | {"dtype": "bf16"}, "model": "mini"} for row in value["rows"]]
@@ -135,7 +135,7 @@ def test_rows_of_several_runs_make_one_document(clean: Done) -> None:
     differing = {name for name in both["settings"] if both["settings"][name] != value["settings"][name]}
     assert differing == {"dtype", "model"}
     assert both["settings"]["dtype"] is None
-    names, *rows = markdown_tables(report.render(both))["Right?"]
+    names, *rows = markdown_tables(report.write(tmp_path, both))["Right?"]
     assert {row[names.index("dtype")] for row in rows} == {"fp32", "bf16"}
 
 

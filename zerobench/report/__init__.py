@@ -20,15 +20,6 @@ Json = dict[str, Any]
 FILES = ("report.md", "report.html", "results.json")
 
 
-def render(results: Json) -> str:
-    """The report as Markdown."""
-    from zerobench.report import markdown
-    from zerobench.report.document import document
-    from zerobench.report.frame import Frames
-
-    return markdown.render(document(Frames.of(upgrade(results))))
-
-
 def _texts(results: Json) -> tuple[str, str, str]:
     """What is in each of the files; the numbers of all three are those of one frame."""
     from zerobench.report import html, markdown
@@ -61,8 +52,11 @@ def writable(directory: Path) -> None:
             raise UsageError(f"cannot write a report to {str(directory)!r}: its {name!r} is a directory")
 
 
-def write(directory: Path, results: Json) -> None:
-    """Write the report and the results, each under a temporary name first, so that all appear or none."""
+def write(directory: Path, results: Json) -> str:
+    """Write the report and the results, each under a temporary name first, so that all appear or none.
+
+    Returns the report as Markdown.
+    """
     texts = _texts(results)
     writable(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,3 +67,4 @@ def write(directory: Path, results: Json) -> None:
             path.write_text(content, encoding="utf-8")
         for path, name in zip(temporary, FILES, strict=True):
             path.replace(directory / name)
+    return texts[0]
