@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,19 +19,27 @@ from zerobench import schema
 from zerobench.errors import UsageError
 from zerobench.ranks import Launch
 
-_ROOT = Path(zerobench.__file__).parents[1]
+ROOT = Path(zerobench.__file__).parents[1]
 _MEETING = {"MASTER_ADDR": "node1", "MASTER_PORT": "1234"}
 _SMALL = ("--model", "nano", "--steps", "2", "--stages", "2")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
+def report(text: str) -> dict[str, Any]:
+    """The results of a run on two ranks, which nothing else was written into."""
+    value: dict[str, Any] = json.loads(text)
+    assert schema.flaw(value) == ""
+    assert value["environment"]["world"] == value["settings"]["ranks"] == 2
+    return value
+
+
 def _agents(tmp_path: Path, *arguments: str) -> list[tuple[int, str, str]]:
     """Code, output and errors of both of torchrun's agents, each in a folder of its own."""
-    port = _free_port()
+    port = free_port()
     with ExitStack() as stack:
         agents = [stack.enter_context(_agent(tmp_path / f"node{node}", node, port, *arguments)) for node in range(2)]
         for agent in agents:
@@ -46,7 +55,7 @@ def _agent(folder: Path, node: int, port: int, *arguments: str) -> subprocess.Po
     return subprocess.Popen(
         [*command, "-m", *arguments],
         cwd=folder,
-        env={**outside(), "PYTHONPATH": str(_ROOT)},
+        env={**outside(), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -57,9 +66,7 @@ def test_run_on_two_nodes(tmp_path: Path) -> None:
     """The launched ranks do the work, bit for bit; rank 0 alone writes, the other says nothing."""
     first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--subjects", "reference,torch-ddp", "--json")
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    value = json.loads(first[1])
-    assert schema.flaw(value) == ""
-    assert value["environment"]["world"] == value["settings"]["ranks"] == 2
+    value = report(first[1])
     assert value["rows"][0]["judgement"]["bitwise"]
     assert sorted(path.name for path in (tmp_path / "node0" / "zerobench-report").iterdir()) == [
         "report.html",
@@ -72,8 +79,8 @@ def test_run_on_two_nodes(tmp_path: Path) -> None:
 
 def test_bench_on_two_nodes(tmp_path: Path) -> None:
     """The benchmark suites use the launched ranks as well."""
-    tests = [str(_ROOT / "suites" / "bench" / "test_collectives.py")]
-    chosen = ["-k", "65536", "--quick", "-q", "-p", "no:cacheprovider", "--rootdir", str(_ROOT)]
+    tests = [str(ROOT / "suites" / "bench" / "test_collectives.py")]
+    chosen = ["-k", "65536", "--quick", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
     first, second = _agents(tmp_path, "pytest", *tests, *chosen, f"--benchmark-json={tmp_path / 'bench.json'}")
     assert (first[0], second[0]) == (0, 0), first[1] + second[2]
     value = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["zerobench"]
@@ -96,10 +103,23 @@ def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
     [
         ({}, None),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # a shell in an allocation: srun has not started it
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}, None),  # srun --pty bash
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 8, 1, 2)),
         (
-            {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "7", "SLURM_LOCALID": "2", "SLURM_TASKS_PER_NODE": "3(x2),1"},
+            {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "7", "SLURM_LOCALID": "2", "SLURM_NODEID": "1",
+             "SLURM_STEP_TASKS_PER_NODE": "3(x2),1"},
             (5, 7, 2, 3),
+        ),
+        (  # the last host has fewer ranks than the first; under --mpi=pmi2 there are names of PMI's, too
+            {"SLURM_PROCID": "6", "SLURM_STEP_NUM_TASKS": "7", "SLURM_LOCALID": "0", "SLURM_NODEID": "2",
+             "SLURM_STEP_TASKS_PER_NODE": "3(x2),1", "PMI_RANK": "6", "PMI_SIZE": "7"},
+            (6, 7, 0, 1),
+        ),
+        (  # MPICH's mpirun in an allocation of Slurm's starts its proxies by srun, one to a host
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+             "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1",
+             "MPI_LOCALNRANKS": "2"},
+            (1, 4, 1, 2),
         ),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",

@@ -26,7 +26,7 @@ _NAMES = {
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     "mpirun (MPICH)": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 
 #: Seconds that ranks wait for each other at the start: a launcher may start some much later than others.
@@ -60,22 +60,35 @@ class Launch:
 
     @classmethod
     def seen(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
-        """The launch that the environment tells of; None where there is none, or Slurm's is only an allocation.
+        """The launch that the environment tells of; None where there is none, or Slurm's is an allocation or a shell.
 
         Raises:
             UsageError: a launch that does not say where the ranks meet.
         """
-        for launcher, (rank, world, local_rank, local_world) in _NAMES.items():
-            if rank in environment and world in environment:
-                own, here = int(environment.get(local_rank, "0")), _leading(environment.get(local_world, "1"))
-                meeting = _meeting(launcher, environment)
-                return cls(int(environment[rank]), int(environment[world]), own, here, *meeting)
-        return None
+        launcher = _launcher(environment)
+        if launcher is None:
+            return None
+        rank, world, local_rank, local_world = _NAMES[launcher]
+        own, here = int(environment.get(local_rank, "0")), _on_this_host(environment, local_world)
+        return cls(int(environment[rank]), int(environment[world]), own, here, *_meeting(launcher, environment))
 
 
-def _leading(text: str) -> int:
-    """Slurm writes ``2(x3),1`` for three hosts of two tasks each and one of one."""
-    return int(text.partition("(")[0].partition(",")[0])
+def _launcher(environment: Mapping[str, str]) -> str | None:
+    """Whose names are there; of several, one that names the place on the host, as ``srun --mpi=pmi2`` sets PMI_RANK."""
+    present = [name for name, (rank, world, *_) in _NAMES.items() if rank in environment and world in environment]
+    chosen = min(present, key=lambda name: _NAMES[name][2] not in environment, default=None)
+    # A step of one task is what a shell in an allocation is (srun --pty bash): commands in it are not launched.
+    shell = chosen == "srun" and environment["SLURM_STEP_NUM_TASKS"] == "1"
+    return None if shell else chosen
+
+
+def _on_this_host(environment: Mapping[str, str], name: str) -> int:
+    """How many ranks this host has; Slurm writes ``2(x3),1`` for three hosts of two tasks each and one of one."""
+    counts: list[int] = []
+    for part in environment.get(name, "1").split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts[int(environment.get("SLURM_NODEID", "0"))] if len(counts) > 1 else counts[0]
 
 
 def _meeting(launcher: str, environment: Mapping[str, str]) -> tuple[str, int, str, bool]:
