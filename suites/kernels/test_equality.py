@@ -166,7 +166,7 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
 @pytest.mark.parametrize("threads", [2, 3])
 def test_streaming_changes_nothing(place: Place, threads: int) -> None:
     """Long enough for the CPU's fold to write past the caches, and no multiple of a vector."""
-    n, source = (1 << 23) + 4099, Source(7, "normal", 1)
+    n, source = (1 << 24) + 4099, Source(7, "normal", 1)
     wire = source(2, n, dtype=torch.bfloat16)
     compare(place, fold.definition, fold.native, source(n), wire, True, threads=threads)
 
