@@ -21,6 +21,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 #: Environment variables that change what is measured, by the start of their name ...
 _VARIABLES = (
     "OMP_", "MKL_", "KMP_", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "DS_", "PYTHONHASHSEED",
+    "THP_", "MALLOC_", "GLIBC_TUNABLES",
 )  # fmt: skip
 #: ... of which these name a machine; a value that holds a path is left out by its slash.
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
