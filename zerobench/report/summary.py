@@ -83,7 +83,7 @@ def _least_memory(those: pd.DataFrame, where: str) -> Iterator[Point]:
     if len(held) > 1:
         least, most = held.iloc[0], held.iloc[-1]
         share = least["on_device"] / (most["on_device"] or 1)
-        told = f"{least['label']}, {least['on_device']:,} bytes: {share:.2f} of the most, {most['label']}."
+        told = f"{least['label']}, {least['on_device']:,} bytes: {share:.2g} of the most, {most['label']}."
         yield f"Least state on a device{where}", told
 
 
