@@ -10,9 +10,8 @@ constexpr int64_t kStreamed = 1 << 24;
 // Ask for lines before they are needed: a core looks ahead within a page of each row, and a block takes little of a page.
 template <int kToWrite>
 void ask(const void* values, int dtype, int64_t start, int64_t n) {
-  const int64_t width = dtype == kFp32 ? 4 : 2;
-  const char* lines = static_cast<const char*>(values) + start * width;
-  for (int64_t at = 0; at < n * width; at += 64) __builtin_prefetch(lines + at, kToWrite, 2);
+  const char* lines = static_cast<const char*>(values) + start * size_of(dtype);
+  for (int64_t at = 0; at < n * size_of(dtype); at += 64) __builtin_prefetch(lines + at, kToWrite, 2);
 }
 
 void add(const void* row, int dtype, int64_t start, int64_t n, float* __restrict total) {
