@@ -4,54 +4,68 @@
 
 namespace {
 
-// 64 MB: up to there the lines that a plain store fetches come from the last-level cache, and stay there for the reader.
-constexpr int64_t kStreamed = 1 << 24;
+// Elements that are summed at a time: their sum stays in registers from the first row to the last.
+constexpr int64_t kLine = 32;
 
-// Ask for lines before they are needed: a core looks ahead within a page of each row, and a block takes little of a page.
+// How far ahead memory is asked for, in bytes: a core that reads many rows by turns does not look so far by itself.
+constexpr int64_t kAhead = 2048;
+
+// 4 MB: from there on, not fetching the lines that are written saves more than it costs a reader to find them in no cache.
+constexpr int64_t kStreamed = 1 << 20;
+
 template <int kToWrite>
 void ask(const void* values, int dtype, int64_t start, int64_t n) {
-  const char* lines = static_cast<const char*>(values) + start * size_of(dtype);
-  for (int64_t at = 0; at < n * size_of(dtype); at += 64) __builtin_prefetch(lines + at, kToWrite, 2);
+  const char* lines = static_cast<const char*>(values) + start * size_of(dtype) + kAhead;
+  for (int64_t at = 0; at < n * size_of(dtype); at += 64) __builtin_prefetch(lines + at, kToWrite);
 }
 
-void add(const void* row, int dtype, int64_t start, int64_t n, float* __restrict total) {
-  if (dtype == kBf16) {  // converted on the way: one pass less over the block
-    const uint16_t* __restrict halves = static_cast<const uint16_t*>(row) + start;
-    for (int64_t i = 0; i < n; ++i) total[i] += from_bf16(halves[i]);
-    return;
+struct Fold {
+  void* accumulator;
+  int dtype;
+  const void* rows;
+  int64_t world, stride;
+  bool first, streams;
+
+  template <Dtype kRows>
+  void add(int64_t start, int64_t n, float* __restrict total) const {
+    ask<0>(rows, kRows, start, n);
+    alignas(64) float scratch[kLine];
+    const float* __restrict values = load(rows, kRows, start, n, scratch);
+    for (int64_t k = 0; k < n; ++k) total[k] += values[k];
   }
-  alignas(64) float scratch[kBlock];
-  const float* __restrict values = load(row, dtype, start, n, scratch);
-  for (int64_t i = 0; i < n; ++i) total[i] += values[i];
-}
+
+  // Elements [start, start + n), no more than a line.
+  template <Dtype kRows>
+  void line(int64_t start, int64_t n) const {
+    alignas(64) float total[kLine] = {}, scratch[kLine];
+    if (!streams) ask<1>(accumulator, dtype, start, n);
+    if (!first) std::copy_n(load(accumulator, dtype, start, n, scratch), n, total);
+    for (int64_t r = 0; r < world; ++r) add<kRows>(r * stride + start, n, total);
+    if (streams) {
+      stream(total, static_cast<float*>(accumulator) + start, n);
+    } else {
+      store(total, accumulator, dtype, start, n);
+    }
+  }
+
+  template <Dtype kRows>
+  void over(int64_t start, int64_t stop) const {
+    for (; start + kLine <= stop; start += kLine) line<kRows>(start, kLine);
+    line<kRows>(start, stop - start);
+    if (streams) end_stream();
+  }
+};
 
 }  // namespace
 
 // Row r starts `stride` elements after row r - 1. With `first` the accumulator's old value is not read.
 extern "C" void zerobench_fold(void* accumulator, int dtype, const void* rows, int row_dtype, int64_t world, int64_t n,
                                int64_t stride, int first, int threads) {
-  // Only an accumulator that is not read and that no cache would keep.
-  const bool streams = first && dtype == kFp32 && n >= kStreamed;
-  parallel(n, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
-    alignas(64) float total[kBlock], scratch[kBlock];
-    for (int64_t i = start; i < stop; i += kBlock) {
-      const int64_t count = std::min(kBlock, stop - i), next = i + count;
-      if (first) {
-        if (!streams) ask<1>(accumulator, dtype, i, count);
-        std::fill(total, total + count, 0.0f);
-      } else {
-        std::copy_n(load(accumulator, dtype, i, count, scratch), count, total);
-      }
-      for (int64_t r = 0; r < world; ++r) {
-        ask<0>(rows, row_dtype, r * stride + next, std::min(kBlock, stop - next));
-        add(rows, row_dtype, r * stride + i, count, total);
-      }
-      if (streams) {
-        stream(total, static_cast<float*>(accumulator) + i, count);
-      } else {
-        store(total, accumulator, dtype, i, count);
-      }
-    }
-    if (streams) end_stream();
+  const bool streams = first && dtype == kFp32 && n >= kStreamed && can_stream(accumulator);
+  const Fold fold{accumulator, dtype, rows, world, stride, first != 0, streams};
+  parallel(n, 1, kLine, threads, [=](int64_t start, int64_t stop) {
+    if (row_dtype == kBf16) return fold.over<kBf16>(start, stop);
+    if (row_dtype == kFp16) return fold.over<kFp16>(start, stop);
+    fold.over<kFp32>(start, stop);
   });
 }
