@@ -1,7 +1,8 @@
-"""Where kernels run here: each instruction set of this CPU, and the GPU."""
+"""Where kernels run here: each instruction set of this CPU, the CUDA sources simulated on it, and the GPU."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from engine.native import Kernels, building, cpu
+from suites.kernels import simulated
 
 _SETS = list(cpu.INSTRUCTION_SETS)
 _BEST = _SETS.index(cpu.instruction_set())
@@ -26,7 +28,7 @@ def kernels(instruction_set: str) -> Kernels:
 
 @dataclass(frozen=True)
 class Place:
-    """One build of the kernels, ``name`` being the instruction set or ``cuda``."""
+    """One build of the kernels, ``name`` being the instruction set, ``simulated`` or ``cuda``."""
 
     name: str
 
@@ -48,7 +50,7 @@ class Place:
 
     def kernels(self) -> Kernels:
         """Its library, built if need be."""
-        return kernels(self.name)
+        return simulated.kernels() if self.name == "simulated" else kernels(self.name)
 
     def _computed_here(self) -> AbstractContextManager[Any]:
         return mock.patch("engine.native.on_cpu", return_value=self.kernels())
@@ -57,11 +59,13 @@ class Place:
 def _missing(name: str) -> str:
     if name == "cuda":
         return "" if torch.cuda.is_available() else "there is no GPU"
+    if name == "simulated":
+        return "" if sys.platform == "linux" else "lanes are run by Linux's ucontext"
     return "" if _SETS.index(name) <= _BEST else f"this CPU does not have {name}"
 
 
 #: Every build, those that cannot run here marked as skipped, with the reason.
 PLACES = [
     pytest.param(Place(name), id=name, marks=[pytest.mark.skipif(bool(_missing(name)), reason=_missing(name) or "-")])
-    for name in [*_SETS, "cuda"]
+    for name in [*_SETS, "simulated", "cuda"]
 ]

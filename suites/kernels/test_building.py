@@ -200,9 +200,10 @@ def test_cuda_compiles_without_warnings(architecture: str, tmp_path: Path) -> No
         listed = subprocess.run([recipe.compiler, "--list-gpu-code"], capture_output=True, text=True, check=True)
         architecture = max(listed.stdout.split(), key=lambda name: int(name.removeprefix("sm_")))
     flags = [flag for flag in cuda.recipe(architecture).flags if flag != "-shared"]
-    sources = [str(path) for path in recipe.sources]
-    assert len(sources) == 5
-    command = [recipe.compiler, *flags, "-Werror", "all-warnings", "--cubin", "--threads", "0", *sources]
+    whole = tmp_path / "whole.cu"  # CUDA's own headers take most of the time
+    whole.write_text("".join(f'#include "{path}"\n' for path in recipe.sources), encoding="utf-8")
+    assert len(recipe.sources) == 5
+    command = [recipe.compiler, *flags, "-Werror", "all-warnings", "--cubin", str(whole)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("*.cubin"))) == 5
+    assert (tmp_path / "whole.cubin").exists()
