@@ -20,6 +20,9 @@ ROUNDS = 15
 _WARMUP = 2
 #: The most bytes that a copy reads and writes; for kernels that move more its time is scaled up.
 _COPIED = 1 << 32
+#: Seconds that a CPU is left alone before each turn: torch's threads spin on for some milliseconds when their work is
+#: done, on the cores of whoever comes next.
+_REST = 0.02
 #: Bytes that a GPU is to move between two looks at the clock, so that launching costs nothing.
 _MOVED_AT_ONCE = 1 << 32
 
@@ -38,9 +41,14 @@ def by_turns(case: Case, device: str, rounds: int = ROUNDS) -> dict[str, list[fl
 
 def _timer(work: Work, moved: int, device: str) -> Callable[[], float]:
     if device == "cpu":
-        return partial(_seconds, work, 1)
+        return partial(_rested, work)
     times = max(1, min(100, _MOVED_AT_ONCE // moved))
     return partial(_seconds, _graph(work, times), times)
+
+
+def _rested(work: Work) -> float:
+    time.sleep(_REST)
+    return _seconds(work, 1)
 
 
 def _seconds(work: Work, times: int) -> float:
