@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.native import building, cpu, kernels
@@ -20,9 +21,8 @@ ROUNDS = 15
 _WARMUP = 2
 #: The most bytes that a copy reads and writes; for kernels that move more its time is scaled up.
 _COPIED = 1 << 32
-#: Seconds that a CPU is left alone before each turn: torch's threads spin on for some milliseconds when their work is
-#: done, on the cores of whoever comes next.
-_REST = 0.02
+#: Bytes that are written before each turn on a CPU, more than a cache keeps of the turn before.
+_FLUSHED = 1 << 28
 #: Bytes that a GPU is to move between two looks at the clock, so that launching costs nothing.
 _MOVED_AT_ONCE = 1 << 32
 
@@ -41,14 +41,24 @@ def by_turns(case: Case, device: str, rounds: int = ROUNDS) -> dict[str, list[fl
 
 def _timer(work: Work, moved: int, device: str) -> Callable[[], float]:
     if device == "cpu":
-        return partial(_rested, work)
+        return partial(_flushed, work)
     times = max(1, min(100, _MOVED_AT_ONCE // moved))
     return partial(_seconds, _graph(work, times), times)
 
 
-def _rested(work: Work) -> float:
-    time.sleep(_REST)
+def _flushed(work: Work) -> float:
+    """Seconds of work that finds nothing in a cache and both cores its own.
+
+    torch's threads spin on for some milliseconds when their work is done, on the cores of whoever comes next; writing
+    the buffer, on one core, takes longer. A sleep would do as well, but a core that wakes up is slow for as long.
+    """
+    _buffer().fill(0)
     return _seconds(work, 1)
+
+
+@cache
+def _buffer() -> np.ndarray[Any, Any]:
+    return np.empty(_FLUSHED, dtype=np.uint8)
 
 
 def _seconds(work: Work, times: int) -> float:
