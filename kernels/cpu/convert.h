@@ -91,6 +91,14 @@ inline void narrow_bf16(const float* __restrict from, uint16_t* __restrict to, i
   for (int64_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
 }
 
+// Asks for the memory of elements [start, start + n) ahead of their use, be it past the last: a core that takes turns at
+// many places does not look far enough by itself.
+template <int kToWrite>
+void ask(const void* values, int dtype, int64_t start, int64_t n) {
+  const char* lines = static_cast<const char*>(values) + start * size_of(dtype);
+  for (int64_t at = 0; at < n * size_of(dtype); at += 64) __builtin_prefetch(lines + at, kToWrite);
+}
+
 // Elements [start, start + n) of `from` as fp32: where they lie, or converted into `scratch`.
 inline const float* load(const void* from, int dtype, int64_t start, int64_t n, float* scratch) {
   if (dtype == kFp32) return static_cast<const float*>(from) + start;

@@ -17,6 +17,8 @@ double halved(const void* values, int dtype, int64_t start, int64_t chunk, doubl
   const int64_t half = chunk / 2;
   for (int64_t i = 0; i < half; i += kBlock) {
     const int64_t count = std::min(kBlock, half - i);
+    ask<0>(values, dtype, start + chunk + i, count);
+    ask<0>(values, dtype, start + chunk + half + i, count);
     const float* a = load(values, dtype, start + i, count, low);
     const float* b = load(values, dtype, start + half + i, count, high);
     for (int64_t k = 0; k < count; ++k) sums[i + k] = square(a[k]) + square(b[k]);
