@@ -38,8 +38,10 @@ def accounting(session: nox.Session) -> None:
 
 @nox.session
 def kernels(session: nox.Session) -> None:
-    """Compare the native kernels with their definitions, bit for bit."""
+    """Compare the native kernels with their definitions, bit for bit; without arguments, check their memory as well."""
     _python(session, "-m", "pytest", "suites/kernels", *session.posargs)
+    if not session.posargs:
+        _python(session, "-m", "pytest", "-n", "0", "suites/kernels/memcheck.py")
 
 
 @nox.session

@@ -122,8 +122,8 @@ class Runs:
         key = name, n
         if key not in self._kernels:
             self.progress(f"{name} on {n} elements")
-            self.environment = self.environment or environment()
             torch.set_num_threads(threads(1))
+            self.environment = self.environment or environment()
             case = CASES[name](n, self.device)
             self._kernels[key] = case.moved, turns.by_turns(case, self.device)
         moved, seconds = self._kernels[key]
