@@ -16,7 +16,8 @@
 struct Index {
   unsigned x;
 };
-inline Index threadIdx, blockIdx, blockDim, gridDim;
+// Static, here and below, for a process may hold several such libraries, and each is one source.
+static Index threadIdx, blockIdx, blockDim, gridDim;
 
 using cudaStream_t = void*;
 enum cudaError_t : int { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
@@ -25,7 +26,7 @@ namespace simulated {
 
 constexpr unsigned kLanes = 32;
 
-inline cudaError_t last_error = cudaSuccess;
+static cudaError_t last_error = cudaSuccess;
 
 struct Fiber {
   ucontext_t context;
@@ -96,7 +97,7 @@ class Warp {
   ucontext_t scheduler_;
 };
 
-inline Warp warp;
+static Warp warp;
 
 // What every fiber does, for ever: one lane after the other.
 inline void Warp::work() {
@@ -109,7 +110,8 @@ inline void Warp::work() {
   }
 }
 
-// kernel<<<blocks, threads, shared, stream>>>(arguments...) is Launch(blocks, threads, shared, stream)(kernel, arguments...).
+// kernel<<<blocks, threads, shared, stream>>>(arguments...) is
+// Launch(blocks, threads, shared, stream)(kernel, arguments...).
 class Launch {
  public:
   Launch(unsigned blocks, unsigned threads, size_t, cudaStream_t) : blocks_(blocks), threads_(threads) {}
