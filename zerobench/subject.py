@@ -13,6 +13,8 @@ The harness drives every engine through the same few calls, on every rank, in th
 
 Every reading call is made by all ranks together and returns full, unsharded values, so that an engine may use
 collectives to answer. ``resident`` is local: it names the tensors this rank really holds.
+
+Subjects take turns in one process, a step of each: what an engine replaces in torch it puts back before a call returns.
 """
 
 from __future__ import annotations

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
 
 from zerobench.oracles.optimizer import groups, state_keys
 from zerobench.scenario import Odd, Scenario
@@ -24,6 +26,9 @@ class DeepSpeed(Subject):
     """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions.
 
     It takes a process group, and still waits for all processes in some places: it hangs in a part of the world.
+
+    Its stage 3 puts a linear function of its own in torch's place, for whatever runs in the process from then on. Here
+    it is there only while DeepSpeed computes: other subjects take turns with it.
     """
 
     name = "deepspeed"
@@ -41,7 +46,8 @@ class DeepSpeed(Subject):
         self.model, self.scenario = model, scenario
         self.zero = _imported(scenario.device)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        with warnings.catch_warnings():
+        self._linear = functional.linear
+        with warnings.catch_warnings(), self._own_linear():
             warnings.simplefilter("ignore")  # DeepSpeed's own, of torch's deprecations
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
@@ -50,9 +56,19 @@ class DeepSpeed(Subject):
                 mpu=_Ranks(group),
             )
 
+    @contextmanager
+    def _own_linear(self) -> Iterator[None]:
+        """Inside, ``functional.linear`` is what DeepSpeed last made of it."""
+        before, functional.linear = functional.linear, self._linear
+        try:
+            yield
+        finally:
+            self._linear, functional.linear = functional.linear, before
+
     def micro_step(self, batch: Batch) -> Tensor:
-        loss: Tensor = self.engine(**batch)
-        self.engine.backward(loss)
+        with self._own_linear():
+            loss: Tensor = self.engine(**batch)
+            self.engine.backward(loss)
         if not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()
         return loss.detach()
@@ -68,7 +84,7 @@ class DeepSpeed(Subject):
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._own_linear():
             loss: Tensor = self.engine(**batch)
         self.engine.train()
         return loss

@@ -1,0 +1,41 @@
+"""Subjects take turns in one process: each leaves torch to the others as it found it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.bench import STAGES_OF_ZERO, Measured, rows
+from zerobench.drive import run_step, start
+from zerobench.ranks import Pool
+from zerobench.scenario import Gpt, Scenario
+
+_SHARED = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor, torch.autograd, dist)
+_SCENARIO = Scenario(model=Gpt(width=16, layers=1, heads=2, context=16), world=4, steps=1)
+_ROWS = rows(_SCENARIO, list(subjects.REGISTRY), STAGES_OF_ZERO, ("none",))
+
+
+def _found() -> dict[str, int]:
+    return {f"{space.__name__}.{name}": id(value) for space in _SHARED for name, value in vars(space).items()}
+
+
+def _replaced(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[str]:
+    """What of torch is another object once the subject has trained a step, or once it is closed."""
+    load = subjects.load(name)
+    before = _found()
+    with closing(start(load, scenario, group)) as subject:
+        run_step(subject, scenario, 0, dist.get_rank(group))
+        now = _found()
+    after = _found()
+    return [name for name, value in before.items() if not value == now[name] == after[name]]
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.label) for row in _ROWS])
+def test_torch_is_left_as_it_was(pool: Pool, row: Measured) -> None:
+    if reason := subjects.load(row.subject).unsupported(row.scenario):
+        pytest.skip(reason)
+    assert pool.run(_replaced, row.subject, row.scenario, world=row.scenario.world) == [[]] * row.scenario.world
