@@ -16,7 +16,13 @@ from zerobench.scenario import Gpt, Scenario
 
 _SHARED = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor, torch.autograd, dist)
 _SCENARIO = Scenario(model=Gpt(width=16, layers=1, heads=2, context=16), world=4, steps=1)
-_ROWS = rows(_SCENARIO, list(subjects.REGISTRY), STAGES_OF_ZERO, ("none",))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All known subjects, or the one that ``--subject`` names, at each of their stages."""
+    named = metafunc.config.getoption("--subject")
+    names = list(subjects.REGISTRY) if named in subjects.REGISTRY else [named]
+    metafunc.parametrize("row", [pytest.param(row, id=row.label) for row in rows(_SCENARIO, names, STAGES_OF_ZERO)])
 
 
 def _found() -> dict[str, int]:
@@ -34,7 +40,6 @@ def _replaced(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[s
     return [name for name, value in before.items() if not value == now[name] == after[name]]
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.label) for row in _ROWS])
 def test_torch_is_left_as_it_was(pool: Pool, row: Measured) -> None:
     if reason := subjects.load(row.subject).unsupported(row.scenario):
         pytest.skip(reason)
