@@ -48,6 +48,13 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
     bits.agree(bits.run(other), bits.run(one))
 
 
+@drawn(scenarios(), share=0.75)
+def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None:
+    """Copies and collectives that end as late as they may, as they do on a GPU, change not a bit."""
+    name = "suites.equivalence.late:Late"
+    reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
+
+
 @drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.75)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""

@@ -388,7 +388,6 @@ class RightButSlow(Reference):
         return super().micro_step(batch)
 
 
-#: Engines whose numbers are right and whose bytes are not.
 #: Right in every bit, wrong in what they declare.
 SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
 #: Right in all they declare, and they keep more.

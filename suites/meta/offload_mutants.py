@@ -50,7 +50,7 @@ class LosesGradientsOnTheWayDown(ToHost, Mutant):
     points_at = r"gradient|parameters|optimizer"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             keep = place._keep
             place._keep = lambda state, start, stop, values, keep=keep: keep(
                 state, start, stop, values if start == 0 else values * 0
@@ -61,7 +61,7 @@ class RoundsGradientsOnTheWayDown(ToHost, Mutant):
     points_at = r"gradient|parameters|optimizer"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             keep = place._keep
             place._keep = lambda state, start, stop, values, keep=keep: keep(
                 state, start, stop, values.bfloat16().to(values.dtype)
@@ -72,7 +72,7 @@ class ReadsTheWrongSubGroup(ToFiles, Mutant):
     points_at = r"gradient|parameters|optimizer|does not hold"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             last = place._order[-1]
             place._order[0].at["states"] = last.at["states"]
 
@@ -81,7 +81,7 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
     points_at = r"parameters|optimizer"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             for one, other in zip(place._order, place._order[1:], strict=False):
                 if one.stop - one.start == other.stop - other.start:
                     one.at["states"], other.at["states"] = other.at["states"], one.at["states"]
@@ -94,7 +94,7 @@ class ReadsBeforeItHasWritten(ToFiles, Mutant):
     points_at = r"parameters|optimizer"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             states = {group.at["states"] for group in place._order}
             place.file.write = _one_behind(place.file.write, states)
 
@@ -105,7 +105,7 @@ class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
     points_at = r"gradient|parameters|optimizer"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             write, read = place.file.write, place.file.read
             waiting: list[tuple[int, Tensor]] = []
 
@@ -128,7 +128,7 @@ class CopiesTwice(Mutant):
     points_at = r"to_host"
 
     def sabotage(self) -> None:
-        for place in _places(self):
+        for place in offloading_places(self):
             down = place.copies.down
 
             def twice(device: Tensor, host: Tensor, down: Any = down) -> Any:
@@ -142,7 +142,7 @@ class RightInFiles(ToFiles, Reference):
     """Only offloaded; must pass."""
 
 
-def _places(mutant: Mutant) -> list[Any]:
+def offloading_places(mutant: Mutant) -> list[Any]:
     """The place of what is offloaded, if anything is."""
     engine = mutant.engine
     trained = [state for state in engine.states if state.unit.trainable]

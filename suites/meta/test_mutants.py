@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
+from suites.meta.late_mutants import LATE_MUTANTS
 from suites.meta.mutants import HOARDERS, MUTANTS, SPENDTHRIFTS, RightButSlow
 from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
@@ -33,7 +34,7 @@ BYTES = [
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS], ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS], ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
