@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from suites.alone import outside
-from suites.bench.kernels import turns
+from suites.bench.kernels import test_kernels, turns
 from suites.bench.kernels.cases import CASES, rivals
 from suites.bench.smoke import POINT
 from zerobench import schema
@@ -94,3 +96,11 @@ def test_kernels_travel(name: str) -> None:
         found = turns.result(name, 1 << 14, case.moved, "cpu", seconds, against)
         assert schema.flaw({"schema": schema.VERSION, "kernel": found}, "extra_info") == ""
         assert found["ratio"] == statistics.median(seconds[against]) / found["seconds"] > 0
+
+
+def test_kernels_that_do_not_fit_are_skipped() -> None:
+    """With what torch says of the memory: a small GPU does not hold the largest sizes."""
+    runs = mock.Mock()
+    runs.kernel.side_effect = torch.OutOfMemoryError("tried to allocate 56 GiB")
+    with pytest.raises(pytest.skip.Exception, match="adam_step on 2147483648 elements: tried to allocate 56 GiB"):
+        test_kernels.test_bandwidth(runs, mock.Mock(), "adam_step", 1 << 31, "copy")

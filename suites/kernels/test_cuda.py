@@ -90,6 +90,7 @@ def test_stream_and_graph() -> None:
     """Kernels run in the current stream and can be captured into a graph."""
     total, rows = torch.zeros(5000, device="cuda"), _random(3, 5000)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())  # which makes the rows
     with torch.cuda.stream(stream):
         fold.fold(total, rows, first=True)
     stream.synchronize()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from suites.bench.kernels.cases import CASES, rivals, sizes
 from suites.bench.replaying import CLOCK
@@ -20,7 +21,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.benchmark(timer=CLOCK)
 def test_bandwidth(runs: Runs, carry: Callable[[Json, list[float]], None], name: str, n: int, against: str) -> None:
-    """The kernel and all that it is compared with take turns."""
-    found, seconds = runs.kernel(name, n, against)
+    """The kernel and all that it is compared with take turns; what a GPU cannot hold is skipped."""
+    try:
+        found, seconds = runs.kernel(name, n, against)
+    except torch.OutOfMemoryError as error:
+        pytest.skip(f"{name} on {n} elements: {error}")
     runs.kernels.append(found)
     carry({"kernel": found}, seconds)

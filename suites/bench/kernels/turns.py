@@ -70,6 +70,7 @@ def _seconds(work: Work, times: int) -> float:
 def _graph(work: Work, times: int) -> Work:
     """The work so often in one CUDA graph, run and waited for."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # what is set up at first use must not be captured
         work()
     torch.cuda.synchronize()
