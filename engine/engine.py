@@ -50,9 +50,10 @@ class Engine:
         optimizer: ZeroOptimizer,
         scheduler: Any,
         ranks: Ranks,
+        device: torch.device,
     ) -> None:
         self.module, self.config, self.optimizer, self.lr_scheduler = module, config, optimizer, scheduler
-        self.ranks = ranks
+        self.ranks, self.device = ranks, device
         self.gradient_accumulation_steps = accumulation_steps(config, ranks.world)
         self.scaler = LossScaler(config.fp16)
         self.global_steps = self.micro_steps = self.skipped_steps = 0
@@ -78,7 +79,7 @@ class Engine:
         self.arrangement = Arrangement(
             config,
             layout.units,
-            next((parameter.device for parameter in self.module.parameters()), torch.device("cpu")),
+            self.device,
             world=self.ranks.world,
             accumulation=self.gradient_accumulation_steps,
             names=self.optimizer.state_names,
@@ -119,6 +120,7 @@ class Engine:
             placement,
             config.dtype,
             config.accumulator_dtype,
+            self.device,
             accumulates=not off or self.gradient_accumulation_steps > 1,
             apart=off or self.arrangement.keeps_off_device(unit),
         )
@@ -126,14 +128,15 @@ class Engine:
         return state
 
     def _take_over_rest(self) -> None:
-        """Parameters in no unit (frozen, where parameters are whole) and buffers: cast, and rank 0's values for all."""
+        """Parameters in no unit (frozen, where parameters are whole) and buffers: moved, and rank 0's values for all."""
         placed = {slot.parameter for state in self.states for slot in state.unit.slots}
         for parameter in self.module.parameters():
             if parameter not in placed:
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(self.config.dtype)
+                dtype = self.config.dtype if parameter.is_floating_point() else parameter.dtype
+                parameter.data = parameter.data.to(self.device, dtype)
                 self.ranks.broadcast(parameter.data)
         for buffer in self.module.buffers():
+            buffer.data = buffer.data.to(self.device)
             self.ranks.broadcast(buffer)
 
     def _watch(self, sharded: list[UnitState]) -> tuple[Gatherer, Access]:
@@ -172,7 +175,7 @@ class Engine:
             raise RuntimeError(
                 "backward() was called twice; call step() after each backward(), also between boundaries"
             )
-        self.reducer.begin(self.micro_steps % self.gradient_accumulation_steps, self.gradient_accumulation_steps)
+        self.reducer.begin(self.micro_steps % self.gradient_accumulation_steps, self.gradient_accumulation_steps, loss)
         scaled = loss * self.scaler.scale if self.scaler.scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
         if self.access is None:
@@ -259,18 +262,20 @@ def initialize(
     optimizer: torch.optim.Optimizer | None = None,
     lr_scheduler: Any = None,
     process_group: dist.ProcessGroup | None = None,
+    device: torch.device | str | None = None,
 ) -> tuple[Engine, ZeroOptimizer, None, Any]:
     """Build an engine over ``model``; a collective of the process group.
 
     Args:
-        model: any module, on the device to train on; its parameters become views of the engine's memory. Ranks start
-            from rank 0's values. Building moves no state.
+        model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
         config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/config.md).
         model_parameters: parameters or parameter groups for the config's optimizer; default all that train.
         optimizer: a fresh torch.optim Adam, AdamW or SGD whose rule and groups to use instead of the config's.
         lr_scheduler: a torch scheduler made from ``optimizer``, or a callable that makes one from the returned
             optimizer; the engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.
+        device: where to train; default where the model is. A model that lies elsewhere is moved unit by unit, so that
+            the device never holds more than one of them besides what the rank keeps there.
 
     Returns:
         (engine, optimizer, None, scheduler), in DeepSpeed's order; the third is DeepSpeed's data loader.
@@ -284,7 +289,7 @@ def initialize(
     accumulation_steps(parsed, ranks.world)
     engine_optimizer = make_optimizer(model, parsed, model_parameters, optimizer)
     scheduler = _scheduler(lr_scheduler, engine_optimizer)
-    engine = Engine(model, parsed, engine_optimizer, scheduler, ranks)
+    engine = Engine(model, parsed, engine_optimizer, scheduler, ranks, _device(device, model))
     return engine, engine_optimizer, None, scheduler
 
 
@@ -294,6 +299,13 @@ def _scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
             given.optimizer = optimizer  # it was made from the client's optimizer, whose groups are no longer read
         return given
     return given(optimizer)
+
+
+def _device(given: torch.device | str | None, model: nn.Module) -> torch.device:
+    """With its index, where it has one."""
+    if given is None:
+        return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return torch.empty(0, device=given).device
 
 
 def _check_same(module: nn.Module, config: Config, ranks: Ranks) -> None:

@@ -100,9 +100,10 @@ class Gatherer:
     def offer(self) -> None:
         """The reducer has another unit ready: settle the round before and announce it.
 
-        Where a unit that is still to be touched will have to be gathered, that round will say so.
+        Where a unit that is still to be touched will have to be gathered, that round will say so; where no order of
+        touches is known yet, the next one does.
         """
-        if all(state.resident for state in self._upcoming()):
+        if self._kind in self._order and all(state.resident for state in self._upcoming()):
             self._decide()
             self._announce(())
 

@@ -51,8 +51,8 @@ class Reducer:
       a step launches.
 
     A reentrant checkpoint runs backward within backward and may finish a parameter's gradient more than once. So units
-    are launched during backward only once a whole backward has been seen that did no such thing; a model that starts
-    it later gets an error, not a wrong sum.
+    are launched during backward only where that cannot happen, by the first backward's graph, or did not, in a whole
+    backward seen; a model that starts it later gets an error, not a wrong sum.
     """
 
     def __init__(
@@ -84,13 +84,14 @@ class Reducer:
             for slot in state.unit.slots:
                 self._place[slot.parameter] = position
                 self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
-        self._seen_backward = self._nests = False
+        self._plain = self._nests = False  # no backward within the backward is to be feared; one was seen
         self._reset()
         if gatherer is not None:
             gatherer.reductions = self
 
-    def begin(self, micro_step: int, steps: int) -> None:
+    def begin(self, micro_step: int, steps: int, loss: Tensor) -> None:
         """Get ready for the backward of one micro-step of ``steps``."""
+        self._plain = self._plain or not _may_nest(loss)
         if micro_step == 0:
             self.active = [False] * len(self.active)
         self._first, self._last = micro_step == 0, micro_step == steps - 1
@@ -109,7 +110,7 @@ class Reducer:
         if torch._C._current_graph_task_id() != self._task:
             self._nested(position)
         self._missing[position] -= 1
-        if not self.overlap or not self._seen_backward or self._nests:
+        if not self.overlap or not self._plain or self._nests:
             return
         while self._finished < len(self.states) and self._missing[self._finished] == 0:
             self._finished += 1
@@ -140,7 +141,7 @@ class Reducer:
         for work in self._completing:
             work.wait()
         self._completing.clear()
-        self._seen_backward = True
+        self._plain = True
         self._reset()
 
     def launch(self, count: int) -> None:
@@ -199,6 +200,20 @@ class Reducer:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
+
+
+def _may_nest(loss: Tensor) -> bool:
+    """Whether a backward may run within this one: only a function written in Python could do that."""
+    seen: set[Any] = set()
+    ahead: list[Any] = [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+    return False
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

@@ -40,6 +40,7 @@ class UnitState:
         placement: Placement,
         dtype: torch.dtype,
         accumulator: torch.dtype,
+        device: torch.device,
         *,
         accumulates: bool,
         apart: bool,
@@ -50,7 +51,6 @@ class UnitState:
         self.has_master_copy = apart or dtype != torch.float32
         self.sharded = placement.parameters and not unit.persistent
         self.own = slice(ranks.rank * unit.shard, (ranks.rank + 1) * unit.shard)
-        device = unit.slots[0].parameter.device
         source = torch.zeros(unit.padded, dtype=torch.float32, device=device)
         for slot in unit.slots:
             slot.view(source).copy_(slot.parameter.detach())

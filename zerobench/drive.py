@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Literal
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench import models
 from zerobench.data import held_out, leaf, seed_leaf
@@ -48,8 +48,14 @@ def drive(
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
-    """Build the Scenario's model on its device and put it into a subject; the caller closes it."""
-    return subject_type(models.build(scenario).to(scenario.device), scenario, group)
+    """Build the Scenario's model and put it into a subject; the caller closes it."""
+    return subject_type(model_for(subject_type, scenario), scenario, group)
+
+
+def model_for(subject_type: type[Subject], scenario: Scenario) -> nn.Module:
+    """The Scenario's model as the subject takes it: on the device, or on the CPU where it moves it itself."""
+    model = models.build(scenario)
+    return model if subject_type.moves else model.to(scenario.device)
 
 
 def run_step(

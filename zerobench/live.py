@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from zerobench import ConfigError, models
+from zerobench import ConfigError
 from zerobench.case import held
-from zerobench.drive import Keep, run_step, to_cpu
+from zerobench.drive import Keep, model_for, run_step, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
 from zerobench.meters import OffloadMeter, ParameterPeak, PeakMeter, PhaseMeter, TrafficMeter, pinned, resident
@@ -42,7 +42,7 @@ def build(group: dist.ProcessGroup, key: Key) -> str | None:
     subject = load(name)
     reason = subject.unsupported(scenario)
     if reason is None:
-        model = models.build(scenario).to(scenario.device)
+        model = model_for(subject, scenario)
         try:
             _subjects[key] = subject(model, scenario, group), PhaseMeter(model, scenario.device)
         except ConfigError as error:
@@ -100,7 +100,7 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
     pinned_before = pinned() if cuda else 0
     with PeakMeter(scenario.device) as peak:
-        model = models.build(scenario).to(scenario.device)
+        model = model_for(load(name), scenario)
         with closing(load(name)(model, scenario, group)) as subject:
             for index in range(METERED_STEP):
                 run_step(subject, scenario, index, rank)

@@ -56,6 +56,8 @@ class Subject(ABC):
     name: ClassVar[str]
     #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
     promises_bits: ClassVar[bool] = False
+    #: Moves the model to the Scenario's device itself; else it is there already.
+    moves: ClassVar[bool] = False
     #: Works only where its group is every process there is, and always the same.
     whole_world: ClassVar[bool] = False
 
@@ -66,7 +68,7 @@ class Subject(ABC):
 
     @abstractmethod
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        """Wrap ``model`` (fp32, on the scenario's device, equal on all ranks of ``group``)."""
+        """Wrap ``model`` (fp32, equal on all ranks of ``group``; on the scenario's device, or see :attr:`moves`)."""
 
     @abstractmethod
     def micro_step(self, batch: Batch) -> Tensor:

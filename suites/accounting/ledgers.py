@@ -96,6 +96,23 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
 
 
+def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
+    """One rank's part: the most bytes of gradients that autograd had made and nobody had taken yet, by step."""
+    model = models.build(scenario)
+    made: list[int] = []
+    for parameter in model.parameters():  # before the subject, which may take the gradient in a hook of its own
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _: made.append(sum(p.grad.nbytes for p in model.parameters() if p.grad is not None))
+        )
+    most = []
+    with closing(subjects.load(subject)(model, scenario, group)) as engine:
+        for index in range(scenario.steps):
+            made.clear()
+            run_step(engine, scenario, index, dist.get_rank(group))
+            most.append(max(made))
+    return most
+
+
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
     """Skip the test, with the engine's own reason, where it does not offer the Scenario."""
     if reason := trials.subject.unsupported(scenario):

@@ -7,12 +7,12 @@ import torch
 from hypothesis import assume
 
 from suites.accounting import grid
-from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers, skip_unless_offered
+from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers, most_gradients, skip_unless_offered
 from suites.strategies import drawn, scenarios
 from suites.trials import TIME_LIMIT, Trials
 from zerobench import models
 from zerobench.meters import Stray
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Gpt, LossScale, Scenario
 from zerobench.theory import memory
 
 
@@ -49,6 +49,18 @@ def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     for each in _censuses(trials, scenario):
         what = "bytes of all tensors alive after step 8"
         demand(trials, scenario, each.rank, what, each.live[8], each.live[3], "as after step 3")
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None:
+    """Two blocks' at most wait for their way to the owners, of twelve; in the first backward, too, where a model that
+    fits later must fit."""
+    block = Gpt(width=16, layers=12, heads=2, context=16, vocab=32)
+    scenario = Scenario(model=block, stage=stage, reduce_bucket=1, prefetch_bucket=0, steps=3)
+    whole = sum(parameter.nbytes for parameter in models.shapes(scenario).parameters())
+    reference.ran += 1
+    for most in reference.pool.run(most_gradients, reference.name, scenario, world=2, timeout=TIME_LIMIT):
+        assert max(most) <= whole / 6, f"of {whole} bytes of gradients so many were alive at once, by step: {most}"
 
 
 def _demand_resident(trials: Trials, scenario: Scenario) -> None:

@@ -150,8 +150,8 @@ class LosesEarlierMicroSteps(Mutant):
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
-        def forgetful(micro_step: int, steps: int) -> None:
-            begin(micro_step, steps)
+        def forgetful(micro_step: int, steps: int, loss: Tensor) -> None:
+            begin(micro_step, steps, loss)
             self.engine.reducer._first = True
 
         self.engine.reducer.begin = forgetful  # type: ignore[method-assign]

@@ -20,11 +20,16 @@ class Reference(Subject):
 
     name = "reference"
     promises_bits = True
+    moves = True
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model = model
         self.engine, self.optimizer, _, _ = zero.initialize(
-            model, config(scenario), model_parameters=parameter_groups(model, scenario), process_group=group
+            model,
+            config(scenario),
+            model_parameters=parameter_groups(model, scenario),
+            process_group=group,
+            device=scenario.device,
         )
 
     def micro_step(self, batch: Batch) -> Tensor:

@@ -192,6 +192,6 @@ class _Rank:
             self._gather(wanted)
         self.order, self.recent = self.touched, frozenset()
         self.coming.clear()
-        # Not before one backward was seen, and not where reentrant recomputation runs a backward within the backward.
+        # Not before an order of touches is known, and not where reentrant recomputation runs a backward within another.
         self.offers = self.scenario.overlap and self.scenario.model.recompute != "reentrant"
         self._give_back()
