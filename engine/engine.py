@@ -128,7 +128,7 @@ class Engine:
         return state
 
     def _take_over_rest(self) -> None:
-        """Parameters in no unit (frozen, where parameters are whole) and buffers: moved, and rank 0's values for all."""
+        """Parameters in no unit (frozen, where parameters are whole) and buffers: moved, rank 0's values for all."""
         placed = {slot.parameter for state in self.states for slot in state.unit.slots}
         for parameter in self.module.parameters():
             if parameter not in placed:

@@ -20,7 +20,8 @@ COMPUTE_ONLY = "compute-only"
 STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
 STAGES_OF_ZERO = (0, 1, 2, 3)
 
-_VERDICTS: dict[str, Verdict] = {"raised": "failed", "crashed": "crashed", "timeout": "timeout"}
+#: What a row is called, by how its ranks failed.
+VERDICTS: dict[str, Verdict] = {"raised": "failed", "crashed": "crashed", "timeout": "timeout"}
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Bench:
         try:
             return self.pool.run(task, row.key, *args, timeout=self.time_limit)
         except RankFault as fault:
-            row.verdict, row.reason = _VERDICTS[fault.kind], str(fault)
+            row.verdict, row.reason = VERDICTS[fault.kind], str(fault)
             row.trajectories = []
             return None
 

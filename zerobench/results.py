@@ -41,6 +41,7 @@ def document(
     peaks: Sequence[Json] | None = None,
     collectives: Sequence[Json] | None = None,
     kernels: Sequence[Json] | None = None,
+    fits: Sequence[Json] | None = None,
 ) -> Json:
     """The whole value, of rows that may be of several runs; ``where`` is the environment."""
     scenarios = [Scenario.from_json(json.dumps(row["scenario"])) for row in rows]
@@ -56,6 +57,7 @@ def document(
         "rows": list(rows),
         "collectives": collectives and list(collectives),
         "kernels": kernels and list(kernels),
+        "fits": fits and list(fits),
         "environment": where,
     }
     return {name: _finite(item) for name, item in value.items()}
@@ -197,12 +199,18 @@ def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject:
 
 def _offload(row: Measured) -> Json | None:
     """Bytes moved off the device and back in one step, by rank; None where all states are on the device."""
-    scenario = row.scenario
-    if scenario.optimizer_at == scenario.parameters_at == "none":
+    setting = offload_setting(row.scenario)
+    if setting is None:
         return None
     measured = [_moved(each.offload) for each in row.trajectories if each.offload]
-    setting = f"optimizer {scenario.optimizer_at}, parameters {scenario.parameters_at}"
     return {"setting": setting, "measured": measured, "predicted": _by_rank(row, _predicted_offload)}
+
+
+def offload_setting(scenario: Scenario) -> str | None:
+    """Where owners keep what they own, for people; None where all states are on the device."""
+    if scenario.optimizer_at == scenario.parameters_at == "none":
+        return None
+    return f"optimizer {scenario.optimizer_at}, parameters {scenario.parameters_at}"
 
 
 def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:

@@ -43,7 +43,10 @@ def page_memory(size: int, *, pin: bool) -> Tensor:
     """uint8 [size] that starts on a page, page-locked for CUDA with ``pin``."""
     if pin:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared is in no limit on the process's memory
+    return torch.frombuffer(mmap.mmap(-1, size, private), dtype=torch.uint8)
 
 
 class ScratchFile:

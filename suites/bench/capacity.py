@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import resource
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from suites.bench.grid import Search
 from zerobench import models
-from zerobench.bench import Measured
+from zerobench.bench import VERDICTS
 from zerobench.drive import run_step, start
 from zerobench.ranks import Pool, RankFault
-from zerobench.results import Json
+from zerobench.results import Json, offload_setting
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import load
 
@@ -35,37 +38,50 @@ _FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "sta
 _M_MMAP_THRESHOLD = -3
 
 
-def measure(row: Measured, limit: int, most: int, threads: int) -> Json:
-    """The largest of the models with 1 to ``most`` layers that trains within ``limit`` bytes on each rank.
+def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Json:
+    """The largest model that trains, and the next one, which does not; or why that cannot be said.
 
     Each attempt has processes of its own, in which nothing is left of the one before.
     """
-
-    def trains(layers: int) -> float | None:
-        scenario = with_layers(row.scenario, layers)
-        with Pool(scenario.world, scenario.device, threads) as ranks:
-            try:
-                return max(ranks.run(_train, row.subject, scenario, limit, timeout=TIME_LIMIT))
-            except RankFault as fault:
-                if any(word in str(fault) for word in _FULL):
-                    return None
-                raise
-
-    layers, seconds = largest(trains, most)
-    scenario = row.scenario
-    kept = [("optimizer", scenario.optimizer_at), ("parameters", scenario.parameters_at)]
-    return {
-        "subject": row.subject,
-        "stage": scenario.stage,
-        "offload": ", ".join(f"{what} {where}" for what, where in kept if where != "none") or None,
-        "dtype": scenario.dtype,
-        "world": scenario.world,
-        "limit": limit,
+    base, nothing = search.row.scenario, dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
+    asked = {
+        "subject": search.row.subject,
+        "stage": base.stage,
+        "offload": offload_setting(base),
+        "dtype": base.dtype,
+        "world": base.world,
+        "limit": search.limit,
+    }
+    if reason := load(search.row.subject).unsupported(base):
+        return {**asked, "verdict": "unsupported", "reason": reason, **nothing}
+    try:
+        layers, seconds = largest(partial(_seconds, search, threads, progress), search.most)
+    except RankFault as fault:
+        return {**asked, "verdict": VERDICTS[fault.kind], "reason": str(fault), **nothing}
+    found = {
         "layers": layers,
-        "parameters": _parameters(scenario, layers) if layers else None,
-        "beyond": _parameters(scenario, layers + 1) if layers < most else None,
+        "parameters": _parameters(base, layers) if layers else 0,
+        "beyond": _parameters(base, layers + 1) if layers < search.most else None,
         "seconds": seconds,
     }
+    return {**asked, "verdict": "ok", "reason": "", **found}
+
+
+def _seconds(search: Search, threads: int, progress: Callable[[str], None], layers: int) -> float | None:
+    """Of a step with so many layers; None where they do not fit.
+
+    Raises:
+        RankFault: it failed for another reason than want of memory.
+    """
+    progress(f"{search.name}: {layers} layers")
+    scenario = _with_layers(search.row.scenario, layers)
+    with Pool(scenario.world, scenario.device, threads) as ranks:
+        try:
+            return max(ranks.run(_train, search.row.subject, scenario, search.limit, timeout=TIME_LIMIT))
+        except RankFault as fault:
+            if any(word in str(fault) for word in _FULL):
+                return None
+            raise
 
 
 def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, float | None]:
@@ -84,14 +100,14 @@ def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, floa
     return fit, best
 
 
-def with_layers(scenario: Scenario, layers: int) -> Scenario:
+def _with_layers(scenario: Scenario, layers: int) -> Scenario:
     """The Scenario of a GPT with so many layers."""
     assert isinstance(scenario.model, Gpt)
     return scenario.but(model=replace(scenario.model, layers=layers))
 
 
 def _parameters(scenario: Scenario, layers: int) -> int:
-    return sum(parameter.numel() for parameter in models.shapes(with_layers(scenario, layers)).parameters())
+    return sum(parameter.numel() for parameter in models.shapes(_with_layers(scenario, layers)).parameters())
 
 
 def _train(group: dist.ProcessGroup, subject: str, scenario: Scenario, limit: int) -> float:
@@ -110,12 +126,16 @@ def _limit(device: str, size: int) -> None:
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, size / total))
         return
-    _give_freed_memory_back()
+    _take_no_more_than_is_used()
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     used = int(status.partition("VmData:")[2].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (used + size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
-def _give_freed_memory_back() -> None:
-    """Let glibc's malloc map what is not small by itself, as it does by default: else holes in the heap would count."""
+def _take_no_more_than_is_used() -> None:
+    """Else holes in the heap would count, and stacks that threads never need.
+
+    glibc's malloc maps what is not small by itself, as by default; that goes back to the system when it is freed.
+    """
+    threading.stack_size(1 << 20)
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from zerobench.bench import STAGES_OF_ZERO, Measured, rows
+from zerobench.bench import COMPUTE_ONLY, STAGES_OF_ZERO, Measured, rows
 from zerobench.models import SIZES
-from zerobench.scenario import Dtype, Offload, Recompute, Scenario, Vit
+from zerobench.scenario import Dtype, Gpt, Offload, Recompute, Scenario, Vit
 
 SUBJECTS = ("reference", "torch-ddp", "torch-zero1", "torch-fsdp2", "deepspeed")
 #: Where owners keep what they own, each beside the others.
@@ -70,6 +70,58 @@ def scaling(quick: bool, device: str, worlds: Sequence[int]) -> list[Point]:
     """The same work for each rank on more and more ranks."""
     name, steps = ("nano", 13) if quick else ("mini" if device == "cpu" else "gpt2", 15)
     return [_point(name, device, world, steps) for world in worlds]
+
+
+@dataclass(frozen=True)
+class Search:
+    """For the largest model of a family that a row trains within ``limit`` bytes on each rank."""
+
+    row: Measured
+    limit: int
+    most: int  # layers
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.row.label} in {self.limit >> 20} MiB"
+
+
+def capacity(quick: bool, device: str, world: int) -> list[Search]:
+    """Stage x offload for one shape of GPT, whose layers are what is searched for; peers beside them."""
+    scenario = _capacity_base(quick, device, world)
+    subjects, at, places, limits = _CAPACITY[device, quick]
+    found = [row for row in rows(scenario, subjects, at, places) if row.subject != COMPUTE_ONLY]
+    return [Search(row, limit, _MOST_LAYERS) for limit in limits for row in found]
+
+
+_MOST_LAYERS = 256
+#: Subjects, stages, places and bytes on each rank. On a CPU host memory is the device's own.
+_CAPACITY: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[Offload, ...], tuple[int, ...]]] = {
+    ("cpu", True): (("reference",), (0, 3), ("none", "nvme"), (96 << 20,)),
+    ("cpu", False): (SUBJECTS, STAGES_OF_ZERO, ("none", "nvme"), (512 << 20,)),
+    ("cuda", True): (("reference",), (0, 3), ("none", "cpu"), (16 << 30,)),
+    ("cuda", False): (("reference", "torch-ddp", "torch-fsdp2"), (0, 2, 3), OFFLOADS, (16 << 30, 32 << 30)),
+}
+
+
+def _capacity_base(quick: bool, device: str, world: int) -> Scenario:
+    """Buckets of a million elements, and buffers of two: such as leave memory to the model."""
+    cpu = Gpt(width=128 if quick else 256, heads=4, context=64)
+    return Scenario(
+        model=cpu if device == "cpu" else Gpt(width=4096, heads=32, context=1024),
+        world=world,
+        dtype="fp32" if device == "cpu" else "bf16",
+        steps=2,
+        micro_batch=1,
+        data="text",
+        reduce_bucket=1 << 20,
+        allgather_bucket=1 << 20,
+        sub_group=1 << 18,
+        buffer_size=1 << 21,
+        pipeline_read=True,
+        pipeline_write=True,
+        device="cpu" if device == "cpu" else "cuda",
+    )
 
 
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "non_reentrant")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from suites.bench import capacity
 from suites.bench.collectives import time_collectives
-from suites.bench.grid import Point
+from suites.bench.grid import Point, Search
 from suites.bench.kernels import turns
 from suites.bench.kernels.cases import CASES
 from zerobench.bench import Bench
@@ -54,6 +55,7 @@ class Runs:
         self.environment: Json | None = None
         self.collectives: list[Json] = []
         self.kernels: list[Json] = []
+        self.fits: list[Json] = []
         self.peaks: dict[str, Json] = {}
         self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
         self._kernels: dict[tuple[str, int], tuple[int, dict[str, list[float]]]] = {}
@@ -104,6 +106,7 @@ class Runs:
             peaks=list(peaks.values()),
             collectives=self.collectives or None,
             kernels=self.kernels or None,
+            fits=self.fits or None,
         )
 
     def collective_rounds(self, world: int, size: int) -> dict[str, list[float]]:
@@ -128,6 +131,13 @@ class Runs:
             self._kernels[key] = case.moved, turns.by_turns(case, self.device)
         moved, seconds = self._kernels[key]
         return turns.result(name, n, moved, self.device, seconds, against), seconds[turns.KERNEL]
+
+    def fit(self, search: Search) -> Json:
+        """The largest model of a search, in ranks that are started for each attempt."""
+        world = search.row.scenario.world
+        self.pool(world)  # which says what the environment is
+        self.close()
+        return capacity.measure(search, threads(world), self.progress)
 
     @property
     def backend(self) -> str:

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from suites.alone import outside
+from suites.bench import capacity, grid
 from suites.bench.kernels import test_kernels, turns
 from suites.bench.kernels.cases import CASES, rivals
 from suites.bench.smoke import POINT
@@ -104,3 +106,26 @@ def test_kernels_that_do_not_fit_are_skipped() -> None:
     runs.kernel.side_effect = torch.OutOfMemoryError("tried to allocate 56 GiB")
     with pytest.raises(pytest.skip.Exception, match="adam_step on 2147483648 elements: tried to allocate 56 GiB"):
         test_kernels.test_bandwidth(runs, mock.Mock(), "adam_step", 1 << 31, "copy")
+
+
+@pytest.mark.parametrize("fit", range(8))
+def test_the_search_finds_the_largest(fit: int) -> None:
+    """And the seconds of that one."""
+    tried: list[int] = []
+
+    def trains(layers: int) -> float | None:
+        tried.append(layers)
+        return layers / 10 if layers <= fit else None
+
+    assert capacity.largest(trains, 7) == (fit, fit / 10 if fit else None)
+    assert len(tried) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.parametrize(("limit", "layers"), [(1 << 20, 0), (1 << 30, 1)])
+def test_memory_is_limited(limit: int, layers: int) -> None:
+    """One layer trains in 1 GiB and not in 1 MiB, and what comes of it fits the schema."""
+    search = replace(grid.capacity(True, "cpu", 2)[0], limit=limit, most=1)
+    found = capacity.measure(search, 1, print)
+    assert (found["layers"], found["parameters"] > 0) == (layers, layers == 1)
+    assert schema.flaw({"schema": schema.VERSION, "fit": found}, "extra_info") == ""

@@ -48,6 +48,7 @@ def results() -> Json:
         "rows": [_named(each) for each in rows],
         "collectives": [collective("all_to_all", 1 << at) for at in (10, 20)],
         "kernels": [kernel("adamw", "torch", None), kernel("adamw", f"c++ {HOSTILE}", "torch")],
+        "fits": [fit(0, None, 28_579_328), fit(3, "parameters nvme", 126_509_568), fit(3, HOSTILE, 0), unfit(2)],
         "environment": {
             "date": "2026-01-01T00:00:00+00:00", "python": "3.11.7", "torch": "2.13.0", "platform": "Linux",
             "cpu": "a <CPU> & more", "cores": 2, "threads": 1, "gpu": None, "git": {"commit": "c0ffee", "dirty": False},
@@ -153,6 +154,21 @@ def kernel(name: str, implementation: str, against: str | None) -> Json:
         "kernel": name, "implementation": implementation, "elements": 1 << 20, "bytes": 28 << 20, "seconds": 1.5e-3,
         "bandwidth": (28 << 20) / 1.5e-3, "ratio": 1.5 if against else None, "against": against,
     }  # fmt: skip
+
+
+def fit(stage: int, offload: str | None, parameters: int) -> Json:
+    """The largest model in 512 MiB."""
+    return {
+        "subject": "reference", "stage": stage, "offload": offload, "dtype": "fp32", "world": 2, "limit": 512 << 20,
+        "verdict": "ok", "reason": "", "layers": parameters // 789_760, "parameters": parameters,
+        "beyond": parameters + 789_760, "seconds": 0.5 if parameters else None,
+    }  # fmt: skip
+
+
+def unfit(stage: int) -> Json:
+    """A search that failed."""
+    nothing = dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
+    return fit(stage, None, 0) | nothing | {"verdict": "failed", "reason": REASON}
 
 
 def _scenario(stage: int, bf16: bool, accumulation: int) -> Json:

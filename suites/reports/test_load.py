@@ -31,7 +31,7 @@ def _file(directory: Path, name: str, value: Any) -> Path:
 def _schema_1() -> Json:
     """The sample without what schema 2 added."""
     value = sample.results() | {"schema": 1}
-    for part in ("case_version", "peaks", "collectives", "kernels"):
+    for part in ("case_version", "peaks", "collectives", "kernels", "fits"):
         del value[part]
     for row in value["rows"]:
         for part in ("case", "model", "parameters", "digest", "offload"):
@@ -45,7 +45,8 @@ def _pytest_benchmark() -> Json:
     """As pytest-benchmark writes it, with a benchmark of someone else's among them."""
     value = sample.results()
     items = [{"row": row, "peak": value["peaks"][0]} for row in value["rows"]]
-    items += [{"collective": each} for each in value["collectives"]] + [{"kernel": each} for each in value["kernels"]]
+    for kind in ("collective", "kernel", "fit"):
+        items += [{kind: each} for each in value[f"{kind}s"]]
     carried: list[Json] = [{"extra_info": {"zerobench": {"schema": 2, **item}}} for item in items]
     environment = value["environment"] | {"zerobench": "0.1.0"}
     return {"machine_info": {"zerobench": environment}, "benchmarks": [*carried, {"extra_info": {}}]}
@@ -74,9 +75,9 @@ def test_schema_1_is_schema_2_with_less(tmp_path: Path) -> None:
 
 
 def test_pytest_benchmark(tmp_path: Path) -> None:
-    """Rows, collectives, kernels and peaks travel in extra_info, the environment in machine_info."""
+    """Rows, collectives, kernels, fits and peaks travel in extra_info, the environment in machine_info."""
     value, plain = read(_file(tmp_path, "bench.json", _pytest_benchmark())), sample.results()
-    for part in ("rows", "collectives", "kernels", "peaks"):
+    for part in ("rows", "collectives", "kernels", "fits", "peaks"):
         assert value[part] == upgrade(plain)[part], part
     assert value["environment"]["cpu"] == plain["environment"]["cpu"]
     assert cli.main(["report", str(tmp_path / "bench.json"), "--out", str(tmp_path / "out")]) == 0

@@ -25,7 +25,7 @@ _VERDICTS = ("ok", "unsupported", "failed", "crashed", "timeout", "not measured"
 _ROW = ("subject", "stage", "verdict", "reason", "scenario", "judgement", "loss", "memory", "traffic", "time")
 _PARTS = (
     *("schema", "case_version", "zerobench", "command", "settings", "text", "budget", "peaks"),
-    *("rows", "collectives", "kernels", "environment"),
+    *("rows", "collectives", "kernels", "fits", "environment"),
 )
 #: What schema 2 added; None where a file of schema 1 has nothing to say.
 _ROW_SINCE_2 = ("digest", "offload")
@@ -107,6 +107,7 @@ def merge(values: Mapping[str, Json]) -> Json:
             "rows": value["rows"] + other["rows"],
             "collectives": _both(value["collectives"], other["collectives"]),
             "kernels": _both(value["kernels"], other["kernels"]),
+            "fits": _both(value["fits"], other["fits"]),
             "environment": _environments(value["environment"], other["environment"]),
         }
     return value
@@ -147,7 +148,7 @@ def _from_pytest_benchmark(value: Json) -> Json:
         _checked(item, "extra_info")
     lists = {
         f"{kind}s": _distinct(item[kind] for item in carried if item.get(kind) is not None)
-        for kind in ("row", "collective", "kernel", "peak")
+        for kind in ("row", "collective", "kernel", "fit", "peak")
     }
     return {
         "schema": carried[0]["schema"],
@@ -157,6 +158,7 @@ def _from_pytest_benchmark(value: Json) -> Json:
         "rows": lists["rows"],
         "collectives": lists["collectives"] or None,
         "kernels": lists["kernels"] or None,
+        "fits": lists["fits"] or None,
         "environment": environment,
     }
 

@@ -20,6 +20,7 @@ RIGHT, MEMORY, TRAFFIC, TIME = (
     "Time of a step",
 )
 OFFLOAD, COLLECTIVES, KERNELS = "Offload in a step, in bytes", "Collectives on this machine", "Kernels"
+FITS = "Largest model within a limit of memory"
 MEMORY_NAMES = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -39,7 +40,8 @@ _MEASURED = ("right", "wrong")
 def tables(frames: Frames) -> list[Table]:
     """Every table that has a row, in the order of the report."""
     every = [_right(frames), _memory(frames), _traffic(frames), _time(frames), _offload(frames)]
-    return [table for table in [*every, _collectives(frames), _kernels(frames)] if table.rows]
+    of_machine = [_collectives(frames), _kernels(frames), _fits(frames)]
+    return [table for table in [*every, *of_machine] if table.rows]
 
 
 def _names(frames: Frames) -> list[Column]:
@@ -264,3 +266,44 @@ def _kernels(frames: Frames) -> Table:
         for each in frames.results["kernels"] or []
     ]
     return Table(KERNELS, columns, lines, ["1 GB is 10^9 bytes."])
+
+
+def _fits(frames: Frames) -> Table:
+    columns = [
+        Column("subject", text=True),
+        Column("stage"),
+        Column("offload", text=True),
+        Column("dtype", text=True),
+        Column("ranks"),
+        Column("limit, MiB"),
+        Column("parameters", "more"),
+        Column("x first", "more"),
+        Column("too many"),
+        Column("step, ms", "less"),
+    ]
+    fits = frames.results["fits"] or []
+    first = {each["limit"]: each["parameters"] for each in reversed(fits)}
+    lines = [
+        [
+            str(each["subject"]),
+            str(each["stage"]),
+            str(each["offload"] or "none"),
+            str(each["dtype"]),
+            number(each["world"], "d"),
+            number(each["limit"] >> 20, ",d"),
+            number(each["parameters"], ",d") if each["verdict"] == "ok" else each["verdict"],
+            number(_times(each["parameters"], first[each["limit"]]), ".2f"),
+            number(each["beyond"], ",d"),
+            scaled(each["seconds"], 1e-3),
+        ]
+        for each in fits
+    ]
+    legend = [
+        "parameters: of the largest model that trained; too many: of the next one, which did not.",
+        "x first: as many times those of the first line with this limit.",
+    ]
+    return Table(FITS, columns, lines, legend)
+
+
+def _times(value: int | None, first: int | None) -> float | None:
+    return value / first if value is not None and first else None
