@@ -52,12 +52,12 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu_bench(session: nox.Session) -> None:
-    """Run kernels, stages and offload on the GPU that is here and write its report."""
+    """Run kernels, stages, capacity and offload on the GPU that is here and write its report."""
     name = _python(session, "-c", "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())")
     if name.strip() == "False":
         session.skip("no GPU here: torch.cuda.is_available() is False")
     folder = f"reports/{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
-    suites = ("suites/bench/kernels", "suites/bench/test_stages.py", "suites/bench/test_offload.py")
+    suites = [f"suites/bench/{name}" for name in ("kernels", "test_stages.py", "test_capacity.py", "test_offload.py")]
     _python(session, "-m", "pytest", "suites/kernels")
     _bench(session, folder, *suites, "--device", "cuda", *session.posargs)
     _python(session, "-m", "zerobench", "report", f"{folder}/benchmark.json", "--out", folder)

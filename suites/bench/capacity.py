@@ -31,8 +31,8 @@ from zerobench.subjects import load
 #: Seconds for building a model and two steps of it.
 TIME_LIMIT = 300.0
 
-#: One of these is in what a rank says that has no memory left.
-_FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "start new thread")
+#: One of these is in what a rank says that has no memory left; the last is oneDNN's.
+_FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "start new thread", "create a primitive")
 
 #: glibc's number.
 _M_MMAP_THRESHOLD = -3

@@ -371,6 +371,21 @@ class GrowsWithEveryStep(Mutant):
         return super().step()
 
 
+class HoldsTheFirstGradients(Mutant):
+    """Reduces nothing before the first backward has ended."""
+
+    points_at = r"alive at once"
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+
+        def timid(micro_step: int, steps: int, loss: Tensor) -> None:
+            begin(micro_step, steps, loss)
+            self.engine.reducer._plain = self.engine.micro_steps > 0
+
+        self.engine.reducer.begin = timid  # type: ignore[method-assign]
+
+
 class DdpForgetsToAverage(TorchDdp):
     """Not the reference: an engine that promises nothing is held to exact data and to the bound of its sums."""
 
@@ -393,6 +408,6 @@ SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
 #: Right in all they declare, and they keep more.
 HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep]
 MUTANTS: list[type[Mutant] | type[DdpForgetsToAverage]] = [
-    *(mutant for mutant in Mutant.__subclasses__() if mutant not in (*SPENDTHRIFTS, *HOARDERS)),
+    *(each for each in Mutant.__subclasses__() if each not in (*SPENDTHRIFTS, *HOARDERS, HoldsTheFirstGradients)),
     DdpForgetsToAverage,
 ]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
 from suites.meta.late_mutants import LATE_MUTANTS
-from suites.meta.mutants import HOARDERS, MUTANTS, SPENDTHRIFTS, RightButSlow
+from suites.meta.mutants import HOARDERS, MUTANTS, SPENDTHRIFTS, HoldsTheFirstGradients, RightButSlow
 from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
@@ -56,6 +56,13 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
     )
     _demand_caught(mutant, next(filter(None, (_failure(partial(test, trials, each)) for each, test in censuses)), ""))
+
+
+def test_gradients_that_wait_are_caught(pool: Pool) -> None:
+    """An engine that once keeps a whole backward's gradients fails, though nothing that it keeps between steps shows."""
+    mutant = HoldsTheFirstGradients
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
