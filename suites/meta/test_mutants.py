@@ -59,7 +59,7 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 
 
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
-    """An engine that once keeps a whole backward's gradients fails, though nothing that it keeps between steps shows."""
+    """An engine that once keeps a whole backward's gradients fails, though what it keeps between steps is right."""
     mutant = HoldsTheFirstGradients
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
