@@ -84,7 +84,8 @@ class Reducer:
             for slot in state.unit.slots:
                 self._place[slot.parameter] = position
                 self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
-        self._plain = self._nests = False  # no backward within the backward is to be feared; one was seen
+        self._plain = False  # within a backward no other can run, or in a whole one none did
+        self._nests = False  # one did
         self._reset()
         if gatherer is not None:
             gatherer.reductions = self

@@ -105,7 +105,8 @@ _CAPACITY: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[
 
 
 def _capacity_base(quick: bool, device: str, world: int) -> Scenario:
-    """Buckets of a million elements, and buffers of two: such as leave memory to the model."""
+    """Buckets and buffers such as leave memory to the model."""
+    sub_group = 1 << 18 if device == "cpu" else 1 << 24
     cpu = Gpt(width=128 if quick else 256, heads=4, context=64)
     return Scenario(
         model=cpu if device == "cpu" else Gpt(width=4096, heads=32, context=1024),
@@ -114,10 +115,10 @@ def _capacity_base(quick: bool, device: str, world: int) -> Scenario:
         steps=2,
         micro_batch=1,
         data="text",
-        reduce_bucket=1 << 20,
-        allgather_bucket=1 << 20,
-        sub_group=1 << 18,
-        buffer_size=1 << 21,
+        reduce_bucket=4 * sub_group,
+        allgather_bucket=4 * sub_group,
+        sub_group=sub_group,
+        buffer_size=8 * sub_group,
         pipeline_read=True,
         pipeline_write=True,
         device="cpu" if device == "cpu" else "cuda",
