@@ -74,7 +74,7 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
         RankFault: it failed for another reason than want of memory.
     """
     progress(f"{search.name}: {layers} layers")
-    scenario = _with_layers(search.row.scenario, layers)
+    scenario = with_layers(search.row.scenario, layers)
     with Pool(scenario.world, scenario.device, threads) as ranks:
         try:
             return max(ranks.run(_train, search.row.subject, scenario, search.limit, timeout=TIME_LIMIT))
@@ -100,14 +100,14 @@ def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, floa
     return fit, best
 
 
-def _with_layers(scenario: Scenario, layers: int) -> Scenario:
+def with_layers(scenario: Scenario, layers: int) -> Scenario:
     """The Scenario of a GPT with so many layers."""
     assert isinstance(scenario.model, Gpt)
     return scenario.but(model=replace(scenario.model, layers=layers))
 
 
 def _parameters(scenario: Scenario, layers: int) -> int:
-    return sum(parameter.numel() for parameter in models.shapes(_with_layers(scenario, layers)).parameters())
+    return sum(parameter.numel() for parameter in models.shapes(with_layers(scenario, layers)).parameters())
 
 
 def _train(group: dist.ProcessGroup, subject: str, scenario: Scenario, limit: int) -> float:

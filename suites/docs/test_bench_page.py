@@ -1,18 +1,21 @@
-"""The predicted table of docs/bench.md is what the closed forms say."""
+"""The tables of docs/bench.md are what the published reports and the closed forms say."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from suites.bench import capacity, grid
 from suites.reports.page import markdown_tables
 from zerobench import models
-from zerobench.bench import STAGES_OF_ZERO, rows
+from zerobench.bench import COMPUTE_ONLY, STAGES_OF_ZERO, rows
+from zerobench.results import Json
 from zerobench.scenario import Scenario
 from zerobench.theory import memory, offload, traffic
 
-_PAGE = Path(__file__).parents[2] / "docs" / "bench.md"
-_TITLE = "A vision transformer of a billion parameters, predicted"
+_ROOT = Path(__file__).parents[2]
+_STATES = ("parameters", "gradients", "optimizer")
 _BASE = Scenario(model=models.SIZES["vit-1b"], world=8, dtype="bf16", micro_batch=4, data="random", device="cuda")
 _STEP = 2
 
@@ -39,7 +42,65 @@ def lines() -> Iterator[list[str]]:
         yield [str(scenario.stage), scenario.optimizer_at, *(f"{value / 1e9:.2f}" for value in values)]
 
 
+def _shown(title: str) -> list[list[str]]:
+    """The lines of the table under a title of the page."""
+    [_, _, *shown] = markdown_tables((_ROOT / "docs" / "bench.md").read_text(encoding="utf-8"))[title]
+    return shown
+
+
+def _published(report: str) -> Json:
+    value: Json = json.loads((_ROOT / "reports" / report / "results.json").read_text(encoding="utf-8"))
+    return value
+
+
+def _place(setting: str | None) -> str:
+    """Where the optimizer is, of an offload setting."""
+    return (setting or "optimizer none").split(",")[0].removeprefix("optimizer ")
+
+
 def test_predicted_table() -> None:
     """Every number, as it stands there."""
-    [_, _, *shown] = markdown_tables(_PAGE.read_text(encoding="utf-8"))[_TITLE]
-    assert shown == list(lines())
+    assert _shown("A vision transformer of a billion parameters, predicted") == list(lines())
+
+
+def test_measured_table() -> None:
+    """Every number is the published report's: MB on the rank that has most, and the multiple of compute-only."""
+    expected = []
+    for row in _published("cpu-vit")["rows"]:
+        if row["subject"] == COMPUTE_ONLY:
+            continue
+        ranks = row["memory"]["measured"]
+        held = max(sum(rank[name] for name in _STATES) for rank in ranks)
+        off = [max(rank[name] or 0 for rank in ranks) for name in ("host", "file")]
+        megabytes = [f"{value / 1e6:.1f}" for value in (held, *off)]
+        peak = f"{max(rank['peak'] for rank in ranks) / 1e6:,.0f}"
+        place = _place((row["offload"] or {}).get("setting"))
+        ratio = f"{row['time']['ratio']:.2f}"
+        expected.append([row["subject"], str(row["stage"]), place, *megabytes, peak, ratio])
+    assert sorted(_shown("A vision transformer of 22 million parameters, measured")) == sorted(expected)
+
+
+def test_table_of_the_largest_models() -> None:
+    """Every number is the published report's, and what states alone allow that of the closed forms."""
+    fits = _published("cpu-capacity")["fits"]
+    asked = {_asked(each): each.row.scenario for each in grid.capacity(False, "cpu", 2)}
+    expected = []
+    for fit in fits:
+        key = fit["subject"], str(fit["stage"]), _place(fit["offload"])
+        numbers = [f"{fit['parameters'] / 1e6:.1f}", f"{fit['parameters'] / fits[0]['parameters']:.2f}"]
+        scenario = capacity.with_layers(asked[key], fit["layers"])
+        expected.append([*key, *numbers, _states_alone(scenario, fit)])
+    assert sorted(_shown("The largest model within a limit of memory, measured")) == sorted(expected)
+
+
+def _asked(search: grid.Search) -> tuple[str, str, str]:
+    return search.row.subject, str(search.row.scenario.stage), search.row.scenario.optimizer_at
+
+
+def _states_alone(scenario: Scenario, fit: Json) -> str:
+    """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
+    held = memory.predicted(scenario, models.shapes(scenario), subject=fit["subject"])
+    if held is None:
+        return ""
+    each = max(4, sum(held[name] for name in _STATES) / fit["parameters"])
+    return f"{fit['limit'] / each / 1e6:.1f}"
