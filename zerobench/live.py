@@ -96,12 +96,12 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
 
     It leaves nothing behind.
     """
-    name, scenario = key
+    subject_type, scenario = load(key[0]), key[1]
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
     pinned_before = pinned() if cuda else 0
     with PeakMeter(scenario.device) as peak:
-        model = model_for(load(name), scenario)
-        with closing(load(name)(model, scenario, group)) as subject:
+        model = model_for(subject_type, scenario)
+        with closing(subject_type(model, scenario, group)) as subject:
             for index in range(METERED_STEP):
                 run_step(subject, scenario, index, rank)
             parameters = ParameterPeak(model)

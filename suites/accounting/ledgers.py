@@ -12,8 +12,8 @@ import pytest
 import torch.distributed as dist
 
 from suites.trials import TIME_LIMIT, Trials
-from zerobench import models, subjects
-from zerobench.drive import run_step
+from zerobench import subjects
+from zerobench.drive import model_for, run_step
 from zerobench.errors import Disagreement
 from zerobench.judge import reproduce
 from zerobench.live import off_device
@@ -44,7 +44,7 @@ class Ledger:
 def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: int) -> Ledger:
     """One rank's part: train ``steps`` steps under the meters."""
     rank = dist.get_rank(group)
-    model = models.build(scenario).to(scenario.device)
+    model = model_for(subjects.load(subject), scenario)
     with closing(subjects.load(subject)(model, scenario, group)) as engine:
         ledger = Ledger(rank, _states(engine))
         for index in range(steps):
@@ -83,7 +83,7 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
     rank = dist.get_rank(group)
     earlier = live_tensors()
     start = resident(earlier)
-    model = models.build(scenario).to(scenario.device)
+    model = model_for(subjects.load(subject), scenario)
     live = {}
     with closing(subjects.load(subject)(model, scenario, group)) as engine:
         for index in range(at[-1]):
@@ -98,7 +98,7 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
     """One rank's part: the most bytes of gradients that autograd had made and nobody had taken yet, by step."""
-    model = models.build(scenario)
+    model = model_for(subjects.load(subject), scenario)
     made: list[int] = []
     for parameter in model.parameters():  # before the subject, which may take the gradient in a hook of its own
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ from zerobench import models
 from zerobench.bench import VERDICTS
 from zerobench.drive import run_step, start
 from zerobench.ranks import Pool, RankFault
+from zerobench.ranks.worker import M_MMAP_THRESHOLD
 from zerobench.results import Json, offload_setting
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import load
@@ -33,9 +34,6 @@ TIME_LIMIT = 300.0
 
 #: One of these is in what a rank says that has no memory left; the last is oneDNN's.
 _FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "start new thread", "create a primitive")
-
-#: glibc's number.
-_M_MMAP_THRESHOLD = -3
 
 
 def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Json:
@@ -138,4 +136,4 @@ def _take_no_more_than_is_used() -> None:
     glibc's malloc maps what is not small by itself, as by default; that goes back to the system when it is freed.
     """
     threading.stack_size(1 << 20)
-    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 17)

@@ -135,7 +135,8 @@ class Runs:
     def fit(self, search: Search) -> Json:
         """The largest model of a search, in ranks that are started for each attempt."""
         world = search.row.scenario.world
-        self.pool(world)  # which says what the environment is
+        if self.environment is None:
+            self.pool(world)  # which asks its ranks
         self.close()
         return capacity.measure(search, threads(world), self.progress)
 

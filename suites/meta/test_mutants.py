@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from suites.accounting import grid, test_memory, test_offload, test_traffic
 from suites.equivalence import test_contract, test_peers, test_steps
+from suites.meta.byte_mutants import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from suites.meta.late_mutants import LATE_MUTANTS
-from suites.meta.mutants import HOARDERS, MUTANTS, SPENDTHRIFTS, HoldsTheFirstGradients, RightButSlow
+from suites.meta.mutants import MUTANTS, RightButSlow
 from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure

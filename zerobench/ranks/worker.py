@@ -31,7 +31,7 @@ DUMP_STACKS = signal.SIGUSR1
 BUSY = threading.Event()
 
 #: Of malloc.h: bytes free at the heap's end from which they are given back, and of a block from which it is a mapping.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ def _keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):  # another C library
         malloc = ctypes.CDLL(None)
-        malloc.mallopt(_M_TRIM_THRESHOLD, -1)
-        malloc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+        malloc.mallopt(M_TRIM_THRESHOLD, -1)
+        malloc.mallopt(M_MMAP_THRESHOLD, 2**30)
 
 
 def _use_loopback() -> None:

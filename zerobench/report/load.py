@@ -27,6 +27,8 @@ _PARTS = (
     *("schema", "case_version", "zerobench", "command", "settings", "text", "budget", "peaks"),
     *("rows", "collectives", "kernels", "fits", "environment"),
 )
+#: Of these, what was measured beside the rows; None where nothing was.
+_LISTS = ("peaks", "collectives", "kernels", "fits")
 #: What schema 2 added; None where a file of schema 1 has nothing to say.
 _ROW_SINCE_2 = ("digest", "offload")
 _TIME_SINCE_2 = ("split", "samples_per_second", "flops", "utilisation")
@@ -103,11 +105,8 @@ def merge(values: Mapping[str, Json]) -> Json:
             "settings": _common(value["settings"], other["settings"]),
             "text": value["text"] or other["text"],
             "budget": value["budget"] if value["budget"] == other["budget"] else None,
-            "peaks": _both(value["peaks"], other["peaks"]),
             "rows": value["rows"] + other["rows"],
-            "collectives": _both(value["collectives"], other["collectives"]),
-            "kernels": _both(value["kernels"], other["kernels"]),
-            "fits": _both(value["fits"], other["fits"]),
+            **{name: _both(value[name], other[name]) for name in _LISTS},
             "environment": _environments(value["environment"], other["environment"]),
         }
     return value
@@ -154,11 +153,8 @@ def _from_pytest_benchmark(value: Json) -> Json:
         "schema": carried[0]["schema"],
         "zerobench": environment["zerobench"],
         "command": "",
-        "peaks": lists["peaks"] or None,
         "rows": lists["rows"],
-        "collectives": lists["collectives"] or None,
-        "kernels": lists["kernels"] or None,
-        "fits": lists["fits"] or None,
+        **{name: lists[name] or None for name in _LISTS},
         "environment": environment,
     }
 
