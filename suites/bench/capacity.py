@@ -77,7 +77,8 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
         try:
             return max(ranks.run(_train, search.row.subject, scenario, search.limit, timeout=TIME_LIMIT))
         except RankFault as fault:
-            if any(word in str(fault) for word in _FULL):
+            # C code that gets no memory may just die of it.
+            if fault.kind == "crashed" or any(word in str(fault) for word in _FULL):
                 return None
             raise
 

@@ -127,5 +127,6 @@ def test_memory_is_limited(limit: int, layers: int) -> None:
     """One layer trains in 1 GiB and not in 1 MiB, and what comes of it fits the schema."""
     search = replace(grid.capacity(True, "cpu", 2)[0], limit=limit, most=1)
     found = capacity.measure(search, 1, print)
+    assert (found["verdict"], found["reason"]) == ("ok", "")
     assert (found["layers"], found["parameters"] > 0) == (layers, layers == 1)
     assert schema.flaw({"schema": schema.VERSION, "fit": found}, "extra_info") == ""
