@@ -57,7 +57,7 @@ def gate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def _zerobench(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command, env = [sys.executable, "-m", "zerobench", *arguments], {**os.environ, "PYTHONPATH": str(tree)}
-    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=1800, check=False)
+    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=3600, check=False)
 
 
 def test_the_same_code_is_not_slower(clone: Path) -> None:

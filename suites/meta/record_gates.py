@@ -2,8 +2,7 @@
 
     python -m suites.meta.record_gates 20
 
-Five minutes for a gate that is sure after seven rounds, fourteen for one that takes all. Nothing else should run
-meanwhile.
+A minute to start with, and half a minute for a round. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from suites.meta import real_gate
 
-#: A list of gates; a gate is the list of its rounds, a round the multiples of base, head and the head again, by case.
+#: A list of gates; a gate is the list of its rounds, a round the multiples of base and head, by case.
 RECORDED = Path(__file__).with_name("gates.json")
 
 

@@ -208,7 +208,7 @@ def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest
 
     def pretended(revision: str, subject: str) -> outcome.Times:
         case, other = (json.dumps([subject, {"stage": stage}]) for stage in (1, 2))
-        rounds = [timing.Round({case: 1.0, other: 1.0}, {case: 1.15}, {case: 1.15})] * 7
+        rounds = [timing.Round({case: 1.0, other: 1.0}, {case: 1.15})] * 7
         return outcome.Times(revision, list(timing.judge(rounds)), [other], rounds)
 
     monkeypatch.setattr("zerobench.gate.command._times", pretended)

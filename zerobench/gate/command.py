@@ -71,7 +71,7 @@ def _times(revision: str, subject: str) -> Times:
         trees = {"base": base, "head": root}
         timed, rounds = timing.measure(lambda side: _multiples(revisions.measure(trees[side], grid.timed(subject))))
     everywhere = {each.case for each in timed}
-    seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head, each.again) for case in side)
+    seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head) for case in side)
     return Times(revision, timed, [case for case in seen if case not in everywhere], rounds)
 
 

@@ -3,9 +3,10 @@
 A process takes a step of every case by turns with compute-only's, and what counts is the multiple of that: it strays a
 third as far from process to process as seconds do, for what slows the machine slows both (docs/gate.md).
 
-A round measures base, head and the head again, each in a fresh process. The ratio head to base of one round is a pair.
-The ratio of the two heads is the same pair with nothing changed: an A/A run, which shows how far a ratio strays here
-and now for no reason.
+A round measures base and head, each in a fresh process; the ratio head to base is a pair. The order turns from round to
+round (base, head, head, base, base, ...), so that the last of a round and the first of the next are two processes of
+one side, one right after the other: their ratio is a pair with nothing changed. All of them are the A/A run, which
+shows how far a ratio strays here and now for no reason.
 """
 
 from __future__ import annotations
@@ -23,18 +24,17 @@ Multiples = Mapping[str, float]
 #: A ratio closer to one than this is no change worth a word.
 EFFECT = 0.05
 #: Pairs after which a verdict is asked for; more only while a case is unsure. Odd, so that a median is one of them.
-PAIRS = (7, 13, 21)
+PAIRS = range(7, 33, 2)
 #: Of the intervals; with seven pairs it takes all seven on one side.
 CONFIDENCE = 0.99
 
 
 @dataclass(frozen=True)
 class Round:
-    """One measurement of each side by turns; ``again`` is the head's second."""
+    """One measurement of each side, one right after the other."""
 
     base: Multiples
     head: Multiples
-    again: Multiples
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def measure(
 ) -> tuple[list[Timed], list[Round]]:
     """Measure rounds until every case has a verdict other than UNSURE, or the last of ``stops`` is reached.
 
-    ``run`` measures one side in a fresh process. The order turns round from round to round, so that neither side is
-    always first; what a first process pays for all (caches, compiled kernels) is paid before the first round.
+    ``run`` measures one side in a fresh process. What a first process pays for all (caches, compiled kernels) is paid
+    before the first round.
     """
     run("base"), run("head")
     rounds: list[Round] = []
@@ -72,22 +72,22 @@ def measure(
 
 
 def _round(run: Callable[[Side], Multiples], index: int) -> Round:
+    """The base first in rounds of even index."""
     if index % 2:
-        again, head, base = run("head"), run("head"), run("base")
+        head, base = run("head"), run("base")
     else:
-        base, head, again = run("base"), run("head"), run("head")
-    return Round(base, head, again)
+        base, head = run("base"), run("head")
+    return Round(base, head)
 
 
 def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
     """The verdict on every case that both sides measured in every round."""
-    everywhere = [side.keys() for each in rounds for side in (each.base, each.head, each.again)]
+    everywhere = [side.keys() for each in rounds for side in (each.base, each.head)]
     for case in [name for name in rounds[0].base if all(name in keys for keys in everywhere)]:
         base, head = [each.base[case] for each in rounds], [each.head[case] for each in rounds]
         pairs = [math.log(b / a) for a, b in zip(base, head, strict=True)]
-        nothing = [math.log(each.again[case] / each.head[case]) for each in rounds]
         ratio, (low, high) = median(pairs), interval(pairs)
-        floor = max(map(abs, interval(nothing)))
+        floor = max(map(abs, interval(nothing(base, head))))
         yield Timed(
             case,
             verdict(ratio, low, high, floor, math.log1p(effect)),
@@ -99,6 +99,16 @@ def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
             median(head),
             len(rounds),
         )
+
+
+def nothing(base: Sequence[float], head: Sequence[float]) -> list[float]:
+    """Logarithms of the A/A run's ratios, later to earlier: heads after even rounds, bases after odd ones.
+
+    The first is left out where their number would be even.
+    """
+    sides = [(base if index % 2 else head)[index : index + 2] for index in range(len(base) - 1)]
+    ratios = [math.log(later / earlier) for earlier, later in sides]
+    return ratios[1 - len(ratios) % 2 :]
 
 
 def verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> Verdict:
