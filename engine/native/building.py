@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from engine.errors import KernelError
 
 _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definitions"
+#: What nvcc adds to its flags by itself, so that no key of a library would tell.
+_ADDED = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Recipe:
 
     name: str  # of the file
     title: str  # for people
-    compiler: str
+    compiler: tuple[str, ...]  # a program, and what always comes first: of CXX="ccache g++", g++
     flags: tuple[str, ...]
     sources: tuple[Path, ...]
     included: tuple[Path, ...]  # headers: part of what the library is made from
@@ -37,13 +40,15 @@ class Recipe:
     @cached_property
     def version(self) -> str:
         """What the compiler says of itself; its path is part of it, for two compilers may say the same."""
+        program, *first = self.compiler
+        asked = [*self.compiler, "--version"]
         try:
-            done = subprocess.run([self.compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True, env=_environment())
         except (OSError, subprocess.SubprocessError) as error:
             raise KernelError(
-                f"{self.compiler} --version failed: {error}; install a C++ compiler, {_TORCH_INSTEAD}"
+                f"{shlex.join(asked)} failed: {error}; install a C++ compiler, {_TORCH_INSTEAD}"
             ) from None
-        return f"{os.path.realpath(self.compiler)}\n{done.stdout}"
+        return f"{shlex.join([os.path.realpath(program), *first])}\n{done.stdout}"
 
     @property
     def library(self) -> Path:
@@ -77,6 +82,19 @@ def find(names: list[str], what: str) -> str:
         if path := shutil.which(name):
             return path
     raise KernelError(f"no {what} was found (looked for {', '.join(names)}); install one, {_TORCH_INSTEAD}")
+
+
+def words(variable: str) -> list[str]:
+    """What an environment variable says, cut as a shell would; none where it is not set.
+
+    Raises:
+        KernelError: a quotation has no end.
+    """
+    given = os.environ.get(variable, "")
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise KernelError(f"{variable} is {given!r}: {error}; set it to words, quoted as in a shell") from None
 
 
 def cache() -> Path:
@@ -152,15 +170,21 @@ def _alone(library: Path) -> Iterator[None]:
         ) from None
 
 
+def _environment() -> dict[str, str]:
+    """A compiler's: all of this process's but what would be added to the flags of a recipe."""
+    return {name: value for name, value in os.environ.items() if name not in _ADDED}
+
+
 def _compile(recipe: Recipe, library: Path) -> None:
     unfinished = library.with_suffix(".unfinished")
-    command = [recipe.compiler, *recipe.flags, *map(str, recipe.sources), "-o", str(unfinished)]
-    print(f"zerobench: building {recipe.title} with {recipe.compiler} ...", end="", file=sys.stderr, flush=True)
+    command = [*recipe.compiler, *recipe.flags, *map(str, recipe.sources), "-o", str(unfinished)]
+    what = f"{recipe.title} with {shlex.join(recipe.compiler)}"
+    print(f"zerobench: building {what} ...", end="", file=sys.stderr, flush=True)
     started = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     print(f" {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     if done.returncode:
-        raise KernelError(f"building {recipe.title} failed:\n{' '.join(command)}\n{done.stdout}{done.stderr}")
+        raise KernelError(f"building {recipe.title} failed:\n{shlex.join(command)}\n{done.stdout}{done.stderr}")
     made = _measure(unfinished)
     unfinished.replace(library)
     unfinished.write_text(json.dumps(made), encoding="utf-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from engine.native import building
@@ -36,11 +34,12 @@ def instruction_set() -> str:
 def recipe(instruction_set: str) -> building.Recipe:
     """How the library for one instruction set is made, with ``CXX`` or the first compiler found."""
     folder = building.sources()
-    given = os.environ.get("CXX")
+    given = building.words("CXX")
+    program = building.find(given[:1] or ["c++", "g++", "clang++"], "C++ compiler")
     return building.Recipe(
         name=f"cpu-{instruction_set}",
         title=f"the CPU kernels ({instruction_set})",
-        compiler=building.find([given] if given else ["c++", "g++", "clang++"], "C++ compiler"),
+        compiler=(program, *given[1:]),
         flags=(*_FLAGS, *INSTRUCTION_SETS[instruction_set]),
         sources=tuple(sorted((folder / "cpu").glob("*.cpp"))),
         included=(folder / "dtype.h", *sorted((folder / "cpu").glob("*.h"))),

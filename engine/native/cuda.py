@@ -13,7 +13,19 @@ import torch
 
 from engine.native import building
 
-_FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "-fmad=false")
+# What a fast build would do otherwise: fuse what is written as two operations, flush subnormals, round quotients and
+# roots as it likes. The last three are nvcc's defaults, said here to have the last word.
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-Xcompiler",
+    "-fPIC",
+    "-fmad=false",
+    "-ftz=false",
+    "-prec-div=true",
+    "-prec-sqrt=true",
+)
 
 
 def architecture(index: int) -> str:
@@ -23,13 +35,17 @@ def architecture(index: int) -> str:
 
 
 def recipe(architecture: str) -> building.Recipe:
-    """How the library for one architecture is made, with the nvcc of ``CUDA_HOME`` or the one on PATH."""
+    """How the library for one architecture is made, with the nvcc of ``CUDA_HOME`` or the one on PATH.
+
+    What ``NVCC_PREPEND_FLAGS`` says, a host compiler for one, comes first; ``NVCC_APPEND_FLAGS`` is not heeded.
+    """
     folder = building.sources()
     home = os.environ.get("CUDA_HOME")
+    nvcc = building.find([f"{home}/bin/nvcc"] if home else ["nvcc", "/usr/local/cuda/bin/nvcc"], "nvcc")
     return building.Recipe(
         name=f"cuda-{architecture}",
         title=f"the CUDA kernels ({architecture})",
-        compiler=building.find([f"{home}/bin/nvcc"] if home else ["nvcc", "/usr/local/cuda/bin/nvcc"], "nvcc"),
+        compiler=(nvcc, *building.words("NVCC_PREPEND_FLAGS")),
         flags=(*_FLAGS, f"-arch={architecture}"),
         sources=tuple(sorted((folder / "cuda").glob("*.cu"))),
         included=(folder / "dtype.h", *sorted((folder / "cuda").glob("*.cuh"))),

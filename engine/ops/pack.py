@@ -1,4 +1,4 @@
-"""pack and unpack: many tensors to and from one flat buffer, with a cast, in one launch."""
+"""pack and unpack: many tensors to and from one flat buffer, with a cast."""
 
 from __future__ import annotations
 

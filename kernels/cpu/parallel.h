@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cfenv>
 #include <cstdint>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -12,10 +12,25 @@ namespace {
 // A thread costs about as much as 64K elements; below this many for each, one thread does it all.
 constexpr int64_t kGrain = 1 << 18;
 
+// While it lives this thread rounds to nearest and keeps subnormals, whatever it was told before:
+// torch.set_flush_denormal, say, which threads inherit.
+class Ieee {
+ public:
+  Ieee() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~Ieee() { std::fesetenv(&before_); }
+
+ private:
+  std::fenv_t before_;
+};
+
 // body(start, stop) over [0, n) on at most `threads` threads; cuts are multiples of `unit`. `cost` is of one index, in
 // elements. No OpenMP: a second OpenMP runtime beside torch's would keep its threads spinning against it.
 template <class Body>
 void parallel(int64_t n, int64_t cost, int64_t unit, int threads, const Body& body) {
+  const Ieee ieee;  // threads inherit it
   const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, n * cost / kGrain));
   const int64_t width = ((n + parts - 1) / parts + unit - 1) / unit * unit;
   std::vector<std::thread> workers;
@@ -23,7 +38,7 @@ void parallel(int64_t n, int64_t cost, int64_t unit, int threads, const Body& bo
     const int64_t stop = std::min(start + width, n);
     try {
       workers.emplace_back(body, start, stop);
-    } catch (const std::system_error&) {  // no thread to be had: do its part here
+    } catch (...) {  // no thread, or no memory for one: do its part here
       body(start, stop);
     }
   }

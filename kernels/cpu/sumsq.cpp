@@ -10,6 +10,9 @@ void add(int64_t width, double* __restrict low, const double* __restrict high) {
   for (int64_t i = 0; i < width; ++i) low[i] += high[i];
 }
 
+// Of a chunk of up to 64K elements the sums lie on the stack: a kernel cannot say that there is no memory.
+constexpr int64_t kFew = 1 << 15;
+
 // `sums` has room for half a chunk: the first halving is done on the way in.
 double halved(const void* values, int dtype, int64_t start, int64_t chunk, double* sums) {
   alignas(64) float low[kBlock], high[kBlock];
@@ -32,7 +35,9 @@ double halved(const void* values, int dtype, int64_t start, int64_t chunk, doubl
 extern "C" void zerobench_chunk_sumsq(const void* values, int dtype, int64_t chunks, int64_t chunk, double* out,
                                       int threads) {
   parallel(chunks, chunk, 1, threads, [=](int64_t start, int64_t stop) {
-    std::vector<double> sums(static_cast<size_t>(chunk / 2 + 1));
-    for (int64_t i = start; i < stop; ++i) out[i] = halved(values, dtype, i * chunk, chunk, sums.data());
+    alignas(64) double few[kFew];
+    std::vector<double> many(static_cast<size_t>(chunk / 2 > kFew ? chunk / 2 : 0));
+    double* sums = many.empty() ? few : many.data();
+    for (int64_t i = start; i < stop; ++i) out[i] = halved(values, dtype, i * chunk, chunk, sums);
   });
 }

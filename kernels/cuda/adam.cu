@@ -18,16 +18,12 @@ struct Adam {
     auto m = load<W>(exp_avg + i);
     auto v = load<W>(exp_avg_sq + i);
     const auto g = load<W>(gradient + i);
-    Vector<C, W> rounded;
 #pragma unroll
-    for (int k = 0; k < W; ++k) {
-      update(p.v[k], widen(g.v[k]), m.v[k], v.v[k]);
-      rounded.v[k] = narrow<C>(p.v[k]);
-    }
+    for (int k = 0; k < W; ++k) update(p.v[k], widen(g.v[k]), m.v[k], v.v[k]);
     store<W>(master + i, p);
     store<W>(exp_avg + i, m);
     store<W>(exp_avg_sq + i, v);
-    if (copy != nullptr) store<W>(copy + i, rounded);
+    if (copy != nullptr) store<W>(copy + i, converted<C>(p));
   }
 
   __device__ void update(float& p, float gradient, float& m, float& v) const {
@@ -56,7 +52,7 @@ extern "C" int zerobench_adam_step(float* master, const void* gradient, int grad
       const auto to = static_cast<C*>(copy);
       const Adam<G, C> adam{master, from,    exp_avg, exp_avg_sq, to,    factor, decay,
                             l2,     weight1, beta2,   weight2,    root2, eps,    step_size};
-      const bool aligned = by_four(master) && by_four(from) && by_four(exp_avg) && by_four(exp_avg_sq) && by_four(to);
+      const bool aligned = by<4>(master) && by<4>(from) && by<4>(exp_avg) && by<4>(exp_avg_sq) && by<4>(to);
       return start(adam, n, aligned, device, stream);
     });
   });

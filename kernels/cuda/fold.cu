@@ -12,22 +12,30 @@ struct Fold {
 
   template <int W>
   __device__ void at(int64_t i) const {
-    float total[W] = {};
-    if (!first) {
-      const auto before = load<W>(accumulator + i);
-#pragma unroll
-      for (int k = 0; k < W; ++k) total[k] = widen(before.v[k]);
+    Vector<float, W> total{};
+    if (!first) total = converted<float>(load<W>(accumulator + i));
+    int64_t r = 0;
+#pragma unroll 1
+    for (; r + 4 <= world; r += 4) add<4>(r, i, total);
+    switch (world - r) {
+      case 3: add<3>(r, i, total); break;
+      case 2: add<2>(r, i, total); break;
+      case 1: add<1>(r, i, total); break;
     }
-#pragma unroll 4
-    for (int64_t r = 0; r < world; ++r) {
-      const auto row = load<W>(rows + r * stride + i);
+    store<W>(accumulator + i, converted<A>(total));
+  }
+
+  // Adds rows r to r + N - 1 in their order; all of them are loaded before the first is added.
+  template <int N, int W>
+  __device__ void add(int64_t r, int64_t i, Vector<float, W>& total) const {
+    Vector<R, W> row[N];
 #pragma unroll
-      for (int k = 0; k < W; ++k) total[k] = __fadd_rn(total[k], widen(row.v[k]));
+    for (int n = 0; n < N; ++n) row[n] = load<W>(rows + (r + n) * stride + i);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) total.v[k] = __fadd_rn(total.v[k], widen(row[n].v[k]));
     }
-    Vector<A, W> sum;
-#pragma unroll
-    for (int k = 0; k < W; ++k) sum.v[k] = narrow<A>(total[k]);
-    store<W>(accumulator + i, sum);
   }
 };
 
@@ -41,7 +49,7 @@ extern "C" int zerobench_fold(void* accumulator, int dtype, const void* rows, in
       using A = std::remove_pointer_t<decltype(a)>;
       using R = std::remove_pointer_t<decltype(r)>;
       const Fold<A, R> fold{static_cast<A*>(accumulator), static_cast<const R*>(rows), world, stride, first != 0};
-      const bool aligned = by_four(fold.accumulator) && by_four(fold.rows) && (stride % 4 == 0 || world == 1);
+      const bool aligned = by<4>(fold.accumulator) && by<4>(fold.rows) && (stride % 4 == 0 || world == 1);
       return start(fold, n, aligned, device, stream);
     });
   });

@@ -3,8 +3,8 @@
 
 namespace {
 
-constexpr int64_t kTile = 16 * kThreads;  // elements of one block
-constexpr int kBatch = 96;                // tensors of one launch: their table is a kernel parameter, of 4 KB at most
+constexpr int kTile = 16 * kThreads;  // elements of one block
+constexpr int kBatch = 96;            // tensors of one launch: their table is a kernel parameter, of 4 KB at most
 
 struct Table {
   void* tensors[kBatch];
@@ -16,26 +16,34 @@ struct Table {
 };
 static_assert(sizeof(Table) + sizeof(void*) <= 4096, "more than kernel parameters may hold");
 
+// The n elements of a tile, W at a time. All of a whole tile are loaded before the first is stored: a store could
+// change what a later load finds, as far as the compiler knows, so that each load would wait for the store before it.
 template <int W, class From, class To>
-__device__ void cast(const From* from, To* to, int64_t n) {
-  for (int64_t i = threadIdx.x * W; i < n; i += kThreads * W) {
-    const auto values = load<W>(from + i);
-    Vector<To, W> rounded;
+__device__ void cast(const From* from, To* to, int n) {
+  constexpr int kStep = kThreads * W, kTurns = kTile / kStep;
+  const int first = static_cast<int>(threadIdx.x) * W;
+  if (n == kTile) {
+    Vector<From, W> values[kTurns];
 #pragma unroll
-    for (int k = 0; k < W; ++k) rounded.v[k] = narrow<To>(widen(values.v[k]));
-    store<W>(to + i, rounded);
+    for (int t = 0; t < kTurns; ++t) values[t] = load<W>(from + first + t * kStep);
+#pragma unroll
+    for (int t = 0; t < kTurns; ++t) store<W>(to + first + t * kStep, converted<To>(values[t]));
+  } else {
+#pragma unroll 1
+    for (int i = first; i < n; i += kStep) store<W>(to + i, converted<To>(load<W>(from + i)));
   }
 }
 
 template <class From, class To>
-__device__ void cast_tile(const From* from, To* to, int64_t n) {
-  const int64_t by_vector = by_four(from) && by_four(to) ? n / 4 * 4 : 0;
-  cast<4>(from, to, by_vector);
-  cast<1>(from + by_vector, to + by_vector, n - by_vector);
+__device__ void cast_tile(const From* from, To* to, int n) {
+  constexpr int W = 16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
+  const int by_vector = by<W>(from) && by<W>(to) ? n / W * W : 0;
+  cast<W>(from, to, by_vector);
+  if (by_vector < n) cast<1>(from + by_vector, to + by_vector, n - by_vector);
 }
 
 template <bool kPack, class Tensor, class Flat>
-__device__ void move_tile(void* tensor, Flat* flat, int64_t offset, int64_t n) {
+__device__ void move_tile(void* tensor, Flat* flat, int64_t offset, int n) {
   Tensor* piece = static_cast<Tensor*>(tensor) + offset;
   if constexpr (kPack) {
     cast_tile(piece, flat, n);
@@ -62,7 +70,7 @@ template <bool kPack, class Flat>
 __global__ void __launch_bounds__(kThreads) move_all(const __grid_constant__ Table table, Flat* flat) {
   const int t = find(table, blockIdx.x);
   const int64_t offset = static_cast<int64_t>(blockIdx.x - table.first_tile[t]) * kTile;
-  const int64_t n = min(table.sizes[t] - offset, kTile);
+  const int n = static_cast<int>(min(table.sizes[t] - offset, int64_t{kTile}));
   Flat* place = flat + table.starts[t] + offset;
   if (table.dtypes[t] == kBf16) {
     move_tile<kPack, __nv_bfloat16>(table.tensors[t], place, offset, n);

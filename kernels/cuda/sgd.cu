@@ -17,18 +17,16 @@ struct Sgd {
     const auto g = load<W>(gradient + i);
     Vector<float, W> b{};
     if (momentum_buffer != nullptr) b = load<W>(momentum_buffer + i);
-    Vector<C, W> rounded;
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       const float scaled = __fmul_rn(widen(g.v[k]), factor);
       const float decayed = l2 != 0.0f ? __fmaf_rn(l2, p.v[k], scaled) : scaled;
       b.v[k] = momentum_buffer != nullptr ? __fadd_rn(__fmul_rn(b.v[k], momentum), decayed) : decayed;
       p.v[k] = __fmaf_rn(step_size, b.v[k], p.v[k]);
-      rounded.v[k] = narrow<C>(p.v[k]);
     }
     store<W>(master + i, p);
     if (momentum_buffer != nullptr) store<W>(momentum_buffer + i, b);
-    if (copy != nullptr) store<W>(copy + i, rounded);
+    if (copy != nullptr) store<W>(copy + i, converted<C>(p));
   }
 };
 
@@ -44,7 +42,7 @@ extern "C" int zerobench_sgd_step(float* master, const void* gradient, int gradi
       const auto from = static_cast<const G*>(gradient);
       const auto to = static_cast<C*>(copy);
       const Sgd<G, C> sgd{master, from, momentum_buffer, to, factor, l2, momentum, step_size};
-      const bool aligned = by_four(master) && by_four(from) && by_four(momentum_buffer) && by_four(to);
+      const bool aligned = by<4>(master) && by<4>(from) && by<4>(momentum_buffer) && by<4>(to);
       return start(sgd, n, aligned, device, stream);
     });
   });

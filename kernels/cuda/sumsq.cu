@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostLevels = 40;
+constexpr int kRows = 8;  // of a group: loads that a lane can have under way at once
 
 template <int W>
 struct Sums {
@@ -20,11 +20,8 @@ struct Sums {
 };
 
 template <int W, class T>
-__device__ Sums<W> squares(const T* row, int64_t chunk) {
-  const int lane = threadIdx.x % kWarp;
-  Sums<W> sums{};
-  if (lane * W >= chunk) return sums;  // a chunk shorter than a warp: zeros change no sum of squares
-  const auto values = load<W>(row + lane * W);
+__device__ Sums<W> squares(const Vector<T, W>& values) {
+  Sums<W> sums;
 #pragma unroll
   for (int k = 0; k < W; ++k) {
     const double value = widen(values.v[k]);
@@ -33,37 +30,54 @@ __device__ Sums<W> squares(const T* row, int64_t chunk) {
   return sums;
 }
 
-// The sum by halving of M rows that lie `apart` rows from each other.
-template <int W, int M, class T>
-__device__ Sums<W> few_rows(const T* row, int64_t apart, int64_t chunk) {
-  Sums<W> sums[M];
-#pragma unroll
-  for (int m = 0; m < M; ++m) sums[m] = squares<W>(row + m * apart * kWarp * W, chunk);
-#pragma unroll
-  for (int width = M / 2; width > 0; width /= 2) {
-#pragma unroll
-    for (int m = 0; m < width; ++m) sums[m].add(sums[m + width]);
+// The sum by halving of every (kRows / M)-th row of a group, M rows. The last step of halving joins the rows of even
+// and of odd number, the one before it every fourth, and so on: in this order few sums wait in registers.
+template <int M, int W, class T>
+__device__ Sums<W> some_rows(const Vector<T, W>* rows) {
+  if constexpr (M == 1) {
+    return squares(*rows);
+  } else {
+    Sums<W> sums = some_rows<M / 2>(rows);
+    sums.add(some_rows<M / 2>(rows + kRows / M));
+    return sums;
   }
-  return sums[0];
 }
 
-// The sum by halving of `groups` * M rows, in groups of M. Halving joins group b and group b + groups / 2 first;
-// counted with the bits of their number reversed these two are neighbours, at every level, so that a sum waits only
-// until the next of its level is there.
-template <int W, int M, class T>
-__device__ Sums<W> all_rows(const T* start, int64_t groups, int64_t chunk) {
-  if (groups == 1) return few_rows<W, M>(start, 1, chunk);
-  const int bits = 63 - __clzll(groups);
-  Sums<W> waiting[kMostLevels];
-  Sums<W> sums{};
-  for (int64_t count = 0; count < groups; ++count) {
-    const auto group = static_cast<int64_t>(__brevll(static_cast<unsigned long long>(count)) >> (64 - bits));
-    sums = few_rows<W, M>(start + group * kWarp * W, groups, chunk);
-    int level = 0;
-    for (; (count >> level) & 1; ++level) sums.add(waiting[level]);
-    waiting[level] = sums;
+// The sum by halving of a group: the rows from `start` on that lie `apart` rows from each other. Where a chunk is
+// shorter than a group, what lies past its end counts as zeros, which change no sum of squares.
+template <int W, bool kShort, class T>
+__device__ Sums<W> group(const T* start, int64_t apart, int64_t chunk) {
+  Vector<T, W> rows[kRows] = {};
+#pragma unroll
+  for (int m = 0; m < kRows; ++m) {
+    const int64_t i = (m * apart * kWarp + threadIdx.x % kWarp) * W;
+    if (!kShort || i < chunk) rows[m] = load<W>(start + i);
   }
-  return sums;
+  return some_rows<kRows>(rows);
+}
+
+// The sum by halving of a chunk, group by group. Halving joins group b and group b + groups / 2 first; counted with the
+// bits of their number reversed these two are neighbours, at every level, so that a sum waits only until the next of
+// its level is there. `kLevels` is 0 for a chunk of one group: sums that wait lie in local memory, of which the driver
+// sets aside as much as all threads could use at once.
+template <int W, bool kShort, int kLevels, class T>
+__device__ Sums<W> all_rows(const T* start, int64_t chunk) {
+  if constexpr (kLevels == 0) {
+    return group<W, kShort>(start, 1, chunk);
+  } else {
+    const int64_t groups = chunk / (kRows * kWarp * W);
+    const int bits = 63 - __clzll(groups);
+    Sums<W> waiting[kLevels];
+    Sums<W> sums{};
+    for (int64_t count = 0; count < groups; ++count) {
+      const auto b = static_cast<int64_t>(__brevll(static_cast<unsigned long long>(count)) >> (64 - bits));
+      sums = group<W, kShort>(start + b * kWarp * W, groups, chunk);
+      int level = 0;
+      for (; (count >> level) & 1; ++level) sums.add(waiting[level]);
+      waiting[level] = sums;
+    }
+    return sums;
+  }
 }
 
 template <int W>
@@ -82,11 +96,10 @@ __device__ double halved(Sums<W> sums) {
 }
 
 // All lanes of a warp have the same chunk, so they leave the loop together and every shuffle finds them all.
-template <int W, int M, class T>
+template <int W, bool kShort, int kLevels, class T>
 __global__ void __launch_bounds__(kThreads) sum_chunks(const T* values, int64_t chunks, int64_t chunk, double* out) {
-  const int64_t rows = chunk < kWarp * W ? 1 : chunk / (kWarp * W);
   for (int64_t c = thread_index() / kWarp; c < chunks; c += thread_count() / kWarp) {
-    const double sum = halved(all_rows<W, M>(values + c * chunk, rows / M, chunk));
+    const double sum = halved(all_rows<W, kShort, kLevels>(values + c * chunk, chunk));
     if (threadIdx.x % kWarp == 0) out[c] = sum;
   }
 }
@@ -94,10 +107,15 @@ __global__ void __launch_bounds__(kThreads) sum_chunks(const T* values, int64_t 
 template <int W, class T>
 void launch(const T* values, int64_t chunks, int64_t chunk, double* out, cudaStream_t stream) {
   const unsigned grid = blocks(chunks, kThreads / kWarp);
-  if (chunk >= kWarp * W * 8) {
-    sum_chunks<W, 8><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
+  const int64_t groups = chunk / (kRows * kWarp * W);
+  if (groups == 0) {
+    sum_chunks<W, true, 0><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
+  } else if (groups == 1) {
+    sum_chunks<W, false, 0><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
+  } else if (groups < 1 << 6) {
+    sum_chunks<W, false, 6><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
   } else {
-    sum_chunks<W, 1><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
+    sum_chunks<W, false, 40><<<grid, kThreads, 0, stream>>>(values, chunks, chunk, out);
   }
 }
 
@@ -110,7 +128,7 @@ extern "C" int zerobench_chunk_sumsq(const void* values, int dtype, int64_t chun
   return typed(dtype, [=](auto* t) {
     const auto from = static_cast<std::remove_pointer_t<decltype(t)> const*>(values);
     const auto queue = static_cast<cudaStream_t>(stream);
-    if (by_four(from) && chunk >= 4 * kWarp) {
+    if (by<4>(from) && chunk >= 4) {
       launch<4>(from, chunks, chunk, out, queue);
     } else {
       launch<1>(from, chunks, chunk, out, queue);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "../dtype.h"
@@ -27,15 +28,21 @@ __device__ Vector<T, W> load(const T* from) {
   return *reinterpret_cast<const Vector<T, W>*>(from);
 }
 
+// What a vector is stored as: a struct would be taken apart, and halves stored by two.
+template <class V>
+using Word = std::conditional_t<sizeof(V) == 16, uint4, std::conditional_t<sizeof(V) == 8, uint2, V>>;
+
 template <int W, class T>
 __device__ void store(T* to, const Vector<T, W>& values) {
-  *reinterpret_cast<Vector<T, W>*>(to) = values;
+  Word<Vector<T, W>> word;
+  memcpy(&word, &values, sizeof word);
+  *reinterpret_cast<Word<Vector<T, W>>*>(to) = word;
 }
 
-// Whether vectors of four can be moved at this address.
-template <class T>
-__host__ __device__ bool by_four(const T* address) {
-  return reinterpret_cast<uintptr_t>(address) % (4 * sizeof(T)) == 0;
+// Whether vectors of W can be moved at this address.
+template <int W, class T>
+__host__ __device__ bool by(const T* address) {
+  return reinterpret_cast<uintptr_t>(address) % sizeof(Vector<T, W>) == 0;
 }
 
 __device__ inline float widen(float x) { return x; }
@@ -51,6 +58,19 @@ __device__ T narrow(float x) {
     return __float2half_rn(x);
   } else {
     return x;
+  }
+}
+
+// Rounded where To holds less; what it holds as it is stays, a NaN's bits too.
+template <class To, class From, int W>
+__device__ Vector<To, W> converted(const Vector<From, W>& values) {
+  if constexpr (std::is_same_v<To, From>) {
+    return values;
+  } else {
+    Vector<To, W> result;
+#pragma unroll
+    for (int k = 0; k < W; ++k) result.v[k] = narrow<To>(widen(values.v[k]));
+    return result;
   }
 }
 
@@ -76,6 +96,7 @@ __global__ void __launch_bounds__(kThreads) over(const Operation operation, int6
     if (i + W <= n) {
       operation.template at<W>(i);
     } else {
+#pragma unroll 1
       for (int64_t k = i; k < n; ++k) operation.template at<1>(k);
     }
   }

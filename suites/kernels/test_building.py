@@ -23,7 +23,7 @@ from zerobench.ranks import Pool
 
 #: Stands for a compiler: notes each run in $0.runs, takes its time, and writes its arguments where -o says.
 _COMPILER = """#!/bin/sh
-[ "$1" = --version ] && { echo "fake 1.0"; exit 0; }
+case " $* " in *" --version "*) echo "fake 1.0"; exit 0 ;; esac
 echo run >> "$0.runs"
 sleep ${SLOW:-0.2}
 for out; do :; done
@@ -43,11 +43,11 @@ def _recipe(folder: Path, script: str = _COMPILER) -> Recipe:
     compiler.write_text(script, encoding="utf-8")
     compiler.chmod(0o755)
     source.write_text("int zero;", encoding="utf-8")
-    return Recipe("test", "the test", str(compiler), ("-O3",), (source,), ())
+    return Recipe("test", "the test", (str(compiler),), ("-O3",), (source,), ())
 
 
 def _runs(recipe: Recipe) -> int:
-    log = Path(recipe.compiler + ".runs")
+    log = Path(recipe.compiler[0] + ".runs")
     return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
 
 
@@ -77,7 +77,7 @@ def test_key(tmp_path: Path) -> None:
     """Another source, header, flag or compiler is another library."""
     recipe = _recipe(tmp_path)
     paths = {recipe.library}
-    Path(recipe.compiler).write_text(_COMPILER.replace("1.0", "1.1"), encoding="utf-8")
+    Path(recipe.compiler[0]).write_text(_COMPILER.replace("1.0", "1.1"), encoding="utf-8")
     paths.add(replace(recipe).library)  # a recipe asks its compiler once
     recipe.sources[0].write_text("int one;", encoding="utf-8")
     paths.add(recipe.library)
@@ -144,6 +144,43 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         on_cpu.cache_clear()
 
 
+def test_compiler_of_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As build tools take CXX: a launcher goes before the compiler, which is asked for its version, too."""
+    launcher, inner = tmp_path / "launcher", _recipe(tmp_path)
+    launcher.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{launcher} {inner.compiler[0]}")
+    recipe = cpu.recipe("plain")
+    assert recipe.compiler == (str(launcher), *inner.compiler)
+    assert "fake 1.0" in recipe.version
+    build(recipe)
+    assert _runs(inner) == 1
+
+
+def test_quotation_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ '-O3")
+    with pytest.raises(KernelError, match=r"CXX is .*No closing quotation; set it to words"):
+        cpu.recipe("plain")
+
+
+def test_flags_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nvcc would add by itself is in the key and comes first, or is not there at all."""
+    (tmp_path / "bin").mkdir()
+    nvcc = tmp_path / "bin" / "nvcc"
+    script = _COMPILER.replace('echo "$@"', 'echo "$@" "[$NVCC_PREPEND_FLAGS$NVCC_APPEND_FLAGS]"')
+    nvcc.write_text(script, encoding="utf-8")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    plain = cuda.recipe("sm_90")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-ccbin g++")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "--use_fast_math")
+    recipe = cuda.recipe("sm_90")
+    assert recipe.library != plain.library
+    told = build(recipe).read_text(encoding="utf-8")
+    assert told.startswith(f"-ccbin g++ {recipe.flags[0]}")
+    assert told.endswith(" []\n")
+
+
 def test_definitions_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     total = torch.zeros(1)
@@ -184,11 +221,27 @@ def test_unknown_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
         implementation.__wrapped__()
 
 
-def _nvcc() -> str | None:
+def _nvcc() -> tuple[str, ...] | None:
     try:
         return cuda.recipe("sm_90").compiler
     except KernelError:
         return None
+
+
+@pytest.mark.skipif(_nvcc() is None, reason="there is no nvcc")
+def test_fast_math_from_outside_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags that bits depend on have the last word."""
+    source = tmp_path / "small.cu"
+    source.write_text("__global__ void f(float* x) { *x = sqrtf(*x / x[1] * x[2] + x[3]); }", encoding="utf-8")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--use_fast_math")
+    recipe = cuda.recipe("sm_90")
+    flags = [flag for flag in recipe.flags if flag != "-shared"]
+    ptx = tmp_path / "small.ptx"
+    building._compile(replace(recipe, flags=(*flags, "--ptx"), sources=(source,)), ptx)
+    written = ptx.read_text(encoding="utf-8")
+    assert "div.rn.f32" in written
+    assert "sqrt.rn.f32" in written
+    assert not any(name in written for name in (".ftz", ".approx", "fma."))
 
 
 @pytest.mark.skipif(_nvcc() is None, reason="there is no nvcc")
@@ -197,13 +250,13 @@ def test_cuda_compiles_without_warnings(architecture: str, tmp_path: Path) -> No
     """Every .cu for two known architectures and the newest that this nvcc knows; a warning is an error."""
     recipe = cuda.recipe("sm_90")
     if architecture == "newest":
-        listed = subprocess.run([recipe.compiler, "--list-gpu-code"], capture_output=True, text=True, check=True)
+        listed = subprocess.run([*recipe.compiler, "--list-gpu-code"], capture_output=True, text=True, check=True)
         architecture = max(listed.stdout.split(), key=lambda name: int(name.removeprefix("sm_")))
     flags = [flag for flag in cuda.recipe(architecture).flags if flag != "-shared"]
     whole = tmp_path / "whole.cu"  # CUDA's own headers take most of the time
     whole.write_text("".join(f'#include "{path}"\n' for path in recipe.sources), encoding="utf-8")
     assert len(recipe.sources) == 5
-    command = [recipe.compiler, *flags, "-Werror", "all-warnings", "--cubin", str(whole)]
+    command = [*recipe.compiler, *flags, "-Werror", "all-warnings", "--cubin", str(whole)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "whole.cubin").exists()

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.ops import fold, pack, sumsq, update
 from engine.ops.exact import single
 from suites.kernels.places import PLACES, Place
-from suites.kernels.values import Source, assert_same, dtypes, lengths, sources
+from suites.kernels.values import DTYPES, Source, assert_same, dtypes, lengths, sources
 
 pytestmark = pytest.mark.parametrize("place", PLACES)
 
@@ -120,6 +120,9 @@ def test_fold(
 @given(sources, st.integers(0, 5), dtypes, st.integers(0, 13))
 @example(Source(1, "normal", 1), 3, torch.bfloat16, 12)
 @example(Source(1, "normal", 0), 20, torch.float32, 13)  # the order shows in long sums of fp32 alone: others are exact
+@example(Source(1, "normal", 0), 1, torch.float32, 17)  # more groups of rows than a GPU has sums waiting for otherwise
+@example(Source(1, "normal", 1), 1, torch.float32, 15)
+@example(Source(1, "normal", 0), 200, torch.float32, 10)
 def test_chunk_sumsq(place: Place, source: Source, chunks: int, dtype: torch.dtype, power: int) -> None:
     compare(place, sumsq.definition, sumsq.native, source(chunks << power, dtype=dtype), 1 << power)
 
@@ -133,6 +136,17 @@ def test_pack_and_unpack(
     flat = source(end, dtype=dtype)
     compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts)
     compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts)
+
+
+def test_pack_takes_more_than_one_launch(place: Place) -> None:
+    """Tensors of more than one block, and more of them than the table of one launch has, from and to every dtype."""
+    source = Source(3, "normal", 0)
+    for dtype in DTYPES:
+        pieces = [(n, kind, gap) for kind in DTYPES for n, gap in [(8197, 0), (4096, 3), (4103, 4), (5, 0)]]
+        tensors, starts, end = _pieces(source, [*pieces, *[(3, torch.float32, 0)] * 100])
+        flat = source(end, dtype=dtype)
+        compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts)
+        compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts)
 
 
 def _pieces(source: Source, pieces: list[tuple[int, torch.dtype, int]]) -> tuple[list[Tensor], list[int], int]:

@@ -59,7 +59,8 @@ _FOLD = [
     Mutant("adds_from_the_last_rank", "cpu/fold.cpp", "add<kRows>(r * stride", "add<kRows>((world - 1 - r) * stride"),
     Mutant("takes_rows_to_be_dense", "cpu/fold.cpp", "world, stride, first != 0", "world, n, first != 0"),
     Mutant("forgets_the_accumulator", "cpu/fold.cpp", "if (!first) std::copy_n", "if (false) std::copy_n"),
-    Mutant("adds_from_the_last_rank_on_cuda", "cuda/fold.cu", "rows + r * stride", "rows + (world - 1 - r) * stride"),
+    Mutant("adds_from_the_last_rank_on_cuda", "cuda/fold.cu", "rows + (r + n)", "rows + (world - 1 - r - n)"),
+    Mutant("leaves_rows_out_on_cuda", "cuda/fold.cu", "case 3: add<3>", "case 3: add<2>"),
 ]
 _SUMSQ = [
     Mutant("squares_in_fp32", "cpu/sumsq.cpp", "(value) * static_cast<double>(value)", "(value * value)"),
@@ -76,6 +77,11 @@ _SUMSQ = [
         "width = kWarp / 2; width > 0; width /= 2",
         "width = 1; width < kWarp; width *= 2",
     ),
+    Mutant("joins_rows_that_are_neighbours_on_cuda", "cuda/sumsq.cu", "rows + kRows / M)", "rows + M / 2)"),
+]
+_PACK = [
+    Mutant("drops_the_tail_of_a_tile_on_cuda", "cuda/pack.cu", "if (by_vector < n) cast<1>", "if (false) cast<1>"),
+    Mutant("forgets_a_turn_of_a_tile_on_cuda", "cuda/pack.cu", "t < kTurns; ++t", "t < kTurns - 1; ++t"),
 ]
 _THREADS = [
     Mutant("forgets_where_a_thread_begins", "cpu/pack.cpp", "starts[t] + offset, n", "starts[t], n"),
@@ -96,6 +102,7 @@ _SEEN_BY: list[tuple[Callable[..., None], list[Mutant]]] = [
     (suite.test_sgd_step, _SGD),
     (suite.test_fold, _FOLD),
     (suite.test_chunk_sumsq, _SUMSQ),
+    (suite.test_pack_takes_more_than_one_launch, _PACK),
     (lambda place: suite.test_threads_change_nothing(place, 2), _THREADS),
     (lambda place: suite.test_streaming_changes_nothing(place, 2), _STREAMS),
     (suite.test_every_half_is_widened_and_every_tie_narrowed, _HALVES),

@@ -2,47 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.ops.fold import fold
-from engine.ops.pack import pack
+from engine.ops.pack import pack, unpack
 from engine.ops.sumsq import chunk_sumsq
-from engine.ops.update import AdamRule, adam_step
+from engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
 
 Work = Callable[[], object]
 
 _HALF = torch.bfloat16
 _FACTOR = 0.25
 _RULE = AdamRule(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01, decoupled=True, step=10)
+_SGD_RULE = SgdRule(lr=1e-3, momentum=0.9, weight_decay=0.01)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a kernel does in one run, the bytes that it reads and writes, and rivals by name."""
+    """What a kernel does in one run, the bytes that it reads and writes, and rivals by name.
+
+    Each run works on the next of ``sets`` sets of buffers.
+    """
 
     work: Work
     moved: int
     rivals: Mapping[str, Work]
+    sets: int = 1
 
 
 def _random(n: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(n, device=device).to(dtype)
 
 
-def _adam_step(n: int, device: str) -> Case:
-    """28 bytes an element: 16-bit gradient in, 16-bit parameter out, three fp32 states in and out."""
-    master, exp_avg, exp_avg_sq = (_random(n, device) for _ in range(3))
-    gradient, parameter = _random(n, device, _HALF), _random(n, device, _HALF)
-    rivals = {name: _stepped(make, gradient, parameter) for name, make in _optimizers(device).items()}
+def _zeros(n: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(n, device=device, dtype=dtype)
+
+
+def _adam_step(make: Callable[..., Tensor], half: bool, n: int, device: str) -> Case:
+    """28 bytes an element: three fp32 states in and out, and 16-bit gradient in, parameter out, or fp32 gradient in."""
+    master, exp_avg, exp_avg_sq = _random(n, device), make(n, device), make(n, device)
+    gradient = make(n, device, _HALF if half else torch.float32)
+    parameter = _random(n, device, _HALF) if half else None
+    rivals = {name: _stepped(of, gradient, parameter) for name, of in _optimizers(device).items()}
     work = partial(adam_step, master, gradient, exp_avg, exp_avg_sq, parameter, _FACTOR, _RULE)
     return Case(work, 28 * n, rivals)
+
+
+def _sgd_step(n: int, device: str) -> Case:
+    """20 bytes an element: 16-bit gradient in, 16-bit parameter out, master and momentum in and out."""
+    master, momentum_buffer = _random(n, device), _random(n, device)
+    gradient, parameter = _random(n, device, _HALF), _random(n, device, _HALF)
+    theirs = partial(torch.optim.SGD, momentum=_SGD_RULE.momentum, fused=True)
+    work = partial(sgd_step, master, gradient, momentum_buffer, parameter, _FACTOR, _SGD_RULE)
+    return Case(work, 20 * n, {"torch": _stepped(theirs, gradient, parameter)})
 
 
 def _optimizers(device: str) -> dict[str, Any]:
@@ -55,7 +75,7 @@ def _optimizers(device: str) -> dict[str, Any]:
     return known
 
 
-def _stepped(make: Any, gradient: Tensor, parameter: Tensor) -> Work:
+def _stepped(make: Any, gradient: Tensor, parameter: Tensor | None) -> Work:
     """Another's optimizer with the casts and the scaling that it needs around it."""
     weights = torch.nn.Parameter(_random(gradient.numel(), str(gradient.device)))
     weights.grad = torch.empty_like(weights)
@@ -66,7 +86,8 @@ def _stepped(make: Any, gradient: Tensor, parameter: Tensor) -> Work:
         assert weights.grad is not None
         weights.grad.copy_(gradient).mul_(_FACTOR)
         optimizer.step()
-        parameter.copy_(weights)
+        if parameter is not None:
+            parameter.copy_(weights)
 
     return step
 
@@ -92,36 +113,90 @@ def _chunk_sumsq(dtype: torch.dtype, n: int, device: str) -> Case:
     return Case(partial(chunk_sumsq, values, 1024), values.nbytes, {"torch": partial(torch.linalg.vector_norm, values)})
 
 
-def _pack(dtype: torch.dtype, n: int, device: str) -> Case:
-    """64 fp32 tensors into one buffer, as they are or rounded."""
+def _pack(dtype: torch.dtype, to: torch.dtype, n: int, device: str) -> Case:
+    """64 tensors into one buffer, as they are or rounded."""
     size = n // 64
-    tensors, starts = [_random(size, device) for _ in range(64)], list(range(0, 64 * size, size))
-    flat = torch.zeros(64 * size, dtype=dtype, device=device)
-    views = list(torch.split(flat, size))
-    copies = partial(torch._foreach_copy_, views, tensors)
-    return Case(partial(pack, flat, tensors, starts), 4 * flat.numel() + flat.nbytes, {"torch": copies})
+    tensors, starts = [_random(size, device, dtype) for _ in range(64)], list(range(0, 64 * size, size))
+    flat = _zeros(64 * size, device, to)
+    copies = partial(torch._foreach_copy_, list(torch.split(flat, size)), tensors)
+    return Case(partial(pack, flat, tensors, starts), 64 * tensors[0].nbytes + flat.nbytes, {"torch": copies})
 
 
-CASES: dict[str, Callable[[int, str], Case]] = {
-    "adam_step": _adam_step,
+def _unpack(n: int, device: str) -> Case:
+    """One fp32 buffer into 64 tensors."""
+    size = n // 64
+    tensors, starts = [_zeros(size, device) for _ in range(64)], list(range(0, 64 * size, size))
+    flat = _random(64 * size, device)
+    copies = partial(torch._foreach_copy_, tensors, list(torch.split(flat, size)))
+    return Case(partial(unpack, tensors, flat, starts), 2 * flat.nbytes, {"torch": copies})
+
+
+def in_turn(works: Sequence[Work]) -> Work:
+    """Each call is the next one's work, and after the last one's the first one's."""
+    turns = cycle(works)
+
+    def work() -> object:
+        return next(turns)()
+
+    return work
+
+
+def sets(moved: int, cache: int) -> int:
+    """How many sets of buffers are together four times as large as a cache.
+
+    A set has at least half the bytes that are moved: none is moved but in and out.
+    """
+    return max(1, -(-8 * cache // moved))
+
+
+def _cache(device: str) -> int:
+    """Bytes of a GPU's cache; that of a CPU is written over before each turn, so it does not count."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device == "cuda" else 0
+
+
+def out_of_cache(make: Callable[[int, str], Case], n: int, device: str) -> Case:
+    """The case on so many sets of buffers that none is in the cache when its turn comes again."""
+    first = make(n, device)
+    cases = [first, *(make(n, device) for _ in range(1, sets(first.moved, _cache(device))))]
+    rivals = {name: in_turn([case.rivals[name] for case in cases]) for name in first.rivals}
+    return Case(in_turn([case.work for case in cases]), first.moved, rivals, len(cases))
+
+
+_FP32 = torch.float32
+_BY_NAME: dict[str, Callable[[int, str], Case]] = {
+    "adam_step": partial(_adam_step, _random, True),
+    "adam_step fp32": partial(_adam_step, _random, False),
+    "adam_step of zeros": partial(_adam_step, _zeros, True),
+    "sgd_step": _sgd_step,
     "fold 2 rows": partial(_fold, 2, True),
     "fold 2 rows, onto": partial(_fold, 2, False),
     "fold 4 rows": partial(_fold, 4, True),
     "fold 4 rows, onto": partial(_fold, 4, False),
-    "chunk_sumsq fp32": partial(_chunk_sumsq, torch.float32),
+    "chunk_sumsq fp32": partial(_chunk_sumsq, _FP32),
     "chunk_sumsq bf16": partial(_chunk_sumsq, _HALF),
-    "pack": partial(_pack, torch.float32),
-    "pack to bf16": partial(_pack, _HALF),
+    "pack": partial(_pack, _FP32, _FP32),
+    "pack to bf16": partial(_pack, _FP32, _HALF),
+    "pack bf16": partial(_pack, _HALF, _HALF),
+    "unpack": _unpack,
 }
+CASES: dict[str, Callable[[int, str], Case]] = {name: partial(out_of_cache, make) for name, make in _BY_NAME.items()}
+
+#: On a CPU they say what others say: zeros take its divider no longer than other values, and as memcpy does it copies.
+_ON_GPUS = {"adam_step fp32", "adam_step of zeros", "pack bf16"}
+
+
+def names(device: str) -> list[str]:
+    """The cases that are worth their time on a device."""
+    return [name for name in CASES if device == "cuda" or name not in _ON_GPUS]
 
 
 def rivals(name: str, device: str) -> list[str]:
     """With what a case is compared: a copy of as many bytes, and who does the same work."""
-    return ["copy", *(_optimizers(device) if name == "adam_step" else ["torch"])]
+    return ["copy", *(_optimizers(device) if name.startswith("adam_step") else ["torch"])]
 
 
 def sizes(quick: bool, device: str) -> list[int]:
-    """Elements; the smallest of a GPU stays in its cache."""
+    """Elements."""
     if device == "cuda":
         return [1 << 24, 1 << 28] if quick else [1 << 20, 1 << 24, 1 << 28, 1 << 31]
     return [1 << 22] if quick else [1 << 24, 1 << 26]

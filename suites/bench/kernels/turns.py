@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from engine.native import building, cpu, kernels
-from suites.bench.kernels.cases import Case, Work
+from suites.bench.kernels.cases import Case, Work, in_turn
 from zerobench.results import Json
 
 ROUNDS = 15
@@ -23,8 +23,8 @@ _WARMUP = 2
 _COPIED = 1 << 32
 #: Bytes that are written before each turn on a CPU, more than a cache keeps of the turn before.
 _FLUSHED = 1 << 28
-#: Bytes that a GPU is to move between two looks at the clock, so that launching costs nothing.
-_MOVED_AT_ONCE = 1 << 32
+#: Bytes that a GPU is to move in a turn, and the most runs, so that launching costs nothing.
+_MOVED_AT_ONCE, _AT_ONCE = 1 << 32, 100
 
 KERNEL = "kernel"
 
@@ -33,17 +33,20 @@ def by_turns(case: Case, device: str, rounds: int = ROUNDS) -> dict[str, list[fl
     """Seconds of each round, of the kernel, of the copy and of every rival, by name."""
     copied = min(case.moved, _COPIED)
     scale = {"copy": case.moved / copied}
-    everyone = {KERNEL: case.work, "copy": _copy(copied, device), **case.rivals}
-    timers = {name: _timer(work, case.moved, device) for name, work in everyone.items()}
+    copies = in_turn([_copy(copied, device) for _ in range(case.sets)])
+    everyone = {KERNEL: case.work, "copy": copies, **case.rivals}
+    timers = {name: _timer(work, at_once(case), device) for name, work in everyone.items()}
     turns = [{name: timer() for name, timer in timers.items()} for _ in range(_WARMUP + rounds)]
     return {name: [scale.get(name, 1.0) * turn[name] for turn in turns[_WARMUP:]] for name in timers}
 
 
-def _timer(work: Work, moved: int, device: str) -> Callable[[], float]:
-    if device == "cpu":
-        return partial(_flushed, work)
-    times = max(1, min(100, _MOVED_AT_ONCE // moved))
-    return partial(_seconds, _graph(work, times), times)
+def at_once(case: Case) -> int:
+    """How often a GPU does the work in a turn: on each set of buffers as often as on the others."""
+    return case.sets * max(1, min(_AT_ONCE, _MOVED_AT_ONCE // case.moved) // case.sets)
+
+
+def _timer(work: Work, times: int, device: str) -> Callable[[], float]:
+    return partial(_flushed, work) if device == "cpu" else _graph(work, times)
 
 
 def _flushed(work: Work) -> float:
@@ -53,7 +56,9 @@ def _flushed(work: Work) -> float:
     the buffer, on one core, takes longer. A sleep would do as well, but a core that wakes up is slow for as long.
     """
     _buffer().fill(0)
-    return _seconds(work, 1)
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 @cache
@@ -61,27 +66,32 @@ def _buffer() -> np.ndarray[Any, Any]:
     return np.empty(_FLUSHED, dtype=np.uint8)
 
 
-def _seconds(work: Work, times: int) -> float:
-    start = time.perf_counter()
-    work()
-    return (time.perf_counter() - start) / times
+def _graph(work: Work, times: int) -> Callable[[], float]:
+    """Seconds of the work, of so many in one CUDA graph.
 
-
-def _graph(work: Work, times: int) -> Work:
-    """The work so often in one CUDA graph, run and waited for."""
+    It is replayed twice and the second time counts, by the GPU's own clock: that one is in the queue before it begins.
+    """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # what is set up at first use must not be captured
-        work()
+    with torch.cuda.stream(side):  # what is set up at first use, of every set of buffers, must not be captured
+        for _ in range(times):
+            work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(times):
             work()
 
-    def run() -> None:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+
+    def run() -> float:
         graph.replay()
-        torch.cuda.synchronize()
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1000 / times
 
     return run
 

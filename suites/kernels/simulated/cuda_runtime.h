@@ -12,9 +12,16 @@
 #define __global__
 #define __grid_constant__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 using std::min;
+
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return std::exchange(simulated::last_error, cudaSuccess); }

@@ -1,0 +1,20 @@
+"""Fixtures of the kernel suite."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the tests need, to be made wrong."""
+    for name in ("kernels", "engine", "zerobench", "suites"):
+        shutil.copytree(_ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(_ROOT / name, tmp_path)
+    return tmp_path
