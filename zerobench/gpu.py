@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ import torch
 _STATE = ("clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit")
 #: Why clocks are lower than they could be, as a bit mask; the name depends on the driver.
 _THROTTLING = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+#: Where a launcher has the ranks meet.
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def gpus() -> dict[str, Any]:
@@ -40,11 +43,17 @@ def _other_processes() -> int | None:
 
 
 def _is_family(pid: int) -> bool:
-    """Whether a process is of this one's process group, as the ranks of a run are."""
+    """Whether a process is of this one's process group, or a rank of the same launch: torchrun gives each a session."""
     try:
-        return os.getpgid(pid) == os.getpgrp()
-    except OSError:
+        return os.getpgid(pid) == os.getpgrp() or _meets_here(Path(f"/proc/{pid}/environ").read_bytes())
+    except OSError:  # it has ended, or is another user's
         return False
+
+
+def _meets_here(environment: bytes) -> bool:
+    """Whether a process was told to meet other ranks where this one was."""
+    told = [f"{name}={os.environ[name]}".encode() for name in _MEETING if name in os.environ]
+    return len(told) == len(_MEETING) and {*told} <= {*environment.split(b"\0")}
 
 
 def lines(*command: str) -> list[str] | None:

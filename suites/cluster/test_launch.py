@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import zerobench
 from suites.alone import outside
-from zerobench import schema
+from zerobench import gpu, schema
 from zerobench.errors import UsageError
 from zerobench.ranks import Launch
+from zerobench.subjects import deepspeed
 
 ROOT = Path(zerobench.__file__).parents[1]
 _MEETING = {"MASTER_ADDR": "node1", "MASTER_PORT": "1234"}
@@ -88,6 +91,16 @@ def test_bench_on_two_nodes(tmp_path: Path) -> None:
     assert second[1] == ""
 
 
+def test_input_that_rank_0_refuses(tmp_path: Path) -> None:
+    """What only rank 0 can see is wrong ends all ranks when they have come; rank 0 alone says what it is."""
+    (tmp_path / "file").touch()
+    begin = time.monotonic()
+    first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--out", str(tmp_path / "file"))
+    assert time.monotonic() - begin < 60
+    assert first[2].count("is not a directory") == 1
+    assert "is not a directory" not in second[2]
+
+
 def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
     """Rank 1 is killed in the second step: both agents end with an error, soon, and rank 0 says which rank it was."""
     begin = time.monotonic()
@@ -139,3 +152,29 @@ def test_nowhere_to_meet() -> None:
     """Without an address of rank 0 nothing can start."""
     with pytest.raises(UsageError, match="started by srun, but MASTER_ADDR and MASTER_PORT do not say where rank 0 is"):
         Launch.seen({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"})
+
+
+def test_ranks_of_a_launch_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun gives each rank a session; who was told to meet elsewhere, or nowhere, is another's on the GPU."""
+    told: list[dict[str, str]] = [_MEETING, {**_MEETING, "MASTER_PORT": "1235"}, {}]
+    for name, value in _MEETING.items():
+        monkeypatch.setenv(name, value)
+    with ExitStack() as stack:
+        sleepers = [
+            stack.enter_context(subprocess.Popen(["/bin/sleep", "60"], env=env, start_new_session=True)) for env in told
+        ]
+        for sleeper in sleepers:
+            stack.callback(sleeper.kill)
+        pids = [str(sleeper.pid) for sleeper in sleepers]
+        monkeypatch.setattr(gpu, "lines", lambda *command: [*pids, str(os.getpid())])
+        assert gpu._other_processes() == 2
+
+
+@pytest.mark.parametrize(("device", "number"), [("cuda", "1"), ("cpu", "0")])
+def test_deepspeed_is_told_the_gpu(monkeypatch: pytest.MonkeyPatch, device: str, number: str) -> None:
+    """Not the rank in the world, nor that on the host, which may have more ranks than GPUs; Open MPI's name agrees."""
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    deepspeed._tell_device(device)
+    assert os.environ["LOCAL_RANK"] == os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] == number

@@ -1,31 +1,38 @@
 """LaunchedPool: the ranks that a launcher started, on any number of machines, behind a pool's interface.
 
 Every launched process runs the same command. That of rank 0 becomes the parent: it starts the worker of rank 0 beside
-it, as any pool does, and opens a door. The others become workers themselves (:func:`follow`): they learn of the door
-from the store at MASTER_ADDR:MASTER_PORT, connect, join the process group, and serve tasks until the parent closes the
-connection.
+it, as any pool does. The others become workers themselves (:func:`follow`).
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import secrets
 import socket
-import tempfile
+import struct
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
-from zerobench.errors import RankFailure
+from torch.distributed import DistError
+
+from zerobench.errors import RankFailure, UsageError
 from zerobench.ranks.launch import MEETING, Launch
 from zerobench.ranks.pool import GRACE, Pool, Worker, seat
-from zerobench.ranks.worker import BUSY, Seat, serve
+from zerobench.ranks.worker import BUSY, Seat, serve, speak
 
-_DOOR = "door"
+#: In the store: the door's port and key, or null; and, by rank, that null was read.
+_DOOR, _LEFT = "door", "left"
+#: Seconds in which a caller at the door must say who it is, which takes milliseconds.
+_GREETING = 10.0
 
 
 class LaunchedPool(Pool):
@@ -33,16 +40,32 @@ class LaunchedPool(Pool):
 
     Besides the whole world it has a world of one.
 
+    Protocol. The ranks meet at a store at MASTER_ADDR:MASTER_PORT, which this opens. With the first task rank 0 opens a
+    door and writes its port and a key to the store. The others call there, prove that they know the key as rank 0 does,
+    say their rank, join the process group, and serve tasks until rank 0 closes the connection. If that is before the
+    reply to a task, a rank writes its stacks and ends itself. A pool that is closed before its first task, or cannot
+    be, writes that there is no door, and waits until every rank has read so, for the store goes with rank 0: what is
+    wrong with the input as only rank 0 sees it ends all ranks when they have come.
+
     Raises:
         UsageError: as for a pool.
+        RankFailure: the store cannot be opened.
     """
 
     recovers = False
 
     def __init__(self, launch: Launch, device: str = "cpu", threads: int = 1) -> None:
-        super().__init__(launch.world, device, threads)
         self.launch = launch
-        self._started = False
+        self._told = False  # whether the others know of the door, or that there is none
+        try:
+            self._store = launch.store(host=True)  # kept, for all ranks meet at it
+        except DistError as error:
+            raise RankFailure(_unmet(launch, error)) from error
+        try:
+            super().__init__(launch.world, device, threads)
+        except UsageError:
+            self._let_go()
+            raise
 
     @property
     def worlds(self) -> Sequence[int]:
@@ -50,70 +73,137 @@ class LaunchedPool(Pool):
         return sorted({1, self.world})
 
     def _seat_all(self, directory: Path) -> None:
-        if self._started:
+        if self._told:
             raise RankFailure("the launched ranks have ended and cannot be started again; launch them anew")
-        self._started = True
+        self._told = True
         key = secrets.token_bytes()
-        with socket.create_server(("", 0), backlog=self.world) as door:
-            self._store = self.launch.store(host=True)  # kept, for all ranks meet at it
+        with _door(self.world) as door:
             self._store.set(_DOOR, json.dumps([door.getsockname()[1], key.hex()]))
             self._workers.append(seat(Seat(0, self.world, self.device, self.threads, directory, self.launch)))
-            self._workers += self._admit(door, key, directory)
+            self._admit(door, key)
 
-    def _admit(self, door: socket.socket, key: bytes, directory: Path) -> list[Worker]:
-        """The other ranks, as they come."""
-        found: dict[int, Worker] = {}
+    def _admit(self, door: socket.socket, key: bytes) -> None:
+        """Take in the other ranks as they come."""
         end = time.monotonic() + MEETING
-        while len(found) < self.world - 1:
+        while missing := {*range(self.world)} - {each.seat.rank for each in self._workers}:
             door.settimeout(max(0.001, end - time.monotonic()))
             try:
-                connection = _greet(door.accept()[0], key)
+                came = _greet(door.accept()[0], key)
             except TimeoutError:
-                missing = sorted({*range(1, self.world)} - found.keys())
-                raise RankFailure(f"ranks {missing} of {self.world} did not come within {MEETING:g} s") from None
-            if connection is not None:
-                rank = int(connection.recv_bytes())
-                found[rank] = Worker(Seat(rank, self.world, self.device, self.threads, directory), None, connection)
-        return [found[rank] for rank in sorted(found)]
+                raise RankFailure(
+                    f"ranks {sorted(missing)} of {self.world} did not come within {MEETING:g} s"
+                ) from None
+            if came is not None:
+                rank, connection = came
+                self._workers.append(Worker(Seat(rank, self.world, self.device, self.threads), None, connection))
+        self._workers.sort(key=lambda each: each.seat.rank)
+
+    def _let_go(self) -> None:
+        """Have the other ranks end without a task."""
+        self._told = True
+        self._store.set(_DOOR, json.dumps(None))
+        with suppress(DistError):  # whoever has not come by then finds nobody
+            self._store.wait([f"{_LEFT}/{rank}" for rank in range(1, self.launch.world)], timedelta(seconds=MEETING))
+
+    def close(self) -> None:
+        """End the ranks, also where they still wait for a first task."""
+        if not self._told:
+            self._let_go()
+        super().close()
 
 
-def _greet(caller: socket.socket, key: bytes) -> Connection | None:
-    """The connection to a caller that knows the key; None where it does not."""
-    caller.setblocking(True)
-    connection = Connection(caller.detach())
-    try:
-        deliver_challenge(connection, key)
-        answer_challenge(connection, key)
-    except (AuthenticationError, EOFError, OSError):
-        connection.close()
-        return None
-    return connection
+def _door(callers: int) -> socket.socket:
+    """A socket that listens at a port of the system's choice, to IPv4 and, where there is that, IPv6."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=callers, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=callers)
+
+
+def _greet(caller: socket.socket, key: bytes) -> tuple[int, Connection] | None:
+    """A caller's rank and its connection; None where it does not know the key, or falls silent."""
+    with caller:
+        caller.setblocking(True)
+        connection = Connection(os.dup(caller.fileno()))
+        _wait_at_most(caller, _GREETING)
+        try:
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            rank = int(connection.recv_bytes())
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+            return None
+        _wait_at_most(caller, 0)
+    return rank, connection
+
+
+def _wait_at_most(line: socket.socket, seconds: float) -> None:
+    """Let a read fail that nothing comes for so long; 0: never. It holds for a Connection on this socket, too."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 
 def follow(launch: Launch, device: str, threads: int) -> int:
     """Serve as a rank other than 0 until rank 0 has done; the exit code.
 
-    The process ends with code 1 where rank 0 is gone in the middle of a task.
+    All that this process prints from here on goes to its standard error. The code is 1, with a line that says why,
+    where rank 0 cannot be met; where it is gone in the middle of a task the process ends with code 1 and its stacks.
     """
-    port, key = json.loads(launch.store(host=False).get(_DOOR))
-    called = socket.create_connection((launch.address, port), timeout=MEETING)
-    called.setblocking(True)
-    connection = Connection(called.detach())
-    answer_challenge(connection, bytes.fromhex(key))
-    deliver_challenge(connection, bytes.fromhex(key))
-    connection.send_bytes(str(launch.rank).encode())
-    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
-    with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
-        serve(Seat(launch.rank, launch.world, device, threads, Path(directory), launch), connection)
+    os.dup2(2, 1)
+    speak()
+    try:
+        connection = _call(launch)
+    except (DistError, AuthenticationError, EOFError, OSError) as error:
+        print(f"zerobench: {_unmet(launch, error)}", file=sys.stderr)
+        return 1
+    if connection is not None:
+        threading.Thread(target=_end_with_parent, args=(launch.rank, connection), daemon=True).start()
+        serve(Seat(launch.rank, launch.world, device, threads, launch=launch), connection)
     return 0
 
 
-def _end_with_parent(connection: Connection) -> None:
-    """End this process where the connection breaks while a task is running, which then may never return."""
-    while True:
-        time.sleep(GRACE / 2)
-        if BUSY.is_set() and connection.poll():
-            os._exit(1)
+def _call(launch: Launch) -> Connection | None:
+    """The connection to rank 0; None where it has no task for anyone."""
+    store = launch.store(host=False)
+    door = json.loads(store.get(_DOOR))
+    if door is None:
+        store.set(f"{_LEFT}/{launch.rank}", "")
+        return None
+    port, key = int(door[0]), bytes.fromhex(door[1])
+    with socket.create_connection((launch.address, port), timeout=MEETING) as called:
+        called.setblocking(True)
+        connection = Connection(os.dup(called.fileno()))
+        _wait_at_most(called, MEETING)
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
+        connection.send_bytes(str(launch.rank).encode())
+        _wait_at_most(called, 0)
+    return connection
+
+
+def _unmet(launch: Launch, error: Exception) -> str:
+    """Why the ranks did not meet."""
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    return f"rank {launch.rank} did not meet the others at {launch.address}:{launch.port}: {why}"
+
+
+def _end_with_parent(rank: int, connection: Connection) -> None:
+    """End this process where the parent is gone before it has its reply, which then may never come.
+
+    The end is looked for first: after it no task can come, so that a rank which is busy then is so with its last.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        while not (_is_over(line) and BUSY.is_set()):
+            time.sleep(GRACE / 2)
+    os.write(2, f"zerobench: rank 0 ended rank {rank}, which was here:\n".encode())
+    faulthandler.dump_traceback(2)
+    os._exit(1)
+
+
+def _is_over(line: socket.socket) -> bool:
+    """Whether the other side has closed; waits for that, or for a message, which is left to whom it is for."""
+    try:
+        return not line.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
 
 
 def pool(world: int, device: str, threads: int, launch: Launch | None) -> Pool:

@@ -33,6 +33,8 @@ TIME_LIMIT = 120.0
 GRACE = 1.0
 #: Seconds that a worker gets for writing its stacks, which takes milliseconds.
 _DUMPING = 0.2
+#: In place of what a rank printed and where it was, if somebody else has started it.
+_ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
 #: What the fork server imports.
 _PRELOAD = ["__main__", "zerobench.ranks.preload"]
@@ -74,15 +76,24 @@ class Worker:
 
     def sign(self, reply: _Reply | None, waiting: str) -> Sign:
         """How the rank ended; without a reply it is still at it, as ``waiting`` says."""
-        rank, output = self.seat.rank, _read(self.seat.output)
+        rank, output = self.seat.rank, _read(self.seat.output) if self.process else ""
         match reply:
             case Returned():
                 return Sign(rank, None, "returned", output=output)
             case Raised():
                 return Sign(rank, "raised", f"raised {reply.error}", reply.traceback, output)
             case _Crashed():
-                return Sign(rank, "crashed", how_it_died(reply.exit_code), output=output)
-        return Sign(rank, "timeout", waiting, _stacks(self.seat), output)
+                return Sign(rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output)
+        return Sign(rank, "timeout", waiting, _stacks(self.seat) if self.process else _ELSEWHERE, output)
+
+    def dump_stacks(self) -> float:
+        """Have it write its stacks; the seconds that takes. A rank that somebody else has started ends with that."""
+        if self.process is None:
+            self.kill()
+            return GRACE
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, worker.DUMP_STACKS)
+        return _DUMPING
 
     def kill(self) -> None:
         """End it at once: a child by a signal, any other by closing the connection, at which it ends itself."""
@@ -316,13 +327,8 @@ def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
 
 
 def _dump_stacks(workers: list[Worker]) -> None:
-    """Ask for the stacks of ranks that are still at the task."""
-    children = [each.process for each in workers if each.process]
-    for process in children:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid or 0, worker.DUMP_STACKS)
-    if children:
-        time.sleep(_DUMPING)
+    """Have ranks that are still at the task write their stacks."""
+    time.sleep(max((each.dump_stacks() for each in workers), default=0.0))
 
 
 def _stacks(seat: Seat) -> str:

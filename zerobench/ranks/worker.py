@@ -27,7 +27,7 @@ from zerobench.ranks.parcel import pack, unpack
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
 DUMP_STACKS = signal.SIGUSR1
-#: Set in a worker while it is at a task; until it replies, nothing can come from the parent but its end.
+#: Set in a worker while it owes a reply; until then nothing can come from the parent but its end.
 BUSY = threading.Event()
 
 #: Of malloc.h: bytes free at the heap's end from which they are given back, and of a block from which it is a mapping.
@@ -36,29 +36,36 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 @dataclass(frozen=True)
 class Seat:
-    """What a worker is told when it starts; ``directory`` is private to this generation of workers."""
+    """What a worker is told when it starts.
+
+    ``directory`` is private to this generation of workers; None of one that somebody else has started, maybe elsewhere.
+    """
 
     rank: int
     world: int
     device: str
     threads: int
-    directory: Path
+    directory: Path | None = None
     launch: Launch | None = None  # where somebody else has started the ranks
 
     @property
     def store(self) -> Path:
         """Where the ranks meet."""
-        return self.directory / "store"
+        return self._file("store")
 
     @property
     def output(self) -> Path:
         """What the running task printed, and what native code wrote to its standard error."""
-        return self.directory / f"output-{self.rank}"
+        return self._file(f"output-{self.rank}")
 
     @property
     def stacks(self) -> Path:
         """Where the stacks go on :data:`DUMP_STACKS`."""
-        return self.directory / f"stacks-{self.rank}"
+        return self._file(f"stacks-{self.rank}")
+
+    def _file(self, name: str) -> Path:
+        assert self.directory is not None
+        return self.directory / name
 
 
 @dataclass(frozen=True)
@@ -80,39 +87,48 @@ class Raised:
 
 def main(seat: Seat, connection: Connection) -> None:
     """Serve tasks as a child process of the pool's."""
+    assert seat.directory is not None
     threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
-    serve(seat, connection)
+    serve(seat, connection, _become_quiet(seat))
 
 
-def serve(seat: Seat, connection: Connection) -> None:
-    """Serve tasks until the parent closes its end; the first message says whether the group could be joined."""
-    output = _become_quiet(seat)
+def serve(seat: Seat, connection: Connection, output: int | None = None) -> None:
+    """Serve tasks until the parent closes its end; the first message says whether the group could be joined.
+
+    ``output`` is a file in which each task finds nothing of the one before; None where what is printed goes elsewhere.
+    """
+    BUSY.set()
     try:
         groups = _join(seat)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
-        connection.send_bytes(pack(_raised(error)))
+        _send(connection, pack(_raised(error)))
         return
-    connection.send_bytes(pack(Returned(None)))
+    _send(connection, pack(Returned(None)))
     while (message := _receive(connection)) is not None:
-        os.ftruncate(output, 0)
         BUSY.set()
-        reply = _reply(message, groups)
-        BUSY.clear()  # before the parent can send the next message
-        connection.send_bytes(reply)
+        if output is not None:
+            os.ftruncate(output, 0)
+        _send(connection, _reply(message, groups))
     dist.destroy_process_group()
 
 
 def _become_quiet(seat: Seat) -> int:
-    """Send both standard streams to a file and leave interrupts to the parent; returns the file's descriptor."""
+    """Send both standard streams to a file, and the stacks that the parent asks for to another; returns the first."""
     output = os.open(seat.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - by lines, to outlive a SIGKILL
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    faulthandler.enable(output)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    speak()
     faulthandler.register(DUMP_STACKS, os.open(seat.stacks, os.O_WRONLY | os.O_CREAT), all_threads=True)
     return output
+
+
+def speak() -> None:
+    """Print to descriptors 1 and 2, whatever they are by now, write a crash's stacks there, and leave interrupts to
+    the parent."""
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - by lines, to outlive a SIGKILL
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable(2)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_parent(directory: Path) -> None:
@@ -131,22 +147,49 @@ def end_with_parent(directory: Path) -> None:
 def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
     """The group of the first n ranks for every n, by n; made once, as each costs a rendezvous of all ranks."""
     torch.set_num_threads(seat.threads)
-    if seat.device == "cpu":
-        _compute_in_batches()
-        _keep_freed_memory()
-    rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
     backend = "gloo"
     if seat.device == "cuda":
-        devices = torch.cuda.device_count()
-        torch.cuda.set_device(rank % devices)
-        # NCCL refuses two ranks on one GPU. Tensors on the CPU need gloo in either case.
-        backend = "cpu:gloo,cuda:nccl" if devices >= world else "gloo"
+        backend = _take_gpu(seat)
+    else:
+        _compute_in_batches()
+        _keep_freed_memory()
     if seat.launch is None or seat.launch.on_loopback:
         _use_loopback()
     meeting = {"store": seat.launch.store(host=False)} if seat.launch else {"init_method": f"file://{seat.store}"}
     dist.init_process_group(backend, **meeting, rank=seat.rank, world_size=seat.world)
     smaller = range(1, seat.world) if seat.launch is None else range(1, min(2, seat.world))
     return {**{n: dist.new_group(range(n)) for n in smaller}, seat.world: dist.group.WORLD}
+
+
+def _take_gpu(seat: Seat) -> str:
+    """Compute on the GPU of this rank's number on its host; returns the backend.
+
+    Raises:
+        UsageError: the host has no GPU.
+    """
+    rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
+    devices = torch.cuda.device_count()
+    if devices == 0:
+        raise UsageError("device 'cuda' was asked for, but torch sees no CUDA GPU on this rank's host; give 'cpu'")
+    _compute_reproducibly()
+    torch.cuda.set_device(rank % devices)
+    # NCCL refuses two ranks on one GPU. Tensors on the CPU need gloo in either case.
+    return "cpu:gloo,cuda:nccl" if devices >= world else "gloo"
+
+
+def _compute_reproducibly() -> None:
+    """Give the same step the same bits each time on CUDA, which every comparison by bits takes for granted.
+
+    By default attention's backward adds up the query's gradient in whatever order its thread blocks come. With errors,
+    not with ``warn_only``, flash attention keeps to an order, the memory-efficient kernel gives a head's keys to one
+    block, cuDNN's is passed over, and an operation that knows no order raises; the models here have none of those.
+    cuBLAS needs workspaces of a fixed size, told before it makes its first handle. No result depends on what fresh
+    memory holds, so that filling it, which this mode would add, only takes time. All subjects and oracles compute so,
+    and what it costs is part of every time. This is what torch's sources say; it was not run on a GPU.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _compute_in_batches() -> None:
@@ -184,6 +227,13 @@ def _receive(connection: Connection) -> bytes | None:
         return connection.recv_bytes()
     except (EOFError, OSError):
         return None
+
+
+def _send(connection: Connection, reply: bytes) -> None:
+    """Reply, unless the parent is gone, which the next read will show."""
+    BUSY.clear()  # before the parent can send the next message
+    with suppress(ConnectionError):
+        connection.send_bytes(reply)
 
 
 def _reply(message: bytes, groups: dict[int, dist.ProcessGroup]) -> bytes:

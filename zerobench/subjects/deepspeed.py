@@ -203,7 +203,7 @@ class _Ranks:
 def _imported(device: str) -> Any:
     """The package, told which accelerator to use before it looks for one."""
     os.environ.setdefault("DS_ACCELERATOR", device)
-    os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))  # it asks for a launcher's
+    _tell_device(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import deepspeed
@@ -211,6 +211,17 @@ def _imported(device: str) -> Any:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled here, and of use in inference only
     deepspeed.utils.logger.setLevel("WARNING")
     return deepspeed
+
+
+def _tell_device(device: str) -> None:
+    """Have LOCAL_RANK say which GPU of its host this rank computes on: DeepSpeed takes the one for the other.
+
+    Where ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
+    """
+    number = str(torch.cuda.current_device() if device == "cuda" else 0)
+    os.environ["LOCAL_RANK"] = number
+    if "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ:
+        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = number
 
 
 def config(scenario: Scenario) -> dict[str, Any]:
