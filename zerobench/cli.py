@@ -79,10 +79,15 @@ def _run(given: argparse.Namespace, launch: Launch | None, command: str) -> int:
     threads = max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else base.world))
     if launch and launch.rank:
         return follow(launch, base.device, threads)
-    report.writable(given.out)
-    held_out(base.but(device="cpu"))  # whether there is text enough
-    measured = _measure(given, base, pool(base.world, base.device, threads, launch), command)
-    text = report.write(given.out, measured)
+    with pool(base.world, base.device, threads, launch) as ranks:  # first: launched ranks end with it, come what may
+        report.writable(given.out)
+        held_out(base.but(device="cpu"))  # whether there is text enough
+        measured = _measure(given, base, ranks, command)
+    try:
+        text = report.write(given.out, measured)
+    except UsageError:  # such as a full disk, with which what was measured is not lost
+        print(json.dumps(measured))
+        raise
     print(json.dumps(measured) if given.json else text)
     _say_written(given.out)
     return 0 if all_right(measured) else 1
@@ -104,26 +109,29 @@ def _compare(given: argparse.Namespace) -> int:
     """Print what differs between two results."""
     from zerobench.report import comparison
 
-    found = compare(_measured(given.base), _measured(given.head))
+    found = compare(*(_measured(named, given.subject) for named in (given.base, given.head)))
     print(json.dumps(comparison.as_json(found)) + "\n" if given.json else comparison.render(found), end="")
     return found.exit_code
 
 
-def _measured(named: str) -> Json:
-    """A file of results, or what the code of a revision comes to."""
+def _measured(named: str, subject: str) -> Json:
+    """A file of results, or what a subject comes to in the code of a revision."""
     path = Path(named)
-    return read(path) if path.exists() or path.suffix == ".json" else revisions.results(Path.cwd(), named)
+    seen = os.access(path, os.F_OK)  # Path.exists raises where nobody may look
+    return read(path) if seen or path.suffix == ".json" else revisions.results(Path.cwd(), named, subject)
 
 
 def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
-    with closing(_Progress()) as progress, ranks:
+    with closing(_Progress()) as progress:
         bench = Bench(ranks, rows(base, given.subjects, given.stages, given.offload), given.time_limit, progress)
         progress("starting the ranks")
         where = ranks.run(surroundings, world=1)[0]
         bench.train(base.steps)
-        trial = None if given.times_only else Trial.of(bench)
-        if trial:
+        if given.times_only:
+            trial = None
+        else:
             bench.meter()
+            trial = Trial.of(bench)  # last, for it takes most memory of all
         peak = bench.peak(base.dtype)
         progress("writing the report")
         measured = rows_of(bench.rows, trial, options.warmup(base.steps), peak)

@@ -7,7 +7,7 @@ files were not measured by turns, so that their ratio holds the machine's mood a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +95,7 @@ class Comparison:
     new: tuple[str, ...]
     gone: tuple[str, ...]
     unmeasured: tuple[tuple[str, str], ...]  # (case, metric) that only the base has
+    appeared: tuple[tuple[str, str], ...]  # (case, metric) that only the head has
     changes: tuple[Change, ...]
     moved: tuple[str, ...]  # on the same platform, other bits in a trajectory whose bits are promised
     timings: tuple[Timing, ...]
@@ -138,7 +139,8 @@ def compare(base: Json, head: Json) -> Comparison:
         still_failing=tuple(each for each in transitions if each.base in FAILING and each.head in FAILING),
         new=tuple(case for case in theirs if case not in ours),
         gone=tuple(case for case in ours if case not in theirs or _lost(ours[case], theirs[case])),
-        unmeasured=tuple(lost for case, pair in ran.items() for lost in _unmeasured(case, *pair)),
+        unmeasured=tuple(lost for case, pair in ran.items() for lost in _only_first(case, *pair)),
+        appeared=tuple(new for case, (ours, theirs) in ran.items() for new in _only_first(case, theirs, ours)),
         changes=tuple(change for case, pair in ran.items() for change in _changes(case, *pair)),
         moved=tuple(case for case, pair in ran.items() if _same_platform(base, head) and _moved(*pair)),
         timings=tuple(timing for case, pair in ran.items() for timing in _timing(case, *pair)),
@@ -163,13 +165,14 @@ def state(row: Json) -> State:
 def metrics(row: Json) -> dict[str, Values]:
     """Every metric that is compared, by rank; bytes, calls, and the share of the error budget.
 
-    A collective that one side never called is no metric of it; :func:`compare` takes it as zero.
+    A collective that one side never called is no metric of it; :func:`compare` takes it as zero. A rank that has no
+    value where others have one holds nothing of it.
     """
     found: dict[str, Values] = {}
     for part in ("memory", "offload"):
         ranks = (row.get(part) or {}).get("measured") or []
-        for name in ranks[0] if ranks else ():
-            found[f"{part}: {name}"] = tuple(rank[name] for rank in ranks)
+        for name in dict.fromkeys(name for rank in ranks for name in rank):
+            found[f"{part}: {name}"] = tuple(rank.get(name) for rank in ranks)
     ledgers = (row["traffic"] or {}).get("measured") or []
     for collective in sorted({name for ledger in ledgers for name in ledger}):
         for number in ("calls", "sent", "received"):
@@ -177,7 +180,16 @@ def metrics(row: Json) -> dict[str, Values]:
             found[f"traffic: {collective} {number}"] = values
     if row["judgement"] and row["judgement"]["budget_used"] is not None:
         found["budget used"] = (row["judgement"]["budget_used"],)
-    return {name: values for name, values in found.items() if None not in values}
+    known = {name: values for name, values in found.items() if any(value is not None for value in values)}
+    return {name: tuple(0 if value is None else value for value in values) for name, values in known.items()}
+
+
+def machine(environment: Json, names: Sequence[str]) -> Json:
+    """What an environment says under these names; of GPUs, what they are: clocks and heat are never twice the same."""
+    gpu = environment.get("gpu")
+    if isinstance(gpu, dict):
+        environment = environment | {"gpu": {name: gpu.get(name) for name in ("names", "driver")}}
+    return {name: environment.get(name) for name in names}
 
 
 def _demand_same(what: str, base: Any, head: Any) -> None:
@@ -227,10 +239,10 @@ def _lost(base: Json, head: Json) -> bool:
     return state(base) != "not measured" and state(head) == "not measured"
 
 
-def _unmeasured(case: str, base: Json, head: Json) -> Iterator[tuple[str, str]]:
-    head_has = {_group(name) for name in metrics(head)}
-    for group in dict.fromkeys(map(_group, metrics(base))):
-        if group not in head_has:
+def _only_first(case: str, row: Json, other: Json) -> Iterator[tuple[str, str]]:
+    has = {_group(name) for name in metrics(other)}
+    for group in dict.fromkeys(map(_group, metrics(row))):
+        if group not in has:
             yield case, group
 
 
@@ -240,17 +252,22 @@ def _group(metric: str) -> str:
 
 
 def _changes(case: str, base: Json, head: Json) -> Iterator[Change]:
+    """What the head lacks may not have been measured; what a ledger of the base lacks, there was none of."""
     ours, theirs = metrics(base), metrics(head)
-    nothing = (0,) * len((base["traffic"] or {}).get("measured") or [])
     for name in dict.fromkeys([*ours, *theirs]):
-        fallback = nothing if base["traffic"] and head["traffic"] and _group(name) == "traffic" else None
-        before, after = ours.get(name, fallback), theirs.get(name, fallback)
-        if before is not None and after is not None and before != after:
+        before = ours.get(name) or _nothing(base, name)
+        after = theirs.get(name) or (_nothing(head, name) if _group(name) == "traffic" else ())
+        if before and after and before != after:
             yield Change(case, name, "bounded" if name in _BOUNDED else "exact", before, after)
 
 
+def _nothing(row: Json, metric: str) -> Values:
+    """Zero on every rank, where the ledger that the metric is of was measured; else empty."""
+    return (0,) * len((row.get(metric.partition(":")[0]) or {}).get("measured") or [])
+
+
 def _same_platform(base: Json, head: Json) -> bool:
-    return all(base["environment"].get(name) == head["environment"].get(name) for name in _PLATFORM)
+    return machine(base["environment"], _PLATFORM) == machine(head["environment"], _PLATFORM)
 
 
 def _moved(base: Json, head: Json) -> bool:

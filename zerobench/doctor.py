@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import zerobench
-from zerobench.environment import cpu_model
+from zerobench.environment import cpu_capability, cpu_model
 
 Json = dict[str, Any]
 
@@ -57,7 +57,7 @@ def render(findings: Json) -> str:
 def _devices() -> dict[str, str | None]:
     gpus = {f"cuda:{i}": torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
     cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
-    return {"cpu": f"{cpu_model()}, {cores}, {torch.backends.cpu.get_cpu_capability()}", **(gpus or {"cuda": None})}
+    return {"cpu": f"{cpu_model()}, {cores}, {cpu_capability()}", **(gpus or {"cuda": None})}
 
 
 def _compiler(name: str) -> str | None:

@@ -20,8 +20,8 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 #: Environment variables that change what is measured, by the start of their name ...
 _VARIABLES = (
-    "OMP_", "MKL_", "KMP_", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "DS_", "PYTHONHASHSEED",
-    "THP_", "MALLOC_", "GLIBC_TUNABLES",
+    "OMP_", "MKL_", "KMP_", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_", "CUBLAS_", "TORCH_", "PYTORCH_", "DS_",
+    "PYTHONHASHSEED", "THP_", "MALLOC_", "GLIBC_TUNABLES",
 )  # fmt: skip
 #: ... of which these name a machine; a value that holds a path is left out by its slash.
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
         "deepspeed": _version("deepspeed"),
         "platform": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
         "cpu": cpu_model(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": cpu_capability(),
         "cpu_mhz": _cpu_mhz(),
         "cpu_throttled": _cpu_throttled(),
         "load": round(os.getloadavg()[0], 2),
@@ -60,6 +60,14 @@ def cpu_model() -> str:
     """The CPU's name, as the system has it."""
     lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def cpu_capability() -> str:
+    """The instructions that torch computes with; AMX, which it does not name, changes the bits of low precision."""
+    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    capability: str = torch.backends.cpu.get_cpu_capability()
+    return f"{capability} with AMX" if "amx_tile" in flags else capability
 
 
 def _cpu_mhz() -> list[int] | None:

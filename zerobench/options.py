@@ -13,6 +13,7 @@ from zerobench import __version__
 from zerobench.bench import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
 from zerobench.gate import command as gate
+from zerobench.gate.grid import SUBJECT
 from zerobench.models import SIZES
 from zerobench.ranks import Launch
 from zerobench.scenario import Dtype, Offload, Recompute, Scenario, Vit
@@ -70,6 +71,9 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     )
     compare.add_argument("base", metavar="BASE", help="a results.json, or a git revision, whose own code is measured")
     compare.add_argument("head", metavar="HEAD", help="another, measured with the same options")
+    compare.add_argument(
+        "--subject", default=SUBJECT, metavar="NAME", help=f"what is measured of revisions; default: {SUBJECT}"
+    )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
 

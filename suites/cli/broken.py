@@ -6,8 +6,10 @@ import os
 import signal
 
 import torch.distributed as dist
+from torch import Tensor, nn
 
-from zerobench.subject import Outcome, State
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Offloaded, Outcome, State
 from zerobench.subjects.reference import Reference
 
 
@@ -46,3 +48,44 @@ class Stale(Reference):
         if dist.get_rank(self.engine.ranks.group) == 1:
             values["blocks.1.up.weight"][-10:] += 1e-3
         return values
+
+
+class Unreduced(Reference):
+    """Returns the losses of samples, not their mean."""
+
+    name = "unreduced"
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        """The loss twice."""
+        return super().micro_step(batch).expand(2)
+
+
+class Shards(Reference):
+    """Answers with what a rank might own, not with full values."""
+
+    name = "shards"
+
+    def parameters(self) -> State:
+        """Half of each parameter, flat."""
+        return {name: value.flatten()[: value.numel() // 2] for name, value in super().parameters().items()}
+
+
+class Lopsided(Reference):
+    """Keeps nothing in host memory but on rank 0; promises no bits."""
+
+    name = "lopsided"
+    promises_bits = False
+
+    def offloaded(self) -> Offloaded:
+        """What rank 0 keeps."""
+        return Offloaded() if dist.get_rank(self.engine.ranks.group) else super().offloaded()
+
+
+class Cycle(Reference):
+    """Is gone only once the garbage collector has seen it."""
+
+    name = "cycle"
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        self.itself = self

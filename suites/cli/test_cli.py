@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import zerobench
 from suites.reports.page import markdown_tables
 from zerobench import cli, report, schema
 from zerobench.data import text
+from zerobench.errors import UsageError
 from zerobench.results import document
 from zerobench.scenario import Odd, Scenario
 
@@ -46,7 +48,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run with subjects that fail, in a precision in which torch's have other bits."""
     directory = tmp_path_factory.mktemp("broken")
-    subjects = [f"suites.cli.broken:{name}" for name in ("Raises", "Dies", "Stale")]
+    subjects = [f"suites.cli.broken:{name}" for name in ("Raises", "Dies", "Stale", "Unreduced", "Shards")]
     names = ",".join(["reference", "torch-ddp", *subjects])
     done = run(directory, "run", "--model", "nano", "--steps", "2", "--dtype", "bf16", "--stages", "2", "--out", "r",
                "--subjects", names)  # fmt: skip
@@ -197,7 +199,7 @@ def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
     """Each with its own verdict and reason; the exit code is 1."""
     directory, done = broken
     assert done.returncode == 1, done.stderr
-    raises, dies, stale = results(directory)["rows"][2:5]
+    raises, dies, stale, unreduced, shards = results(directory)["rows"][2:7]
     assert raises["verdict"] == "failed"
     assert "the flux is not aligned" in raises["reason"]
     assert dies["verdict"] == "crashed"
@@ -205,8 +207,12 @@ def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
     assert stale["verdict"] == "ok"
     assert not stale["judgement"]["right"]
     assert "only rank 1 of 2 differs" in stale["judgement"]["message"]
+    assert unreduced["verdict"] == "failed"
+    assert "returned a loss of shape [2]; expected a 0-dimensional tensor" in unreduced["reason"]
+    assert not shards["judgement"]["right"]
+    assert "got       torch.float32 [6144]\n  expected  torch.float32 [256, 48]" in shards["judgement"]["message"]
     shown = [row["right?"] for row in tables(directory)["Right?"]]
-    assert shown == ["bitwise", "within budget", "failed", "crashed", "WRONG"]
+    assert shown == ["bitwise", "within budget", "failed", "crashed", "WRONG", "failed", "WRONG"]
     assert "the flux is not aligned" in done.stdout
 
 
@@ -252,6 +258,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("run --subjects ,", "--subjects: expected names between commas"),
         ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
         ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
+        ("run --subjects .engine:Engine", "cannot load the subject '.engine:Engine' (TypeError: "),
+        ("run --subjects unfinished:Engine", "unfinished:Engine' (SyntaxError: "),
+        ("run --subjects mistaken:Engine", "(NameError: name 'missing' is not defined, "),
+        ("run --subjects mistaken:Engine", "mistaken.py, line 2); name an importable package.module:Class"),
         ("run --stages 0,4", "unknown stage '4'"),
         ("run --recompute all", "unknown recomputation 'all'"),
         ("run --model vit-tiny --data short", "--data: vit-tiny takes no text"),
@@ -263,12 +273,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("run --clip nan", "--clip: expected a number of at least 0, got 'nan'"),
         ("run --data no/such/file", "cannot read the data file 'no/such/file'"),
         ("run --data short", "the text is too short"),
-        ("run --out short", "cannot write a report to 'short': 'short' is not a directory"),
-        ("run --out short/below", "cannot write a report to 'short/below'"),
+        ("run --out short", "cannot write to 'short': 'short' is not a directory"),
+        ("run --out short/below", "cannot write to 'short/below'"),
         ("run --out taken", "its 'report.md' is a directory"),
         ("run --stage 3", "unrecognized arguments: --stage 3"),
         ("replay {", "a Scenario must be a JSON object"),
         ("replay '{\"stge\": 3}'", "unknown field of scenario 'stge'; did you mean 'stage'?"),
+        ("replay '{\"steps\": 0}'", "scenario.steps: expected at least 1, got 0"),
+        ("replay '{\"stage\": 9}'", "scenario.stage: expected 0 to 3, got 9"),
         ("replay {} --subject nobody", "unknown subject 'nobody'"),
     ],
 )
@@ -279,6 +291,10 @@ def test_bad_input(
     monkeypatch.chdir(tmp_path)
     Path("short").write_text("too short")
     Path("taken/report.md").mkdir(parents=True)
+    Path("unfinished.py").write_text("class Engine(\n")
+    Path("mistaken.py").write_text("def made():\n    return missing\n\n\nEngine = made()\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     code = cli.main(shlex.split(arguments))
     output = capsys.readouterr()
@@ -306,22 +322,43 @@ def test_bad_input_ends_the_process_with_code_2() -> None:
     assert done.stderr.startswith("zerobench: unknown model 'huge'")
 
 
-def test_all_files_or_none(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last cannot be written the first does not appear, and an earlier report stays as it was."""
+@pytest.mark.parametrize("full", ["results.json", "report.html"])
+def test_a_full_disk(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    """No half of a file, no half of a report, and an earlier one stays as it was; results are written first."""
     value = results(clean[0])
     report.write(tmp_path, value)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     write = Path.write_text
 
-    def full(path: Path, *args: Any, **kwargs: Any) -> int:
-        if "results.json" in path.name:
-            raise OSError("no space left on device")
+    def fails(path: Path, *args: Any, **kwargs: Any) -> int:
+        if full in path.name:
+            raise OSError(28, "No space left on device")
         return write(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(UsageError, match="No space left on device"):
         report.write(tmp_path, value | {"command": "another"})
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {"results.json"} - {full}
+    assert before.keys() == after.keys()
+
+
+def test_what_cannot_be_written_is_printed(
+    clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose report finds no place in the end has not measured for nothing."""
+    value = results(clean[0])
+
+    def measured(*_: object) -> Json:
+        (tmp_path / "r").touch()
+        return value
+
+    monkeypatch.setattr(cli, "pool", lambda *_: nullcontext())
+    monkeypatch.setattr(cli, "_measure", measured)
+    assert cli.main(["run", "--out", str(tmp_path / "r")]) == 2
+    output = capsys.readouterr()
+    assert json.loads(output.out) == value
+    assert "is not a directory" in output.err
 
 
 def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

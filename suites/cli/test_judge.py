@@ -190,6 +190,20 @@ def test_the_error_budget() -> None:
         assert not judgement.bitwise
 
 
+@pytest.mark.parametrize("promises", [False, True])
+def test_another_shape_is_wrong(promises: bool) -> None:
+    """A shard in place of a full parameter is an infinite error, and the message has both shapes."""
+    scenario = Scenario(world=2)
+    got = everyone(scenario)
+    shard = got[1].steps[1].parameters["b"].flatten()[:2048]
+    got[1].steps[1].parameters["b"] = shard
+    canonical, reference = recorded(scenario, subject="canonical"), double(recorded(scenario))
+    judgement = judge(got, canonical, reference, 1e-5, name="x", promises_bits=promises)
+    assert (judgement.right, judgement.error, judgement.budget, judgement.worst) == (False, math.inf, math.inf, "b")
+    assert "where     step 1, parameters, b" in str(judgement)
+    assert "got       torch.float32 [2048]\n  expected  torch.float32 [64, 64]" in str(judgement)
+
+
 def test_a_budget_is_never_less_than_a_rounding() -> None:
     """A yardstick that happens to be exact asks no one for more than fp32 can hold; NaN is too much."""
     assert budget_used(2**-24, 0.0) == 0.5

@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zerobench import cli, options
-from zerobench.errors import Unmeasured, UsageError
+from zerobench import cli, models, options
+from zerobench.errors import Unmeasured
 from zerobench.gate import grid, outcome, revisions, timing
+from zerobench.gate.baseline import Baseline
+from zerobench.gate.cases import cases, platform
+from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
 Gate = Callable[..., tuple[int, str]]
@@ -60,9 +62,15 @@ def _file(directory: Path, results: Json) -> str:
     return str(path)
 
 
+def _bare(results: Json, verdict: str, reason: str) -> Json:
+    """Results of one case that has no numbers."""
+    nothing = dict.fromkeys(("judgement", "memory", "traffic", "digest", "held", "time"))
+    return {**results, "rows": [{**results["rows"][0], **nothing, "verdict": verdict, "reason": reason}]}
+
+
 def test_the_same_passes(gate: Gate, measured: dict[str, Json]) -> None:
     """No finding at all."""
-    assert gate(measured["Same"]) == (0, "# Gate: passed\n\n1 cases; all as in the baseline.\n")
+    assert gate(measured["Same"]) == (0, "# Gate: passed\n\n1 cases measured; all as in the baseline.\n")
 
 
 @pytest.mark.parametrize(
@@ -138,10 +146,7 @@ def test_other_owners_fail(gate: Gate, measured: dict[str, Json]) -> None:
 
 def test_newly_failing_fails(gate: Gate, measured: dict[str, Json]) -> None:
     """A case that crashed has no numbers; it does not pass for that."""
-    results = copy.deepcopy(measured["Same"])
-    results["rows"][0] |= {"verdict": "crashed", "reason": "rank 1 was killed\nmore"}
-    results["rows"][0] |= dict.fromkeys(("judgement", "memory", "traffic", "digest", "held", "time"))
-    code, said = gate(results)
+    code, said = gate(_bare(measured["Same"], "crashed", "rank 1 was killed\nmore"))
     assert code == 1
     assert "rank 1 was killed" in said
     assert "more" not in said.split("## Exact")[1].split("Scenarios:")[0]
@@ -155,6 +160,41 @@ def test_what_is_no_longer_measured_is_an_error(gate: Gate, measured: dict[str, 
     code, said = gate(results)
     assert code == 2, said
     assert "NOT ENOUGH MEASURED" in said
+
+
+@pytest.mark.parametrize(
+    ("new", "metric"),
+    [
+        ("memory", "memory: optimizer"),
+        ("memory", "memory: working"),
+        ("traffic", "traffic: total calls"),
+        ("digest", "trajectory"),
+        ("held", "held by rank 0"),
+    ],
+)
+def test_what_the_baseline_does_not_have_fails(gate: Gate, measured: dict[str, Json], new: str, metric: str) -> None:
+    """A metric that is measured and that nothing watches, whichever rule is its."""
+    without = copy.deepcopy(measured["Same"])
+    without["rows"][0][new] = None
+    assert gate(without, "--update")[0] == 0
+    code, said = gate(measured["Same"])
+    [line] = [line for line in said.splitlines() if f"| {_plain(metric)} " in line]
+    assert (code, "new: commit it" in line) == (1, True)
+
+
+def test_every_failing_case_says_its_scenario(gate: Gate, measured: dict[str, Json]) -> None:
+    """Also where the short names of two are the same; what can be asked for on the command line is in the name."""
+    results = copy.deepcopy(measured["Same"])
+    [row] = results["rows"]
+    changes: list[Json] = [{"offload_optimizer": "cpu"}, {"clip": 0.5}, {"seed": 1}, {"seed": 2}]
+    results["rows"] = [
+        {**row, "case": str(at) * 12, "scenario": {**row["scenario"], **change}} for at, change in enumerate(changes)
+    ]
+    _, said = gate(results)
+    for change in changes:
+        assert json.dumps(change)[1:-1] in said.split("Scenarios:")[1]
+    assert "A = 1, optimizer on cpu" in said
+    assert "A = 1, clip 0.5" in said
 
 
 def test_a_dropped_case_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
@@ -190,6 +230,30 @@ def test_no_baseline_is_made_of_what_is_wrong(gate: Gate, measured: dict[str, Js
     code, said = gate(results, "--update")
     assert (code, "wrong: no baseline is made of that" in said) == (3, True)
     assert gate({**measured["Same"], "rows": []}, "--update")[0] == 3
+    code, said = gate(_bare(measured["Same"], "unsupported", "SGD only"), "--update")
+    assert (code, "nothing was measured" in said, "SGD only" in said) == (3, True, True)
+
+
+def test_what_has_no_numbers_is_not_measured(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
+    """An unsupported case that is unsupported in the baseline as well is right, and alone it passes nothing."""
+    path = tmp_path / "baseline.json"
+    baseline = json.loads(path.read_text())
+    for case in baseline["cases"].values():
+        case.update(state="unsupported", exact={}, bounded={}, digests={})
+    path.write_text(json.dumps(baseline))
+    code, said = gate(_bare(measured["Same"], "unsupported", "SGD only"))
+    assert (code, "0 cases measured" in said) == (2, True)
+
+
+def test_results_of_two_platforms(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
+    """Have no bits in common that could be gated."""
+    other = copy.deepcopy(measured["Same"])
+    other["rows"][0]["case"] = "0123456789ab"
+    other["environment"]["torch"] = "0.0"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    code, said = gate(measured["Same"], "--results", str(tmp_path / "results.json"), str(tmp_path / "other.json"))
+    assert code == 3
+    assert "different platforms: torch is" in said
 
 
 def test_json_and_summary(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
@@ -217,6 +281,44 @@ def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest
     assert re.search(r"\| SLOWER +\| reference stage 1, .* \| 1\.150 +\| 1\.150 to 1\.150 +\|", said)
     assert re.search(r"\| not timed +\| reference stage 2", said)
     assert '"stage": 1' in said
+
+
+@pytest.mark.parametrize(("engine", "code"), [("OneMoreByte", 1), ("Same", 2)])
+def test_a_base_that_cannot_be_timed_hides_nothing(
+    gate: Gate, measured: dict[str, Json], monkeypatch: pytest.MonkeyPatch, engine: str, code: int
+) -> None:
+    """The findings are told, and why there are no times."""
+
+    def fails(revision: str, subject: str) -> outcome.Times:
+        raise Unmeasured("the base knows no --times-only")
+
+    monkeypatch.setattr("zerobench.gate.command._times", fails)
+    found, said = gate(measured[engine], "--time-against", "HEAD")
+    assert (found, "the base knows no --times-only" in said) == (code, True)
+    assert ("memory: optimizer" in said) == (engine == "OneMoreByte")
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline and the summary; exit code 3."""
+    monkeypatch.setattr(revisions, "measure", lambda *_: pytest.fail("it was measured"))
+    (tmp_path / "file").touch()
+    below = str(tmp_path / "file" / "below")
+    for asked in (["--baseline", below, "--update"], ["--baseline", "b.json", "--summary", below]):
+        assert cli.main(["gate", *asked]) == 3
+        assert capsys.readouterr().err.startswith("zerobench: cannot write ")
+
+
+def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
+    """Folders are made; where the disk is full after all, the outcome was printed, and that is no regression."""
+    page = tmp_path / "missing" / "page.md"
+    assert gate(measured["Same"], "--summary", str(page))[0] == 0
+    assert page.read_text().startswith("# Gate: passed")
+    page.unlink()
+    page.symlink_to("/dev/full")
+    code, said = gate(measured["Same"], "--summary", str(page))
+    assert (code, "No space left on device" in said, "# Gate: passed" in said) == (3, True, True)
 
 
 @pytest.mark.parametrize(
@@ -247,27 +349,6 @@ def test_a_command_line_that_cannot_be(arguments: list[str]) -> None:
     assert cli.main(arguments) == 3
 
 
-def test_each_revision_runs_its_own_code(tmp_path: Path) -> None:
-    """An engine of someone else's, in a repository of its own: the commit's engine is what runs."""
-    git = ("git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org")
-    subprocess.run([*git, "init", "--quiet"], check=True)
-    for says in ("first", "second"):
-        (tmp_path / "mine.py").write_text(
-            "from zerobench.subjects.reference import Reference\n"
-            f"class Mine(Reference):\n    unsupported = classmethod(lambda cls, scenario: {says!r})\n"
-        )
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "--quiet", "-m", says], check=True)
-    arguments = ("--subjects", "mine:Mine", "--model", "nano", "--steps", "1", "--stages", "0")
-    with revisions.worktree(tmp_path, "HEAD~1") as tree:
-        assert revisions.measure(tree, arguments)["rows"][0]["reason"] == "first"
-    assert not tree.exists()
-    listed = subprocess.run([*git, "worktree", "list"], check=True, capture_output=True, text=True).stdout
-    assert len(listed.splitlines()) == 1
-    with pytest.raises(Unmeasured, match="unknown subject"):
-        revisions.measure(tmp_path, ("--subjects", "mien"))
-
-
 def test_the_grid_is_of_command_lines() -> None:
     """Each is one of ``zerobench run``; only what is timed leaves the judges out."""
     asked = [*grid.accounted("reference"), grid.timed("reference")]
@@ -275,15 +356,17 @@ def test_the_grid_is_of_command_lines() -> None:
     assert [each.times_only for each in given] == [False] * 4 + [True]
 
 
-@pytest.mark.parametrize("revision", ["nowhere", "--help"])
-def test_an_unknown_revision(tmp_path: Path, revision: str) -> None:
-    """Is said to be one."""
-    subprocess.run(["git", "-C", str(tmp_path), "init", "--quiet"], check=True)
-    with pytest.raises(UsageError, match="unknown revision"):
-        revisions.commit(tmp_path, revision)
-
-
-def test_no_repository(tmp_path: Path) -> None:
-    """Revisions are of one."""
-    with pytest.raises(UsageError, match="in no git repository"):
-        revisions.repository(tmp_path)
+def test_the_example_of_the_pages_has_a_baseline(tmp_path: Path) -> None:
+    """docs/subjects.md: it is right and has numbers in what the gate asks for, and says what it holds between steps."""
+    page = (_ROOT / "docs" / "subjects.md").read_text(encoding="utf-8")
+    [source] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
+    results = revisions.measure(tmp_path, next(grid.accounted("my_engine:HandMade")))
+    found = cases([results])
+    assert [(case.state, case.measured) for case in found.values()] == [("right", True), *[("unsupported", False)] * 3]
+    assert Baseline.of(found, platform([results])).cases.keys() == found.keys()
+    row = results["rows"][0]
+    count = len(list(models.shapes(Scenario.from_json(json.dumps(row["scenario"]))).parameters()))
+    fp32 = 4 * row["parameters"]
+    for held in row["memory"]["measured"]:
+        assert (held["parameters"], held["gradients"], held["optimizer"]) == (fp32, 0, 2 * fp32 + 4 * count)

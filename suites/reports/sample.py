@@ -56,6 +56,15 @@ def results() -> Json:
     }  # fmt: skip
 
 
+def gpu(heat: str) -> Json:
+    """What an environment says of two GPUs; all but names, driver and versions is of the moment."""
+    state = {"clocks.sm": ["1980 MHz", "1980 MHz"], "temperature.gpu": [heat, heat], "power.draw": ["70.1 W", "71.2 W"]}
+    return {
+        "names": ["NVIDIA H100", "NVIDIA H100"], "driver": "570.1", "cuda": "12.8", "nccl": "2.27.5", "state": state,
+        "throttling": ["0x1", "0x1"], "other_processes": int(heat) % 2,
+    }  # fmt: skip
+
+
 def many(count: int) -> Json:
     """Results of ``count`` rows: subjects at stages, in several precisions, worlds and accumulations."""
     value = results()

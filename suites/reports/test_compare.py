@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from suites.reports import sample
 from zerobench.compare import Incomparable, compare
 
 Json = dict[str, Any]
@@ -124,6 +125,32 @@ def test_a_metric_that_is_gone(base: Json, head: Json, part: str) -> None:
     assert (found.changes, found.exit_code) == ((), 2)
 
 
+def test_a_metric_that_is_new(base: Json, head: Json) -> None:
+    """What a measured ledger did not have, there was none of: it has grown. A ledger that is new is told."""
+    for rank in head["rows"][1]["memory"]["measured"]:
+        rank["host"] = 500
+    base["rows"][0]["traffic"] = None
+    found = compare(base, head)
+    assert found.appeared == (("reference stage 0", "traffic"), ("reference stage 1", "memory: host"))
+    [change] = found.changes
+    assert (change.case, change.metric, change.base, change.head) == (
+        "reference stage 1", "memory: host", (0, 0), (500, 500)
+    )  # fmt: skip
+    assert (found.regressions, found.exit_code) == ((change,), 1)
+    del head["rows"][1]
+    del base["rows"][1]
+    assert compare(base, head).exit_code == 0
+
+
+def test_a_rank_that_holds_nothing(base: Json, head: Json) -> None:
+    """Beside one that holds something: the other's bytes are compared."""
+    for value, held in ((base, (None, 500)), (head, (None, 501))):
+        for rank, size in zip(value["rows"][0]["memory"]["measured"], held, strict=True):
+            rank["host"] = size
+    [change] = compare(base, head).changes
+    assert (change.metric, change.base, change.head) == ("memory: host", (0, 500), (0, 501))
+
+
 def test_not_measured_any_more(base: Json, head: Json) -> None:
     """Counts as gone."""
     _crash(head["rows"][0], "not measured")
@@ -136,6 +163,16 @@ def test_other_bits_on_the_same_platform(base: Json, head: Json) -> None:
     assert (compare(base, head).moved, compare(base, head).exit_code) == (("reference stage 0",), 1)
     head["environment"]["cpu"] = "another"
     assert (compare(base, head).moved, compare(base, head).exit_code) == ((), 0)
+
+
+def test_a_gpu_is_the_same_at_another_temperature(base: Json, head: Json) -> None:
+    """Clocks, power and other processes are not the platform; its name and driver are."""
+    base["rows"][0]["digest"], head["rows"][0]["digest"] = "a", "b"
+    for value, heat in ((base, "35"), (head, "61")):
+        value["environment"]["gpu"] = sample.gpu(heat)
+    assert compare(base, head).moved == ("reference stage 0",)
+    head["environment"]["gpu"]["names"] = ["another"]
+    assert compare(base, head).moved == ()
 
 
 def test_nothing_measured(base: Json, head: Json) -> None:

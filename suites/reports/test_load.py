@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,11 @@ def _schema_1() -> Json:
 
 
 def _pytest_benchmark() -> Json:
-    """As pytest-benchmark writes it, with a benchmark of someone else's among them."""
+    """As pytest-benchmark writes it: what was timed as benchmarks, all results beside them."""
     value = sample.results()
-    items = [{"row": row, "peak": value["peaks"][0]} for row in value["rows"]]
-    for kind in ("collective", "kernel", "fit"):
-        items += [{kind: each} for each in value[f"{kind}s"]]
-    carried: list[Json] = [{"extra_info": {"zerobench": {"schema": 2, **item}}} for item in items]
-    environment = value["environment"] | {"zerobench": "0.1.0"}
-    return {"machine_info": {"zerobench": environment}, "benchmarks": [*carried, {"extra_info": {}}]}
+    timed = [{"row": row, "peak": value["peaks"][0]} for row in value["rows"] if row["time"]]
+    carried = [{"extra_info": {"zerobench": {"schema": 2, **item}}} for item in timed]
+    return {"machine_info": {"zerobench": value["environment"]}, "benchmarks": carried, "zerobench": value}
 
 
 def _one_row(change: Callable[[Json], object]) -> Json:
@@ -75,13 +73,21 @@ def test_schema_1_is_schema_2_with_less(tmp_path: Path) -> None:
 
 
 def test_pytest_benchmark(tmp_path: Path) -> None:
-    """Rows, collectives, kernels, fits and peaks travel in extra_info, the environment in machine_info."""
-    value, plain = read(_file(tmp_path, "bench.json", _pytest_benchmark())), sample.results()
-    for part in ("rows", "collectives", "kernels", "fits", "peaks"):
-        assert value[part] == upgrade(plain)[part], part
-    assert value["environment"]["cpu"] == plain["environment"]["cpu"]
+    """All results are read, also of the rows that have no time and are no benchmarks."""
+    plain = upgrade(sample.results())
+    assert {row["verdict"] for row in plain["rows"]} > {"ok"}
+    assert read(_file(tmp_path, "bench.json", _pytest_benchmark())) == plain
     assert cli.main(["report", str(tmp_path / "bench.json"), "--out", str(tmp_path / "out")]) == 0
-    assert read(tmp_path / "out" / "results.json") == value
+    assert read(tmp_path / "out" / "results.json") == plain
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    """NaN and infinities, which JSON has not and Python writes, are not known; the report can be written."""
+    value = sample.results()
+    value["rows"][0]["time"]["ratio"], value["budget"]["error"] = math.nan, math.inf
+    path = _file(tmp_path, "nan.json", value)
+    assert (read(path)["rows"][0]["time"]["ratio"], read(path)["budget"]["error"]) == (None, None)
+    assert cli.main(["report", str(path), "--out", str(tmp_path / "out")]) == 0
 
 
 def test_merge(tmp_path: Path) -> None:
@@ -103,9 +109,22 @@ def test_merge(tmp_path: Path) -> None:
     assert schema.flaw(merged) == ""
 
 
+def test_what_is_of_the_moment_does_not_hinder_a_merge(tmp_path: Path) -> None:
+    """The GPUs are the same, hot or cold, and what differs stands side by side: of lists each as it is."""
+    values = [copy.deepcopy(sample.results()) for _ in range(3)]
+    for at, (value, heat, clocks) in enumerate(zip(values, ("35", "61", "35"), ([2, 3], [2, 3], [1, 3]), strict=True)):
+        value["rows"] = value["rows"][at : at + 1]
+        value["environment"] |= {"gpu": sample.gpu(heat), "cpu_mhz": clocks}
+    merged = load([_file(tmp_path, f"{at}.json", value) for at, value in enumerate(values)])["environment"]
+    assert merged["cpu_mhz"] == [[2, 3], [1, 3]]
+    assert (merged["gpu"]["names"], merged["gpu"]["driver"]) == (sample.gpu("0")["names"], sample.gpu("0")["driver"])
+    assert merged["gpu"]["state"]["temperature.gpu"] == [["35", "35"], ["61", "61"]]
+
+
 _CLASHES: dict[str, Callable[[Json], object]] = {
     "cpu differs": lambda value: value["environment"].update(cpu="another"),
     "torch differs": lambda value: value["environment"].update(torch="2.12.0"),
+    "gpu differs": lambda value: value["environment"].update(gpu=sample.gpu("35")),
     "trained on different texts": lambda value: value["text"].update(sha256="0" * 64),
     "cases are of different versions": lambda value: value.update(case_version=2),
     "reference stage 0 (f66253d82c23) is in 'two' and before it": lambda value: None,
@@ -139,7 +158,17 @@ _UNREADABLE: dict[str, Callable[[Json], Any]] = {
     "row 0 has no 'time'": lambda value: _one_row(lambda row: row.pop("time")),
     "row 0 has the verdict 'good'": lambda value: _one_row(lambda row: row.update(verdict="good")),
     "unknown field of scenario 'stge'": lambda value: value | {"rows": [value["rows"][0] | {"scenario": {"stge": 1}}]},
-    "no benchmark of it carries": lambda value: {"machine_info": {}, "benchmarks": [{"extra_info": {}}]},
+    "not in the form of schema 1: 'NoneType'": lambda value: _schema_1() | {"rows": None},
+    "not in the form of schema 1: 'list'": lambda value: _schema_1() | {"settings": ["mini"]},
+    "results.json): $.rows[0].time.median: 'long'": lambda value: _one_row(
+        lambda row: row["time"].update(median="long")
+    ),
+    "$.rows[0].memory: [] is not": lambda value: _one_row(lambda row: row.update(memory=[])),
+    "$.rows[0].time.median: None is not": lambda value: value["rows"][0]["time"].update(median=math.nan) or value,
+    "pytest-benchmark's, without zerobench's results": lambda value: {"machine_info": {}, "benchmarks": []},
+    "$.rows[0].time.ratio: 'high' is not": lambda value: (
+        value["rows"][0]["time"].update(ratio="high") or {"machine_info": {}, "benchmarks": [], "zerobench": value}
+    ),
 }
 
 

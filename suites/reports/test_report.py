@@ -17,6 +17,7 @@ import pytest
 from suites.reports import golden, sample
 from suites.reports.page import Page, markdown_tables
 from zerobench import report
+from zerobench.errors import UsageError
 from zerobench.report import markdown
 from zerobench.report.document import document
 from zerobench.report.frame import Frames
@@ -191,6 +192,42 @@ def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Pa
     shown = markdown_tables((tmp_path / "report.md").read_text(encoding="utf-8"))
     assert shown
     assert shown.keys() == Page((tmp_path / "report.html").read_text(encoding="utf-8")).tables.keys()
+
+
+def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
+    """A path or a message that is no UTF-8 costs no report, and can be printed."""
+    value = sample.results()
+    value["command"] += " --data caf\udce9.txt"
+    value["rows"][0]["subject"] = "mine\udcff"
+    value["rows"][-4]["reason"] = "cannot read \udcff"
+    text = report.write(tmp_path, value)
+    assert all(said in text for said in ("caf\\udce9.txt", "cannot read \\udcff"))
+    assert text.encode("utf-8") == (tmp_path / "report.md").read_bytes()
+    assert "mine\\udcff stage 0" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert load([tmp_path / "results.json"])["rows"][0]["subject"] == "mine\\udcff"
+
+
+def test_results_outlive_a_report_that_cannot_be_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written first; the error says where they are, and an earlier report stays."""
+    report.write(tmp_path, sample.results())
+    before = {name: (tmp_path / name).read_bytes() for name in ("report.md", "report.html")}
+    monkeypatch.setattr("zerobench.report.html.render", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as failed:
+        report.write(tmp_path, sample.results() | {"command": "another"})
+    assert failed.value.__notes__ == [f"The results are in '{tmp_path}/results.json'; `zerobench report` renders them."]
+    assert _json(tmp_path)["command"] == "another"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "results.json"} == before
+
+
+def test_a_directory_that_nobody_may_look_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is one that nothing can be written to."""
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", denied)
+    with pytest.raises(UsageError, match=r"cannot write to '.*': Permission denied"):
+        report.writable(tmp_path / "secret")
 
 
 def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:

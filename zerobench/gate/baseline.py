@@ -37,13 +37,14 @@ class Baseline:
         """What was measured becomes the baseline.
 
         Raises:
-            UsageError: a case is wrong or failed, or there is none.
+            UsageError: a case is wrong or failed, or none has numbers.
         """
-        if not cases:
-            raise UsageError("nothing was measured: a baseline of no cases would pass anything")
         for case in cases.values():
             if case.state not in ("right", "unsupported"):
                 raise UsageError(f"{case.label} is {case.state}: no baseline is made of that\n{case.reason}")
+        if not any(case.measured for case in cases.values()):
+            why = next((f"; {case.label}: {case.reason}" for case in cases.values() if case.reason), "")
+            raise UsageError(f"nothing was measured: a baseline without numbers would pass anything{why}")
         return cls(platform, {name: _with_bounds(case) for name, case in cases.items()})
 
     @classmethod
@@ -63,15 +64,21 @@ class Baseline:
             raise UsageError(f"{path} is not a baseline ({error!r}); make one with --update") from None
 
     def write(self, path: Path) -> None:
-        """Write it, a metric to a line, under a temporary name first."""
+        """Write it, a metric to a line, under a temporary name first.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
         entries = {name: _entry(case) for name, case in self.cases.items()}
         value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": entries}
         text = re.sub(r"\[\s+([^][{}]*?)\s+\]", _on_one_line, json.dumps(value, indent=1, allow_nan=False))
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text + "\n", encoding="utf-8")
             temporary.replace(path)
+        except OSError as error:
+            raise UsageError(f"cannot write the baseline {str(path)!r}: {error.strerror}") from None
         finally:
             temporary.unlink(missing_ok=True)
 

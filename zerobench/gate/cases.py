@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zerobench import models
 from zerobench.bench import COMPUTE_ONLY
 from zerobench.case import CASE_VERSION
-from zerobench.compare import State, Values, metrics, state
+from zerobench.compare import State, Values, machine, metrics, state
 from zerobench.errors import UsageError
-from zerobench.scenario import Scenario
+from zerobench.scenario import Optimizer, Scenario
 
 Json = dict[str, Any]
 
@@ -23,6 +23,7 @@ _STATES = ("memory: parameters", "memory: gradients", "memory: optimizer")
 _PEAK = "memory: peak"
 #: Of CUDA's caching allocator, which rounds by its own rules and keeps what it once had.
 _NOT_GATED = ("memory: reserved", "memory: pinned", _PEAK, BUDGET)
+_PLATFORM = ("torch", "cpu_capability", "cpu", "threads", "gpu")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Case:
         )
 
     @property
+    def measured(self) -> bool:
+        """Whether it has any number; a case that is unsupported, or of which only times were taken, has none."""
+        return bool(self.exact or self.bounded or self.digests)
+
+    @property
     def label(self) -> str:
         """For people; see :func:`label`."""
         return label(self.subject, self.scenario)
@@ -62,7 +68,22 @@ def label(subject: str, scenario: Json) -> str:
     """What sets cases apart, for people; the Scenario says all."""
     of = Scenario.from_json(json.dumps(scenario))
     model = models.name_of(of.model) or of.model.kind
-    return f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
+    sizes = f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
+    return ", ".join([sizes, *_settings(of)])
+
+
+def _settings(of: Scenario) -> Iterator[str]:
+    """What else a run can be asked for, where it was."""
+    if of.optimizer_at != "none":
+        yield f"optimizer on {of.optimizer_at}"
+    if of.parameters_at != "none":
+        yield f"parameters on {of.parameters_at}"
+    if of.model.recompute != "none":
+        yield f"recompute {of.model.recompute}"
+    if of.clip:
+        yield f"clip {of.clip:g}"
+    if of.optimizer != Optimizer():
+        yield of.optimizer.name
 
 
 def _total(row: Json) -> dict[str, Values]:
@@ -105,8 +126,16 @@ def cases(results: Iterable[Json]) -> dict[str, Case]:
     return found
 
 
-def platform(environment: Json) -> Json:
-    """What must be equal for bits to be comparable: torch and all by which it chooses its matrix multiplication."""
-    gpu = environment.get("gpu")
-    chosen = {name: environment.get(name) for name in ("torch", "cpu_capability", "cpu", "threads")}
-    return chosen | {"gpu": gpu and gpu["names"]}
+def platform(results: Sequence[Json]) -> Json:
+    """What must be equal for bits to be comparable: torch and all by which it chooses its matrix multiplication.
+
+    Raises:
+        UsageError: the results are of different platforms.
+    """
+    first, *others = (machine(value["environment"], _PLATFORM) for value in results)
+    for other in others:
+        for name in _PLATFORM:
+            if other[name] != first[name]:
+                given = f"{first[name]!r} and {other[name]!r}"
+                raise UsageError(f"cannot gate results of different platforms: {name} is {given}; gate each by itself")
+    return first

@@ -9,8 +9,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from zerobench import report
 from zerobench.bench import COMPUTE_ONLY
-from zerobench.errors import UsageError
+from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid, outcome, revisions, rules, timing
 from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import cases, platform
@@ -24,15 +25,19 @@ def gate(given: argparse.Namespace) -> int:
     """Gate, print and write the summary; returns the exit code.
 
     Raises:
-        UsageError: a baseline, results or a revision that cannot be.
+        UsageError: a baseline, results, a summary or a revision that cannot be.
         Unmeasured: a run came to no results.
     """
     if given.update:
         return _update(given)
+    page = _page(given)
+    if page:
+        _append(page, "")  # so that what cannot be is said before anything is measured
     found = _gate(given)
     text = outcome.markdown(found)
     print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
-    _summarise(given.summary, text)
+    if page:
+        _append(page, text)
     return found.code
 
 
@@ -42,19 +47,22 @@ def _gate(given: argparse.Namespace) -> Outcome:
         revisions.commit(revisions.repository(Path.cwd()), given.time_against)
     values = _results(given)
     head = cases(values)
-    findings = rules.judge(baseline, head, platform(values[0]["environment"]))
-    times = _times(given.time_against, given.subject) if given.time_against else None
-    return Outcome(len(head), findings, times, _refresh(given))
+    findings = rules.judge(baseline, head, platform(values))
+    times = _timed(given.time_against, given.subject) if given.time_against else None
+    return Outcome(sum(case.measured for case in head.values()), findings, times, _refresh(given))
 
 
 def _update(given: argparse.Namespace) -> int:
     """Make the baseline of what is measured now."""
     if given.time_against:
         raise UsageError("--update with --time-against: no baseline has times, so that there is nothing to update")
+    report.writable(given.baseline.parent, [given.baseline.name])
     values = _results(given)
     head = cases(values)
-    Baseline.of(head, platform(values[0]["environment"])).write(given.baseline)
-    print(f"zerobench: wrote {given.baseline}, {len(head)} cases; read its difference before it is committed")
+    Baseline.of(head, platform(values)).write(given.baseline)
+    measured = sum(case.measured for case in head.values())
+    told = f"{len(head)} cases, {measured} of them with numbers"
+    print(f"zerobench: wrote {given.baseline}, {told}; read its difference before it is committed")
     return 0
 
 
@@ -64,11 +72,21 @@ def _results(given: argparse.Namespace) -> list[Json]:
     return [revisions.measure(Path.cwd(), arguments) for arguments in grid.accounted(given.subject)]
 
 
+def _timed(revision: str, subject: str) -> Times:
+    """A base that cannot be timed hides nothing of what the rules found."""
+    try:
+        return _times(revision, subject)
+    except Unmeasured as error:
+        return Times(revision, [], [], [], str(error))
+
+
 def _times(revision: str, subject: str) -> Times:
     """The head is what lies in the repository now, committed or not."""
     root = revisions.repository(Path.cwd())
     with revisions.worktree(root, revision) as base:
         trees = {"base": base, "head": root}
+        for tree in trees.values():
+            revisions.demand_own(tree, subject)
         timed, rounds = timing.measure(lambda side: _multiples(revisions.measure(trees[side], grid.timed(subject))))
     everywhere = {each.case for each in timed}
     seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head) for case in side)
@@ -91,12 +109,19 @@ def _refresh(given: argparse.Namespace) -> str:
     return shlex.join([*command, "--update"])
 
 
-def _summarise(path: Path | None, text: str) -> None:
-    """Append to the file that is asked for, or to the page of a GitHub job."""
-    target = path or os.environ.get("GITHUB_STEP_SUMMARY")
-    if target:
-        with Path(target).open("a", encoding="utf-8") as page:
+def _page(given: argparse.Namespace) -> Path | None:
+    """Where the summary goes: the file that is asked for, or the page of a GitHub job."""
+    named = given.summary or os.environ.get("GITHUB_STEP_SUMMARY")
+    return Path(named) if named else None
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as page:
             page.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write the summary to {str(path)!r}: {error.strerror}") from None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -20,13 +20,14 @@ _WORDS = {0: "passed", 1: "FAILED", 2: "NOT ENOUGH MEASURED"}
 class Times:
     """What base and head took by turns; ``untimed`` are the cases that not every process had a time of.
 
-    Cases are named by subject and Scenario, in JSON.
+    Cases are named by subject and Scenario, in JSON. Where nothing was timed at all, ``reason`` says why.
     """
 
     revision: str
     timed: Sequence[Timed]
     untimed: Sequence[str]
     rounds: Sequence[Round]
+    reason: str = ""
 
     @property
     def code(self) -> int:
@@ -38,7 +39,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings on ``measured`` cases, times where they were asked for, and the command that refreshes the baseline."""
+    """Findings on the ``measured`` cases that have numbers, times where asked for, and how to refresh the baseline."""
 
     measured: int
     findings: Sequence[Finding]
@@ -75,7 +76,9 @@ def _headline(outcome: Outcome) -> str:
     told = [f"{levels.count(level)} {level}" for level in dict.fromkeys(levels)]
     verdicts = [each.verdict for each in outcome.times.timed] if outcome.times else []
     told += [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-    return f"{outcome.measured} cases; {', '.join(told) if told else 'all as in the baseline'}."
+    if outcome.times and outcome.times.reason:
+        told.append("no times")
+    return f"{outcome.measured} cases measured; {', '.join(told) if told else 'all as in the baseline'}."
 
 
 def _findings(findings: Sequence[Finding]) -> str:
@@ -87,13 +90,14 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 def _scenarios(outcome: Outcome) -> Iterator[str]:
     """The whole Scenario of every case that fails, once."""
-    failing = {finding.case: finding.scenario for finding in outcome.findings if finding.code}
+    failing = [(finding.case, finding.scenario) for finding in outcome.findings if finding.code]
     if outcome.times:
         slower = (each.case for each in outcome.times.timed if each.verdict == "SLOWER")
-        failing |= {label(*json.loads(case)): json.loads(case)[1] for case in (*slower, *outcome.times.untimed)}
-    if failing:
-        lines = (f"- {_cell(case)}: `{json.dumps(scenario)}`" for case, scenario in failing.items())
-        yield "\n".join(["Scenarios:", "", *lines])
+        named = (json.loads(case) for case in (*slower, *outcome.times.untimed))
+        failing += [(label(subject, scenario), scenario) for subject, scenario in named]
+    lines = [f"- {_cell(case)}: `{json.dumps(scenario, sort_keys=True)}`" for case, scenario in failing]
+    if lines:
+        yield "\n".join(["Scenarios:", "", *dict.fromkeys(lines)])
 
 
 _TIMES_LEGEND = (
@@ -104,6 +108,10 @@ _TIMES_LEGEND = (
 
 
 def _times(times: Times) -> str:
+    if times.reason:
+        from zerobench.report.markdown import fence  # as tabulate below
+
+        return f"Not measured:\n\n{fence(times.reason)}"
     headers = ["verdict", "case", "head / base", "99 % interval", "floor (A/A)", "base", "head", "pairs"]
     rows = [
         [

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,25 @@ from typing import Any
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid
 from zerobench.report.load import merge, upgrade
+from zerobench.subjects import REGISTRY
 
 Json = dict[str, Any]
+_Done = subprocess.CompletedProcess[str]
+
+#: Prints the file that a module would be imported from.
+_WHERE = "import importlib.util as u, sys; found = u.find_spec(sys.argv[1]); print(found and found.origin or str())"
 
 
 def repository(inside: Path) -> Path:
     """The root of the git repository that ``inside`` lies in.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or no git.
     """
     try:
         return Path(_git(inside, "rev-parse", "--show-toplevel"))
-    except subprocess.CalledProcessError:
-        raise UsageError(f"{str(inside)!r} lies in no git repository, which revisions are of") from None
+    except Unmeasured as error:
+        raise UsageError(f"{str(inside)!r} lies in no git repository, which revisions are of: {error}") from None
 
 
 def commit(root: Path, revision: str) -> str:
@@ -40,19 +45,20 @@ def commit(root: Path, revision: str) -> str:
     """
     try:
         return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    except subprocess.CalledProcessError:
+    except Unmeasured:
         hint = "git fetch --unshallow" if _git(root, "rev-parse", "--is-shallow-repository") == "true" else "git fetch"
         raise UsageError(f"unknown revision {revision!r}: not in this repository (perhaps `{hint}` first)") from None
 
 
-def results(inside: Path, revision: str) -> Json:
-    """What the code of a revision comes to on the gate's grid, as one value.
+def results(inside: Path, revision: str, subject: str) -> Json:
+    """What a subject comes to on the gate's grid in the code of a revision, as one value.
 
     Raises:
-        UsageError: no such revision; Unmeasured: its code measures nothing.
+        UsageError: no such revision; Unmeasured: its code measures nothing, or has no such subject.
     """
     with worktree(repository(inside), revision) as tree:
-        values = [measure(tree, arguments) for arguments in grid.accounted(grid.SUBJECT)]
+        demand_own(tree, subject)
+        values = [measure(tree, arguments) for arguments in grid.accounted(subject)]
     return merge({f"{revision}, run {index}": upgrade(value) for index, value in enumerate(values, 1)})
 
 
@@ -69,6 +75,25 @@ def worktree(root: Path, revision: str) -> Iterator[Path]:
             _git(root, "worktree", "remove", "--force", str(path))
 
 
+def demand_own(tree: Path, subject: str) -> None:
+    """Check that a process in ``tree`` imports the subject from there, not what is installed.
+
+    A package that is installed for editing is the head, whatever the tree.
+
+    Raises:
+        Unmeasured: it does not; the message says from where it does.
+    """
+    module = REGISTRY.get(subject, subject).partition(":")[0]
+    done = _python(tree, "-c", _WHERE, module)
+    found = (done.stdout.splitlines() or [""])[-1]
+    if not found or not (tree / found).resolve().is_relative_to(tree.resolve()):
+        seen = found or (done.stderr.splitlines() or ["not found"])[-1]
+        raise Unmeasured(
+            f"{subject} is not the code of a revision: in the root of one, {module} is {seen}; name with --subject "
+            "what lies in this repository, its package in the root, in src or where PYTHONPATH says"
+        )
+
+
 def measure(tree: Path, arguments: grid.Arguments) -> Json:
     """The results of ``zerobench run`` in a fresh process, with the modules that lie in ``tree`` before all others.
 
@@ -78,15 +103,7 @@ def measure(tree: Path, arguments: grid.Arguments) -> Json:
         Unmeasured: no results, or of other code than that of ``tree``.
     """
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
-        path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [sys.executable, "-m", "zerobench", "run", *arguments, "--out", directory],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _python(tree, "-m", "zerobench", "run", *arguments, "--out", directory)
         written = Path(directory, "results.json")
         if not written.exists():
             said = (done.stderr or done.stdout).strip()
@@ -105,6 +122,29 @@ def _demand_own_code(tree: Path, results: Json) -> None:
             raise Unmeasured(f"the run in a tree of its own measured the code of commit {of}, not the tree's")
 
 
+def _python(tree: Path, *arguments: str) -> _Done:
+    """Python in ``tree``, which finds what lies there or in its ``src`` before all others."""
+    path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), os.environ.get("PYTHONPATH")]))
+    return _run([sys.executable, *arguments], tree, {**os.environ, "PYTHONPATH": path})
+
+
+def _run(command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> _Done:
+    return subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, errors="backslashreplace", check=False
+    )
+
+
 def _git(directory: Path, *arguments: str) -> str:
+    """What git prints.
+
+    Raises:
+        UsageError: there is no git; Unmeasured: it fails, with what it said.
+    """
     command = ["git", "-C", str(directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        done = _run(command)
+    except FileNotFoundError:
+        raise UsageError("there is no git on PATH, which revisions are found by") from None
+    if done.returncode:
+        raise Unmeasured(f"{shlex.join(command)}: {done.stderr.strip()}")
+    return done.stdout.strip()

@@ -94,7 +94,7 @@ def _exact(base: Case, head: Case) -> Iterator[Finding]:
             yield _lost(base, metric, before)
         elif before is None or len(before) != len(after):
             old = "not there" if before is None else str(list(before))
-            yield _of(base, "regression", metric, old, str(list(after)), "new: commit it", EXACT)
+            yield _new(base, metric, str(list(after)), EXACT, old)
         elif before != after:
             yield _changed(base, metric, before, after)
 
@@ -132,6 +132,9 @@ def _bounded(base: Case, head: Case) -> Iterator[Finding]:
             level: Level = "regression" if shares[rank] > 1 else "warning"
             shown = f"at most {bounds[rank]:{form}}", f"{values[rank]:{form}}"
             yield _of(base, level, metric, *shown, difference, BOUNDED)
+    for metric, new in head.bounded.items():
+        if metric not in base.bounded:
+            yield _new(base, metric, str(list(new)), BOUNDED)
 
 
 def _digests(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Finding]:
@@ -145,6 +148,13 @@ def _digests(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Fin
             yield _lost(base, metric, before[:12])
         elif before != after:
             yield _of(base, "regression", metric, before[:12], after[:12], "other bits; commit them if meant", BITS)
+    for metric, new in head.digests.items():
+        if metric not in base.digests:
+            yield _new(base, metric, new[:12], BITS)
+
+
+def _new(base: Case, metric: str, after: str, rule: str, before: str = "not there") -> Finding:
+    return _of(base, "regression", metric, before, after, "new: commit it", rule)
 
 
 def _lost(base: Case, metric: str, before: object) -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from zerobench.report.load import upgrade
 
 Json = dict[str, Any]
 
-FILES = ("report.md", "report.html", "results.json")
+_REPORT, _PAGE, _RESULTS = FILES = ("report.md", "report.html", "results.json")
 
 
-def _texts(results: Json) -> tuple[str, str, str]:
-    """What is in each of the files; the numbers of all three are those of one frame."""
+def _rendered(results: Json) -> dict[str, str]:
+    """The report by the name of its file; the numbers of both are those of one frame."""
     from zerobench.report import html, markdown
     from zerobench.report.document import document
     from zerobench.report.frame import Frames
@@ -29,42 +30,59 @@ def _texts(results: Json) -> tuple[str, str, str]:
 
     frames = Frames.of(upgrade(results))
     report = document(frames)
-    return (
-        markdown.render(report),
-        html.render(report, plots(frames)),
-        json.dumps(results, indent=1, allow_nan=False) + "\n",
-    )
+    return {_REPORT: markdown.render(report), _PAGE: html.render(report, plots(frames))}
 
 
-def writable(directory: Path) -> None:
-    """Check that :func:`write` could write to ``directory``, without changing anything.
+def writable(directory: Path, names: Sequence[str] = FILES) -> None:
+    """Check that files of these names could be written to ``directory``, without changing anything.
 
     Raises:
-        UsageError: it could not.
+        UsageError: they could not.
     """
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise UsageError(f"cannot write a report to {str(directory)!r}: {str(existing)!r} is not a directory")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write a report to {str(directory)!r}: no permission; name another with --out")
-    for name in FILES:
-        if (directory / name).is_dir():
-            raise UsageError(f"cannot write a report to {str(directory)!r}: its {name!r} is a directory")
+    cannot = f"cannot write to {str(directory)!r}"
+    try:
+        existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise UsageError(f"{cannot}: {str(existing)!r} is not a directory")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise UsageError(f"{cannot}: no permission in {str(existing)!r}")
+        for name in names:
+            if (directory / name).is_dir():
+                raise UsageError(f"{cannot}: its {name!r} is a directory")
+    except OSError as error:  # such as of a directory that nobody may look into
+        raise UsageError(f"{cannot}: {error.strerror}") from None
 
 
 def write(directory: Path, results: Json) -> str:
-    """Write the report and the results, each under a temporary name first, so that all appear or none.
+    """Write the results, then their report: what was measured outlives a report that cannot be rendered.
 
-    Returns the report as Markdown.
+    Each file has a temporary name first, and those of the report appear both or not at all. Returns the report as
+    Markdown.
+
+    Raises:
+        UsageError: the directory or the disk does not take them.
     """
-    texts = _texts(results)
     writable(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as undo:
-        temporary = [directory / f".{name}.{os.getpid()}" for name in FILES]
-        for path, content in zip(temporary, texts, strict=True):
-            undo.callback(path.unlink, missing_ok=True)
-            path.write_text(content, encoding="utf-8")
-        for path, name in zip(temporary, FILES, strict=True):
-            path.replace(directory / name)
-    return texts[0]
+    _appear(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
+    try:
+        texts = _rendered(results)
+    except Exception as error:
+        error.add_note(f"The results are in {str(directory / _RESULTS)!r}; `zerobench report` renders them.")
+        raise
+    _appear(directory, texts)
+    return texts[_REPORT]
+
+
+def _appear(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by name; all appear or none."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            temporary = {name: directory / f".{name}.{os.getpid()}" for name in texts}
+            for name, path in temporary.items():
+                undo.callback(path.unlink, missing_ok=True)
+                path.write_text(texts[name], encoding="utf-8")
+            for name, path in temporary.items():
+                path.replace(directory / name)
+    except OSError as error:
+        raise UsageError(f"cannot write to {str(directory)!r}: {error.strerror or error}") from None

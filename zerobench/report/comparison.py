@@ -35,6 +35,7 @@ def render(found: Comparison) -> str:
         *_list("Gone, or no longer measured", found.gone),
         *_list("New", found.new),
         *_list("Metrics that only the base has", [f"{case}: {metric}" for case, metric in found.unmeasured]),
+        *_list("Metrics that only the head has", [f"{case}: {metric}" for case, metric in found.appeared]),
         *_changes(found.changes),
         *_timings(found.timings),
     ]

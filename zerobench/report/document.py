@@ -71,6 +71,8 @@ def _troubles(frames: Frames) -> Iterator[Trouble]:
             yield Trouble(label, state, row["judgement"]["message"])
         elif state != "right":
             yield Trouble(label, state, row["reason"])
+        elif row["reason"]:  # it ran, and something of it could not be measured
+            yield Trouble(label, "not measured", row["reason"])
 
 
 def _plain(value: Any) -> str:

@@ -7,14 +7,14 @@ sets side by side was then measured alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerobench import schema
 from zerobench.bench import COMPUTE_ONLY
 from zerobench.case import case
-from zerobench.compare import case_of
+from zerobench.compare import case_of, machine
 from zerobench.errors import UsageError
 from zerobench.scenario import Scenario
 
@@ -52,37 +52,48 @@ def read(path: Path) -> Json:
         UsageError: it cannot be read or is none of ours; the message says what it lacks.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text, parse_constant=lambda name: None)  # JSON has neither NaN nor infinities
     except OSError as error:
         raise UsageError(f"cannot read the results {str(path)!r}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"the results {str(path)!r} are not JSON: {error}") from None
     try:
-        return upgrade(_from_pytest_benchmark(value) if _is_pytest_benchmark(value) else _checked(value))
+        return _understood(_of_pytest_benchmark(value) if _is_pytest_benchmark(value) else value)
     except UsageError as error:
         raise UsageError(f"{str(path)!r}: {error}") from None
 
 
-def _checked(value: Any, part: str = "") -> Any:
-    """The value, which has the form of its schema wherever that is the present one."""
-    if isinstance(value, dict) and value.get("schema") == schema.VERSION and (wrong := schema.flaw(value, part)):
+def _understood(value: Any) -> Json:
+    """As schema 2. Schema 1 has no form written down: its values must have that of schema 2 once they are upgraded."""
+    if isinstance(value, dict) and value.get("schema") == schema.VERSION:
+        return upgrade(_checked(value))
+    try:
+        return _checked(upgrade(value))
+    except (AttributeError, TypeError) as error:
+        raise UsageError(f"not in the form of schema 1: {error}") from None
+
+
+def _checked(value: Json) -> Json:
+    if wrong := schema.flaw(value):
         raise UsageError(f"not in the form of schema {schema.VERSION} (zerobench/schema/results.json): {wrong}")
     return value
 
 
 def upgrade(value: Any) -> Json:
-    """A value of schema 1 or 2 as one of schema 2, with None for all that it does not say.
+    """A value of schema 1 or 2 as one of schema 2, with None for all that it does not say; its text can be encoded.
 
     Raises:
         UsageError: no such value.
     """
     if not isinstance(value, dict) or "rows" not in value:
-        raise UsageError("not a results.json of zerobench, nor one of pytest-benchmark with zerobench's extra_info")
+        raise UsageError("not a results.json of zerobench, nor a file of its benchmarks")
     if value.get("schema") not in _READABLE:
         raise UsageError(f"schema {value.get('schema')!r}; this zerobench reads {' and '.join(map(str, _READABLE))}")
     for part in ("zerobench", "command", "environment"):
         if part not in value:
             raise UsageError(f"no {part!r} in it")
+    value = _encodable(value)
     settings = value.get("settings") or {}
     rows = [_row(row, index, settings) for index, row in enumerate(value["rows"])]
     return {name: value.get(name) for name in _PARTS} | {"schema": schema.VERSION, "rows": rows}
@@ -107,9 +118,18 @@ def merge(values: Mapping[str, Json]) -> Json:
             "budget": value["budget"] if value["budget"] == other["budget"] else None,
             "rows": value["rows"] + other["rows"],
             **{name: _both(value[name], other[name]) for name in _LISTS},
-            "environment": _environments(value["environment"], other["environment"]),
+            "environment": value["environment"],
         }
-    return value
+    return value | {"environment": _environments([each["environment"] for each in values.values()])}
+
+
+def _encodable(value: Any) -> Any:
+    """The value, its lone surrogates as escapes: they stand for bytes that were no UTF-8, and no file takes them."""
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 def _row(row: Any, index: int, settings: Json) -> Json:
@@ -137,41 +157,19 @@ def _is_pytest_benchmark(value: Any) -> bool:
     return isinstance(value, dict) and "benchmarks" in value and "machine_info" in value
 
 
-def _from_pytest_benchmark(value: Json) -> Json:
-    """The measurements that travel in pytest-benchmark's ``extra_info``; other benchmarks are left out."""
-    carried = [item for benchmark in value["benchmarks"] for item in _carried(benchmark)]
-    environment = value["machine_info"].get("zerobench")
-    if not carried or environment is None:
-        raise UsageError("no benchmark of it carries zerobench's measurements: it needs extra_info and machine_info")
-    for item in carried:
-        _checked(item, "extra_info")
-    lists = {
-        f"{kind}s": _distinct(item[kind] for item in carried if item.get(kind) is not None)
-        for kind in ("row", "collective", "kernel", "fit", "peak")
-    }
-    return {
-        "schema": carried[0]["schema"],
-        "zerobench": environment["zerobench"],
-        "command": "",
-        "rows": lists["rows"],
-        **{name: lists[name] or None for name in _LISTS},
-        "environment": environment,
-    }
-
-
-def _carried(benchmark: Json) -> Iterator[Json]:
-    item = benchmark.get("extra_info", {}).get("zerobench")
-    if item is not None:
-        yield item
+def _of_pytest_benchmark(value: Json) -> Any:
+    """The whole results, which stand beside the benchmarks: also what has no time, so that it is no benchmark."""
+    if "zerobench" not in value:
+        raise UsageError("pytest-benchmark's, without zerobench's results: only benchmarks of suites/bench have them")
+    return value["zerobench"]
 
 
 def _demand_mergeable(first: str, ours: Json, second: str, theirs: Json) -> None:
+    base, other = (machine(value["environment"], _MACHINE) for value in (ours, theirs))
     for name in _MACHINE:
-        base, other = (value["environment"].get(name) for value in (ours, theirs))
-        if base != other:
-            raise UsageError(
-                f"cannot merge {first!r} and {second!r}: {name} differs, {base!r} and {other!r}; report each by itself"
-            )
+        if base[name] != other[name]:
+            told = f"{base[name]!r} and {other[name]!r}; report each by itself"
+            raise UsageError(f"cannot merge {first!r} and {second!r}: {name} differs, {told}")
     if ours["case_version"] != theirs["case_version"]:
         raise UsageError(f"cannot merge {first!r} and {second!r}: their cases are of different versions")
     if ours["text"] and theirs["text"] and ours["text"]["sha256"] != theirs["text"]["sha256"]:
@@ -199,22 +197,23 @@ def _both(ours: list[Json] | None, theirs: list[Json] | None) -> list[Json] | No
     return _distinct([*(ours or []), *(theirs or [])]) or None
 
 
-def _distinct(values: Iterable[Json]) -> list[Json]:
-    found: list[Json] = []
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
     for value in values:
         if value not in found:
             found.append(value)
     return found
 
 
-def _environments(ours: Json, theirs: Json) -> Json:
-    """Every value of either; where they differ, both, in a list."""
-    return {
-        name: theirs.get(name) if name not in ours else _values(ours[name], theirs.get(name, ours[name]))
-        for name in {**ours, **theirs}
-    }
+def _environments(those: Sequence[Json]) -> Json:
+    """Every name of any of them, with what :func:`_together` makes of its values."""
+    names = dict.fromkeys(name for each in those for name in each)
+    return {name: _together([each[name] for each in those if name in each]) for name in names}
 
 
-def _values(ours: Any, theirs: Any) -> Any:
-    known = ours if isinstance(ours, list) else [ours]
-    return ours if theirs in known or theirs == ours else [*known, theirs]
+def _together(values: Sequence[Any]) -> Any:
+    """The one value that all are; one object of objects with the same names; else all that differ, in a list."""
+    if all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        return _environments(values)
+    found = _distinct(values)
+    return found[0] if len(found) == 1 else found

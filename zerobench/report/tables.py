@@ -171,16 +171,25 @@ def _time(frames: Frames) -> Table:
             "x compute: the median of the rounds' ratios to compute-only, the same step without communication."
         )
     if frames.cases["communication"].notna().any():
-        legend.append("communication: what computation does not hide. Medians, each by itself: they need not add up.")
+        legend.append(
+            "forward, backward, optimizer: at most what compute-only takes for them in the same round; communication: "
+            "all beyond that, which computation does not hide. Medians, each by itself: they need not add up."
+        )
     if frames.results["peaks"]:
         legend.append(
-            f"FLOP utilisation: of what one rank reached in a matrix multiplication, {_peaks(frames.results)}."
+            f"FLOP utilisation: of what one rank reached in a matrix multiplication in the same run, "
+            f"{_peaks(frames.results['peaks'])}."
         )
     return _table(frames, TIME, columns, lines, legend)
 
 
-def _peaks(results: Json) -> str:
-    return ", ".join(f"{scaled(each['flops_per_second'], 1e9)} GFLOP/s in {each['dtype']}" for each in results["peaks"])
+def _peaks(peaks: list[Json]) -> str:
+    """The rates of each dtype: from the lowest to the highest, where several runs have measured one."""
+    rates: dict[str, list[float]] = {}
+    for each in peaks:
+        rates.setdefault(each["dtype"], []).append(each["flops_per_second"])
+    ends = {dtype: dict.fromkeys(scaled(end(some), 1e9) for end in (min, max)) for dtype, some in rates.items()}
+    return ", ".join(f"{' to '.join(each)} GFLOP/s in {dtype}" for dtype, each in ends.items())
 
 
 def _time_cells(line: Json, width: int) -> list[str]:

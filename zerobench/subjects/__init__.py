@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 
 from zerobench.errors import UsageError, unknown
 from zerobench.subject import Subject
@@ -29,9 +30,17 @@ def load(name: str) -> type[Subject]:
     module, _, attribute = REGISTRY.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        hint = "name an importable package.module:Class"
-        raise UsageError(f"cannot load the subject {name!r} ({error}); {hint}") from error
+    except Exception as error:  # whatever the module of a user does when it is imported
+        told = f"({type(error).__name__}: {error}{_place(error)}); name an importable package.module:Class"
+        raise UsageError(f"cannot load the subject {name!r} {told}") from error
     if not (isinstance(found, type) and issubclass(found, Subject)):
         raise UsageError(f"{name!r} is not a subject; give a class derived from zerobench.subject.Subject")
     return found
+
+
+def _place(error: Exception) -> str:
+    """Where an import went wrong: the last line of the imported module itself, where it came that far."""
+    passed = (__file__, importlib.__file__, "<frozen")
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
+    own = [each for each in frames if each.filename == frames[0].filename]
+    return f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
