@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from zerobench import flops, live
+from zerobench.errors import RankFailure
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory, Verdict
 from zerobench.scenario import Dtype, LossScale, Odd, Offload, Scenario
@@ -26,14 +27,17 @@ VERDICTS: dict[str, Verdict] = {"raised": "failed", "crashed": "crashed", "timeo
 
 @dataclass
 class Measured:
-    """One row: a subject in a Scenario, and what came of it; nothing but a reason where the verdict is not ok."""
+    """One row: a subject in a Scenario, and what came of it; nothing but a reason where the verdict is not ok.
+
+    Where the verdict is ok, a reason says what nobody could measure of it.
+    """
 
     subject: str  # as --subjects takes it
     scenario: Scenario
     verdict: Verdict = "ok"
     reason: str = ""
     trajectories: list[Trajectory] = field(default_factory=list)  # by rank
-    flops: int = 0  # of the model in one step on one rank
+    flops: int | None = None  # of the model in one step on one rank
 
     @property
     def key(self) -> live.Key:
@@ -88,7 +92,8 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
 class Bench:
     """Measures ``rows`` on a pool; a subject that fails becomes a row that says so, and the others go on.
 
-    A rank that dies takes every subject with it, so that the rounds start again without the one at fault.
+    A rank that dies takes every subject with it, so that the rounds start again without the one at fault. What fails
+    beside the subjects (the oracles, the peak) takes nothing from a row: its reason says what is not there.
     """
 
     pool: Pool
@@ -101,14 +106,19 @@ class Bench:
         """The rows that nothing has happened to."""
         return [row for row in self.rows if row.verdict == "ok"]
 
+    @property
+    def engines(self) -> list[Measured]:
+        """Those of them that are judged and metered: compute-only has nothing to show."""
+        return [row for row in self.alive if row.subject != COMPUTE_ONLY]
+
     def train(self, steps: int) -> None:
         """Train ``steps`` steps of every subject in rounds, a step of each; then read its parameters and close it."""
         while not (self._build() and self._rounds(steps)):
             pass
         if alive := self.alive:  # all train one model on as many samples
-            [count] = self.pool.run(flops.model_flops, alive[0].scenario, world=1)
+            counts = self._beside("its FLOPs were not counted", flops.model_flops, alive[0].scenario, world=1)
             for row in alive:
-                row.flops = count
+                row.flops = counts[0] if counts else None
 
     def _build(self) -> bool:
         """Build the subjects, on fresh ranks where a subject failed; False where another one failed."""
@@ -144,31 +154,38 @@ class Bench:
 
     def _finish(self, row: Measured) -> bool:
         self.progress(f"reading {row.label}")
-        done = self._run(row, live.finish)
-        for trajectory, parameters in zip(row.trajectories, done or [], strict=False):
-            trajectory.steps[-1].parameters = parameters
-        return done is not None
+        done = self._run(row, live.finish, row.subject != COMPUTE_ONLY)
+        if done is None:
+            return False
+        first = done[0] or {}
+        for trajectory, other in zip(row.trajectories, done, strict=True):
+            trajectory.steps[-1].parameters = first if other is None else other
+        return True
 
     def meter(self) -> None:
-        """Meter memory and traffic of each subject, made anew and alone; compute-only has nothing to show."""
-        for row in self.alive:
-            if row.subject != COMPUTE_ONLY:
-                self.progress(f"metering {row.label}")
-                done = self._run(row, live.meter)
-                for trajectory, metered in zip(row.trajectories, done or [], strict=False):
-                    trajectory.memory, trajectory.traffic, trajectory.offload, trajectory.held = metered
+        """Meter memory and traffic of each subject, made anew and alone."""
+        for row in self.engines:
+            self.progress(f"metering {row.label}")
+            done = self._run(row, live.meter)
+            for trajectory, metered in zip(row.trajectories, done or [], strict=False):
+                trajectory.memory, trajectory.traffic, trajectory.offload, trajectory.held = metered
 
-    def peak(self, dtype: Dtype) -> Json:
-        """What the slowest rank reaches in a matrix multiplication while all are at one."""
+    def peak(self, dtype: Dtype) -> Json | None:
+        """What the slowest rank reaches in a matrix multiplication while all are at one; None where a rank failed."""
         self.progress("multiplying matrices")
-        rates = self.pool.run(flops.peak, dtype, self.pool.device, timeout=self.time_limit)
+        rates = self._beside("without a peak to compare with", flops.peak, dtype, self.pool.device)
+        if rates is None:
+            return None
         return {"dtype": dtype, "size": flops.SIZES[self.pool.device], "flops_per_second": min(rates)}
 
-    def ask(self, questions: Sequence[live.Question]) -> list[Trajectory]:
-        """The oracles' answers, in order; the ranks share the work."""
+    def ask(self, questions: Sequence[live.Question]) -> list[Trajectory] | None:
+        """The oracles' answers, in order; the ranks share the work. None where a rank failed."""
         self.progress("running the canonical trainer and the float64 run")
-        limit = self.time_limit * max(1, *(scenario.steps for _, scenario, _ in questions))
-        answers = [iter(each) for each in self.pool.run(live.ask, questions, timeout=limit)]
+        steps = max(1, *(scenario.steps for _, scenario, _ in questions))
+        found = self._beside("not judged", live.ask, questions, steps=steps)
+        if found is None:
+            return None
+        answers = [iter(each) for each in found]
         return [next(answers[i % self.pool.world]) for i in range(len(questions))]
 
     def _run(self, row: Measured, task: Callable[..., T], *args: object) -> list[T] | None:
@@ -178,6 +195,17 @@ class Bench:
         except RankFault as fault:
             row.verdict, row.reason = VERDICTS[fault.kind], str(fault)
             row.trajectories = []
+            return None
+
+    def _beside(
+        self, lost: str, task: Callable[..., T], *args: object, world: int | None = None, steps: int = 1
+    ) -> list[T] | None:
+        """The task's results by rank; None where a rank failed, for which every row says what it lost."""
+        try:
+            return self.pool.run(task, *args, world=world, timeout=self.time_limit * steps)
+        except RankFailure as failure:
+            for row in self.engines:
+                row.reason += f"{lost}: {failure}\n"
             return None
 
 

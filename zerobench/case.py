@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from zerobench.meters.memory import plain
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
+from zerobench.subject import State
 
 #: Raised whenever a Scenario comes to mean another run than before: another default, model, data or metered step.
 CASE_VERSION = 1
@@ -33,9 +35,16 @@ def digest(trajectories: Sequence[Trajectory]) -> str:
             found.update(repr((step.norm and step.norm.hex(), step.skipped, step.loss_scale)).encode())
             for loss in step.losses:
                 found.update(_bytes(loss))
-        for name, tensor in sorted(each.steps[-1].parameters.items()):
-            found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-            found.update(_bytes(tensor))
+        for part in _parts(each.steps[-1].parameters):
+            found.update(part)
+    return found.hexdigest()
+
+
+def bits(state: State) -> str:
+    """SHA-256 of one rank's full values, by which ranks see whether they have the same ones; as :func:`digest`."""
+    found = hashlib.sha256()
+    for part in _parts(state):
+        found.update(part)
     return found.hexdigest()
 
 
@@ -44,15 +53,19 @@ def held(states: Mapping[str, Sequence[Tensor]]) -> str:
 
     The categories and the order count. A freed parameter's storage has no bytes.
     """
-    from torch.distributed.tensor import DTensor  # a second of importing, which the command line need not wait for
-
     found = hashlib.sha256()
     for category, tensors in sorted(states.items()):
-        for tensor in tensors:
-            storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+        for tensor in plain(tensors):
+            storage = tensor.untyped_storage()
             found.update(repr((category, storage.nbytes())).encode())
             found.update(_bytes(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()))
     return found.hexdigest()
+
+
+def _parts(state: State) -> Iterator[bytes]:
+    for name, tensor in sorted(state.items()):
+        yield repr((name, str(tensor.dtype), tuple(tensor.shape))).encode()
+        yield _bytes(tensor)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zerobench import models
 from zerobench.data import held_out, leaf, seed_leaf
@@ -70,12 +71,16 @@ def run_step(
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
     ``mark`` is told when a micro-step's backward and when the optimizer have returned.
+
+    Raises:
+        ValueError: a loss with a dimension.
+        TypeError: a tensor that is not plain where full values are read.
     """
     losses: list[Tensor] = []
     for micro_step in range(scenario.accumulation):
         at = micro_step * scenario.world + rank
         seed_leaf(scenario, index, at)
-        losses.append(subject.micro_step(leaf(scenario, index, at)))
+        losses.append(_scalar(subject.micro_step(leaf(scenario, index, at)), subject.name))
         mark("backward")
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
     outcome = subject.step()
@@ -90,6 +95,23 @@ def run_step(
     return step
 
 
+def _scalar(loss: Tensor, name: str) -> Tensor:
+    if loss.dim():
+        raise ValueError(
+            f"micro_step of {name} returned a loss of shape {list(loss.shape)}; expected a 0-dimensional tensor, the "
+            "mean loss of the leaf"
+        )
+    return loss
+
+
 def to_cpu(state: Mapping[str, Tensor]) -> State:
-    """Copies on the CPU that nothing else writes to."""
+    """Copies on the CPU that nothing else writes to.
+
+    Raises:
+        TypeError: a tensor that wraps others, such as a shard of a DTensor.
+    """
+    for name, tensor in state.items():
+        if is_traceable_wrapper_subclass(tensor):
+            expected = "expected a plain tensor of full values, as full_tensor() of a DTensor"
+            raise TypeError(f"{name} is a {type(tensor).__name__}; {expected}")
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}

@@ -21,10 +21,10 @@ _REPEATS = 5
 def model_flops(group: dist.ProcessGroup, scenario: Scenario) -> int:
     """Of one step on one rank: A forwards and backwards; recomputation and the optimizer do not count.
 
-    They are counted on tensors without values, so that they are the same on every device: attention is two full matrix
-    products, masked or not.
+    They are counted in fp32 on tensors without values, so that they are the same in every dtype and on every device:
+    attention is two full matrix products, masked or not.
     """
-    plain = scenario.but(model=replace(scenario.model, recompute="none"), device="cpu")
+    plain = scenario.but(model=replace(scenario.model, recompute="none"), device="cpu", dtype="fp32")
     model = models.shapes(plain)
     batch = {name: value.to("meta") if hasattr(value, "to") else value for name, value in leaf(plain, 0, 0).items()}
     with FlopCounterMode(display=False) as counter:

@@ -142,7 +142,7 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
 def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
     """The relative error of all fp32 parameters after ``step``, in the 2-norm, against the float64 run's.
 
-    Infinite where the names are not the same.
+    Infinite where names or shapes are not the same.
     """
     expected = reference64.steps[step].parameters
     apart = sum(_squares(trajectory, reference64, step).values())
@@ -150,12 +150,16 @@ def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -
 
 
 def _squares(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> dict[str, float]:
-    """Each parameter's sum of squared errors; infinite where only one side has it."""
+    """Each parameter's sum of squared errors."""
     got, expected = trajectory.steps[step].parameters, reference64.steps[step].parameters
-    missing = dict.fromkeys(got.keys() ^ expected.keys(), math.inf)
-    return missing | {
-        name: float((got[name].double() - expected[name]).square().sum()) for name in got.keys() & expected
-    }
+    return {name: _square(got.get(name), expected.get(name)) for name in expected | got}
+
+
+def _square(got: Tensor | None, expected: Tensor | None) -> float:
+    """The sum of squared errors; infinite where one is not there, or has another shape."""
+    if got is None or expected is None or got.shape != expected.shape:
+        return math.inf
+    return float((got.double() - expected).square().sum())
 
 
 def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench import ConfigError
-from zerobench.case import held
+from zerobench.case import bits, held
 from zerobench.drive import Keep, model_for, run_step, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
@@ -68,33 +68,40 @@ def timed_step(group: dist.ProcessGroup, key: Key, index: int) -> tuple[Step, fl
     return step, time.perf_counter() - begin, phases.split()
 
 
-def finish(group: dist.ProcessGroup, key: Key) -> State:
-    """Read a subject's full parameters and close it."""
+def finish(group: dist.ProcessGroup, key: Key, read: bool) -> State | None:
+    """Read a subject's full parameters, where asked to, and close it; None on a rank that has the bits of rank 0.
+
+    So a large model travels to the parent once, and not from every rank.
+    """
     with closing(_subjects.pop(key)[0]) as subject:
-        return to_cpu(subject.parameters())
+        parameters = to_cpu(subject.parameters()) if read else {}
+    del subject
+    gc.unfreeze()
+    gc.collect()  # a subject that is a cycle would stay on the device beside the oracles
+    own = bits(parameters)
+    first = [own]
+    dist.broadcast_object_list(first, src=0, group=group)
+    return None if dist.get_rank(group) and own == first[0] else parameters
 
 
 def ask(group: dist.ProcessGroup, questions: Sequence[Question]) -> list[Trajectory]:
-    """Answer the questions that fall to this rank: number r, r + world, ...
-
-    Only the last step's parameters are kept.
-    """
-    gc.unfreeze()
-    return [_answer(*question) for question in questions[dist.get_rank(group) :: dist.get_world_size(group)]]
+    """Answer the questions that fall to this rank: number r, r + world, ..."""
+    return [answer(*question) for question in questions[dist.get_rank(group) :: dist.get_world_size(group)]]
 
 
-def _answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Trajectory:
+def answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Trajectory:
+    """An oracle's recording with no states but the last step's parameters."""
     keep: Keep = frozenset({"parameters"})
-    answer = canonical(scenario, keep) if oracle == "canonical" else float64(scenario, keep, skipped=skipped)
-    for step in answer.steps[:-1]:
+    found = canonical(scenario, keep) if oracle == "canonical" else float64(scenario, keep, skipped=skipped)
+    for step in found.steps[:-1]:
         step.parameters = {}
-    return answer
+    return found
 
 
-def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload, str]:
+def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload, str | None]:
     """Bytes that a fresh subject holds, what it does in step :data:`METERED_STEP`, and a digest of what it then holds.
 
-    It leaves nothing behind.
+    Only who promises bits has a digest. It leaves nothing behind.
     """
     subject_type, scenario = load(key[0]), key[1]
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
@@ -110,18 +117,24 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
                 run_step(subject, scenario, METERED_STEP, rank)
             states = subject.resident()
             sizes = {category: resident(tensors) for category, tensors in states.items()}
-            digest, offload = held(states), off_device(subject, moved)
+            digest = held(states) if subject_type.promises_bits else None
+            offload = off_device(subject, moved)
             locked = pinned() - pinned_before if cuda else None
     memory = Memory(
         **sizes,
         peak=peak.bytes,
         peak_parameters=parameters.bytes if traffic.traffic else None,  # it is seen at collectives only
-        host=sum(offload.host.values()) or None,
-        file=sum(offload.files.values()) or None,
+        host=_known(offload.host, "host" in scenario.elsewhere),
+        file=_known(offload.files, "file" in scenario.elsewhere),
         pinned=locked,
         reserved=peak.reserved,
     )
     return memory, traffic.traffic, offload, digest
+
+
+def _known(kept: Mapping[str, int], expected: bool) -> int | None:
+    """Bytes; 0 on a rank that keeps none where there might be some, None where there is no such place."""
+    return sum(kept.values()) if kept or expected else None
 
 
 def off_device(subject: Subject, moved: OffloadMeter) -> Offload:

@@ -49,7 +49,7 @@ class Memory:
     peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
     peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
     host: int | None = None  # of the states, what lies in host memory ...
-    file: int | None = None  # ... and in files; None where nothing is offloaded
+    file: int | None = None  # ... and in files; None where nothing is, nor was to be
     pinned: int | None = None  # host memory that is pinned, on CUDA
     reserved: int | None = None  # peak of what CUDA's caching allocator took of the device
 
@@ -87,6 +87,6 @@ class Trajectory:
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
     offload: Offload | None = None
-    held: str | None = None  # SHA-256 of the states this rank holds after the metered step
+    held: str | None = None  # SHA-256 of the states it holds after the metered step, of who promises bits
     seconds: list[float] = field(default_factory=list)  # of each timed step
     splits: list[Split] = field(default_factory=list)  # of each timed step, where it was split

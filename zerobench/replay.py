@@ -3,58 +3,81 @@
 from __future__ import annotations
 
 import math
+import os
 
 import torch.distributed as dist
 
+from zerobench import ConfigError, live, models
 from zerobench.drive import ALL, Keep, drive
+from zerobench.errors import UsageError
 from zerobench.judge import Judgement, error_against, judge
 from zerobench.oracles.canonical import canonical, float64
 from zerobench.ranks import Pool
+from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects import load
 
+_NONE: Keep = frozenset()
 _PARAMETERS: Keep = frozenset({"parameters"})
 _YARDSTICK = "torch-ddp"
+#: Bytes of all ranks' recordings. Where every state of every step takes more, only what ``run`` compares is kept.
+_ROOM = 2 << 30
+#: Gradient, master, the model's own and two of the optimizer: bytes of a parameter's states in one step.
+_STATES = 5 * 4
 
 
 def replay(scenario: Scenario, name: str) -> Judgement | str:
     """The judgement, or why the subject does not offer the Scenario.
 
+    A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.
+
     Raises:
-        UsageError: no such subject, model or data.
+        UsageError: no such subject, model or data, or a configuration that the subject refuses.
         RankFailure: a rank raised, died or hung.
     """
     subject = load(name)
     reason = subject.unsupported(scenario)
     if reason is not None:
         return reason
-    with Pool(scenario.world, scenario.device) as pool:
-        got = pool.run(_drive, name, scenario, ALL)
-        right = pool.run(_canonical, scenario, world=1)[0]
-        skipped = [step.skipped for step in right.steps]
-        reference64 = pool.run(_float64, scenario, skipped, world=1)[0]
-        yardstick = _error(pool, scenario, reference64)
+    keep = ALL if _fits(scenario) else _NONE
+    limit = TIME_LIMIT * scenario.steps
+    with Pool(scenario.world, scenario.device, max(1, len(os.sched_getaffinity(0)) // scenario.world)) as pool:
+        got = pool.run(_drive, name, scenario, keep, timeout=limit)
+        [right] = pool.run(_oracle, ("canonical", scenario, ()), keep, world=1, timeout=limit)
+        skipped = tuple(step.skipped for step in right.steps)
+        [reference64] = pool.run(_oracle, ("float64", scenario, skipped), keep, world=1, timeout=limit)
+        yardstick = _error(pool, scenario, reference64, limit)
     if math.isnan(yardstick):
         yardstick = error_against(right, reference64)
     return judge(got, right, reference64, yardstick, name=name, promises_bits=subject.promises_bits)
 
 
-def _error(pool: Pool, scenario: Scenario, reference64: Trajectory) -> float:
+def _error(pool: Pool, scenario: Scenario, reference64: Trajectory, limit: float) -> float:
     """torch DDP's error in the same Scenario at its own stage; NaN where it does not offer that."""
     plain = scenario.but(stage=0, schedule="auto")
     if load(_YARDSTICK).unsupported(plain) is not None:
         return math.nan
-    return max(error_against(each, reference64) for each in pool.run(_drive, _YARDSTICK, plain, _PARAMETERS))
+    done = pool.run(_drive, _YARDSTICK, plain, _NONE, timeout=limit)
+    return max(error_against(each, reference64) for each in done)
+
+
+def _fits(scenario: Scenario) -> bool:
+    """Whether there is room for every state of every step of every rank."""
+    shapes = models.shapes(scenario.but(data="random"))  # whatever the data: dyadic ones would draw values
+    return _STATES * sum(p.numel() for p in shapes.parameters()) * scenario.steps * scenario.world <= _ROOM
 
 
 def _drive(group: dist.ProcessGroup, name: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    return drive(load(name), scenario, group, keep, evaluate=True)
+    try:
+        return drive(load(name), scenario, group, keep, last=_PARAMETERS, evaluate=True)
+    except ConfigError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
-def _canonical(group: dist.ProcessGroup, scenario: Scenario) -> Trajectory:
-    return canonical(scenario, ALL)
-
-
-def _float64(group: dist.ProcessGroup, scenario: Scenario, skipped: list[bool]) -> Trajectory:
-    return float64(scenario, _PARAMETERS, skipped=skipped)
+def _oracle(group: dist.ProcessGroup, question: live.Question, keep: Keep) -> Trajectory:
+    """What the subject's recording is compared with, which has the same states."""
+    oracle, scenario, skipped = question
+    if not keep:
+        return live.answer(*question)
+    return canonical(scenario, keep) if oracle == "canonical" else float64(scenario, _PARAMETERS, skipped=skipped)

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import statistics
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -38,12 +39,12 @@ def document(
     where: Json,
     *,
     trial: Trial | None = None,
-    peaks: Sequence[Json] | None = None,
+    peaks: Sequence[Json | None] | None = None,
     collectives: Sequence[Json] | None = None,
     kernels: Sequence[Json] | None = None,
     fits: Sequence[Json] | None = None,
 ) -> Json:
-    """The whole value, of rows that may be of several runs; ``where`` is the environment."""
+    """The whole value, of rows that may be of several runs; ``where`` is the environment, a peak that failed None."""
     scenarios = [Scenario.from_json(json.dumps(row["scenario"])) for row in rows]
     value = {
         "schema": schema.VERSION,
@@ -53,7 +54,7 @@ def document(
         "settings": _settings(rows, scenarios),
         "text": _text(scenarios),
         "budget": trial and _budget(trial),
-        "peaks": peaks and list(peaks),
+        "peaks": [peak for peak in peaks or [] if peak] or None,
         "rows": list(rows),
         "collectives": collectives and list(collectives),
         "kernels": kernels and list(kernels),
@@ -66,16 +67,20 @@ def document(
 def rows_of(measured: Sequence[Measured], trial: Trial | None, warmup: int, peak: Json | None = None) -> list[Json]:
     """The rows of one run; ``peak`` is a matrix multiplication's in its dtype."""
     floor = next((row for row in measured if row.subject == COMPUTE_ONLY and row.verdict == "ok"), None)
-    return [_finite(_row(row, trial, warmup, floor, peak)) for row in measured]
+    return [_finite(_row_of(row, trial, warmup, floor, peak)) for row in measured]
 
 
 def all_right(value: Json) -> bool:
-    """Whether no row is wrong or failed, and not every subject unsupported; what nobody judged is not wrong."""
+    """Whether no row is wrong, failed or lacks something, and not every subject is unsupported.
+
+    What nobody was asked to judge is not wrong.
+    """
     if any(row["verdict"] not in ("ok", "unsupported") for row in value["rows"]):
         return False
     rows = [row for row in value["rows"] if row["subject"] != COMPUTE_ONLY]
     ran = [row for row in rows if row["verdict"] == "ok"]
-    return bool(ran or not rows) and all(row["judgement"]["right"] for row in ran if row["judgement"])
+    right = all(row["judgement"]["right"] for row in ran if row["judgement"])
+    return bool(ran or not rows) and right and not any(row["reason"] for row in ran)
 
 
 def _finite(value: Any) -> Any:
@@ -129,9 +134,20 @@ def _budget(trial: Trial) -> Json:
     return {"yardstick": trial.yardstick, "error": trial.error, "times": BUDGET, "step": steps}
 
 
+def _row_of(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
+    """The row; a failed one where its subject recorded what cannot be judged, so that the others keep theirs."""
+    try:
+        return _row(row, trial, warmup, floor, peak)
+    except Exception:  # noqa: BLE001 - an engine under test may have returned anything
+        failed = Measured(row.subject, row.scenario, "failed", traceback.format_exc())
+        return _row(failed, trial, warmup, floor, peak)
+
+
 def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None, peak: Json | None) -> Json:
     scenario, trained = row.scenario, row.verdict == "ok"
     judged = trained and trial is not None and row.subject != COMPUTE_ONLY
+    metered = trained and all(each.memory for each in row.trajectories)
+    promised = judged and load(row.subject).promises_bits
     return {
         "case": case(row.subject, scenario),
         "subject": row.subject,
@@ -142,12 +158,12 @@ def _row(row: Measured, trial: Trial | None, warmup: int, floor: Measured | None
         "reason": row.reason,
         "scenario": json.loads(scenario.to_json()),
         "judgement": _judgement(trial.judge(row)) if judged and trial else None,
-        "digest": digest(row.trajectories) if judged and load(row.subject).promises_bits else None,
-        "held": [each.held for each in row.trajectories] if judged and load(row.subject).promises_bits else None,
+        "digest": digest(row.trajectories) if promised else None,
+        "held": [each.held for each in row.trajectories] if promised else None,
         "loss": _loss(row) if trained else None,
-        "memory": _memory(row) if judged else None,
-        "traffic": _traffic(row) if judged else None,
-        "offload": _offload(row) if judged else None,
+        "memory": _memory(row) if metered else None,
+        "traffic": _traffic(row) if metered else None,
+        "offload": _offload(row) if metered else None,
         "time": _time(row, warmup, floor, peak) if trained else None,
     }
 
@@ -182,7 +198,7 @@ def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, subject: 
         return form
     off = offload.predicted(scenario, model, METERED_STEP)
     elsewhere = {"host": sum(off.host.values()), "file": sum(off.files.values())}
-    known = {place: size for place, size in elsewhere.items() if size}
+    known = {place: size for place, size in elsewhere.items() if size or place in scenario.elsewhere}
     return form | known | {"peak_parameters": memory.parameter_peak(scenario, model, rank, METERED_STEP)}
 
 
@@ -254,7 +270,7 @@ def _time(row: Measured, warmup: int, floor: Measured | None, peak: Json | None)
         "samples_per_second": samples / median,
         "tokens_per_second": samples * tokens / median if tokens else None,
         "flops": row.flops,
-        "utilisation": row.flops / median / peak["flops_per_second"] if peak else None,
+        "utilisation": row.flops / median / peak["flops_per_second"] if peak and row.flops else None,
     }
 
 

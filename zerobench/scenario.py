@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -19,6 +20,12 @@ from zerobench.errors import UsageError, unknown
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
 Offload = Literal["none", "cpu", "nvme"]
+
+#: The least and the most of numbers on which the harness itself depends; others an engine or a model refuses.
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("world", "steps", "micro_batch", "accumulation"), (1, math.inf)),
+    "stage": (0, 3),
+}
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,14 @@ class Scenario:
         """Where owners keep their shards of the parameters; "none" is the device, and where a stage has no shards."""
         return self.offload_param if self.stage == 3 else "none"
 
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """What may hold states off the device: ``host``, and for nvme ``file`` too, whose buffers are on the host."""
+        places = {self.optimizer_at, self.parameters_at}
+        if places == {"none"}:
+            return frozenset()
+        return frozenset(("host", "file") if "nvme" in places else ("host",))
+
     def but(self, **changes: Any) -> Scenario:
         """The same Scenario with some fields changed."""
         return dataclasses.replace(self, **changes)
@@ -179,7 +194,7 @@ class Scenario:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            UsageError: not JSON, or a field or value that no Scenario has.
+            UsageError: not JSON, or a field or value that no Scenario has, such as no steps.
         """
         try:
             raw = json.loads(text)
@@ -232,7 +247,17 @@ def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
     for name in raw:
         if name not in hints:
             raise unknown(f"field of {where}", name, hints)
-    return hint(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in raw.items()})
+    values = {name: _decode(hints[name], value, f"{where}.{name}") for name, value in raw.items()}
+    for name, value in values.items():
+        if name in _RANGES:
+            _demand_range(value, *_RANGES[name], f"{where}.{name}")
+    return hint(**values)
+
+
+def _demand_range(value: float, least: float, most: float, where: str) -> None:
+    if not least <= value <= most:
+        expected = f"at least {least}" if most == math.inf else f"{least} to {most}"
+        raise UsageError(f"{where}: expected {expected}, got {value}")
 
 
 @functools.cache

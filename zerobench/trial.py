@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerobench import live
-from zerobench.bench import COMPUTE_ONLY, Bench, Measured
+from zerobench.bench import Bench, Measured
 from zerobench.judge import Judgement, Part, error_against, judge
 from zerobench.recording import Trajectory
 from zerobench.subjects import load
@@ -28,14 +28,17 @@ class Trial:
 
     @classmethod
     def of(cls, bench: Bench) -> Trial | None:
-        """Ask the oracles about a bench's Scenarios; None where no subject is left to be judged."""
-        judged = [row for row in bench.alive if row.subject != COMPUTE_ONLY]
+        """Ask the oracles about a bench's Scenarios; None where no subject is left, or they failed, as rows say."""
+        judged = bench.engines
         if not judged:
             return None
         asked = {_schedule(row): row.scenario for row in judged}
         skipped = tuple(step.skipped for step in judged[0].trajectories[0].steps)
         questions: list[live.Question] = [("float64", judged[0].scenario, skipped)]
-        reference64, *runs = bench.ask([*questions, *(("canonical", scenario, ()) for scenario in asked.values())])
+        answers = bench.ask([*questions, *(("canonical", scenario, ()) for scenario in asked.values())])
+        if answers is None:
+            return None
+        reference64, *runs = answers
         measure = next((row.trajectories for row in judged if row.subject == _YARDSTICK), None)
         error = max(error_against(each, reference64) for each in measure or runs)
         return cls(dict(zip(asked, runs, strict=True)), reference64, _YARDSTICK if measure else "canonical", error)

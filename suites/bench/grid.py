@@ -100,7 +100,7 @@ _CAPACITY: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[
     ("cpu", True): (("reference",), (0, 3), ("none", "nvme"), (96 << 20,)),
     ("cpu", False): (SUBJECTS, STAGES_OF_ZERO, ("none", "nvme"), (512 << 20,)),
     ("cuda", True): (("reference",), (0, 3), ("none", "cpu"), (16 << 30,)),
-    ("cuda", False): (("reference", "torch-ddp", "torch-fsdp2"), (0, 2, 3), OFFLOADS, (16 << 30, 32 << 30)),
+    ("cuda", False): (("reference", "torch-ddp", "torch-fsdp2"), STAGES_OF_ZERO, OFFLOADS, (16 << 30, 32 << 30)),
 }
 
 

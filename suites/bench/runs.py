@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 
@@ -14,6 +15,7 @@ from suites.bench.kernels import turns
 from suites.bench.kernels.cases import CASES
 from zerobench.bench import Bench
 from zerobench.environment import environment
+from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
 from zerobench.ranks import Launch, Pool, pool
 from zerobench.results import Json, document, rows_of
@@ -56,10 +58,12 @@ class Runs:
         self.collectives: list[Json] = []
         self.kernels: list[Json] = []
         self.fits: list[Json] = []
-        self.peaks: dict[str, Json] = {}
+        self.peaks: dict[str, Json | None] = {}
         self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
         self._kernels: dict[tuple[str, int], tuple[int, dict[str, list[float]]]] = {}
+        self._unfit: dict[tuple[str, int], str] = {}
         self._rows: dict[str, list[Json]] = {}
+        self._ended: dict[str, Exception] = {}
         self._pool: Pool | None = None
 
     def pool(self, world: int) -> Pool:
@@ -71,13 +75,19 @@ class Runs:
         return self._pool
 
     def row(self, point: Point, key: str) -> Json:
-        """One row of a point, by its case."""
+        """One row of a point, by its case; what ended the measuring of a point ends it for every row."""
+        if point.name in self._ended:
+            raise self._ended[point.name]
         if point.name not in self._rows:
-            self._rows[point.name] = self._measure(point)
+            try:
+                self._rows[point.name] = self._measure(point)
+            except (RankFailure, UsageError) as error:
+                self._ended[point.name] = error
+                raise
         return next(row for row in self._rows[point.name] if row["case"] == key)
 
-    def peak(self, point: Point) -> Json:
-        """What a matrix multiplication reached in the point's dtype, on as many ranks."""
+    def peak(self, point: Point) -> Json | None:
+        """What a matrix multiplication reached in the point's dtype, on as many ranks; None where it failed."""
         return self.peaks[point.name]
 
     def _measure(self, point: Point) -> list[Json]:
@@ -88,8 +98,8 @@ class Runs:
             lambda what: self.progress(f"{point.name}: {what}"),
         )
         bench.train(point.base.steps)
-        trial = Trial.of(bench)
         bench.meter()
+        trial = Trial.of(bench)  # last, for it takes most memory of all
         peak = self.peaks[point.name] = bench.peak(point.base.dtype)
         return rows_of(bench.rows, trial, point.warmup, peak)
 
@@ -97,13 +107,14 @@ class Runs:
         """All that was measured so far; None where nothing was."""
         if self.environment is None:
             return None
-        measured = {row["case"]: row for of_point in self._rows.values() for row in of_point}
-        peaks = {(peak["dtype"]): peak for peak in self.peaks.values()}
+        measured: dict[str, Json] = {}  # a case that several points have is the first one's
+        for row in chain.from_iterable(self._rows.values()):
+            measured.setdefault(row["case"], row)
         return document(
             list(measured.values()),
             command,
             self.environment,
-            peaks=list(peaks.values()),
+            peaks=list(self.peaks.values()) or None,
             collectives=self.collectives or None,
             kernels=self.kernels or None,
             fits=self.fits or None,
@@ -120,15 +131,25 @@ class Runs:
             }
         return self._collectives[key]
 
+    def here(self) -> None:
+        """Make this process the one that measures, on all cores."""
+        torch.set_num_threads(threads(1))
+        self.environment = self.environment or environment()
+
     def kernel(self, name: str, n: int, against: str) -> tuple[Json, list[float]]:
         """A kernel on n elements beside a rival, and its seconds in each round; in this process, on all cores."""
         key = name, n
+        if key in self._unfit:
+            raise torch.OutOfMemoryError(self._unfit[key])
         if key not in self._kernels:
             self.progress(f"{name} on {n} elements")
-            torch.set_num_threads(threads(1))
-            self.environment = self.environment or environment()
-            case = CASES[name](n, self.device)
-            self._kernels[key] = case.moved, turns.by_turns(case, self.device)
+            self.here()
+            try:
+                case = CASES[name](n, self.device)
+                self._kernels[key] = case.moved, turns.by_turns(case, self.device)
+            except torch.OutOfMemoryError as error:
+                self._unfit[key] = str(error)
+                raise
         moved, seconds = self._kernels[key]
         return turns.result(name, n, moved, self.device, seconds, against), seconds[turns.KERNEL]
 

@@ -6,7 +6,6 @@ Both go through the same memory, for a drive may be twice as fast to one buffer 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from itertools import cycle
@@ -18,7 +17,11 @@ from torch import nn
 
 import zerobench
 from engine.offload.files import ScratchFile
+from suites.bench.kernels import turns
+from suites.bench.replaying import CLOCK
+from suites.bench.runs import Runs
 from zerobench.meters import OffloadMeter
+from zerobench.results import Json
 
 _BLOCKS, _WIDTH = 8, 2048  # 33.5 million elements: 400 MB of fp32 states and 134 MB of gradient sums
 _SUB_GROUP = 1 << 20
@@ -30,28 +33,32 @@ _SHARE = 0.8
 _REQUEST = 8 << 20
 
 
-def test_update_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+@pytest.mark.benchmark(timer=CLOCK)
+def test_update_from_files(
+    tmp_path: Path, runs: Runs, carry: Callable[[Json, list[float]], None], request: pytest.FixtureRequest
+) -> None:
     """Reading, checking, updating and writing back take at most a quarter longer than reading and writing alone.
 
     Under --quick that is shown and not judged, as nothing of the quick grid is.
     """
-    size, direct, pairs = 0, False, []
-    for _ in range(_ENGINES):
-        engine = _engine(tmp_path)
+    runs.here()
+    elements, size, pairs = 0, 0, []
+    for index in range(_ENGINES):
+        runs.progress(f"update from files: engine {index + 1} of {_ENGINES}")
+        engine = _engine(tmp_path, runs.device)
+        elements = sum(parameter.numel() for parameter in engine.module.parameters())
         moved = _moved(engine)
+        size = sum(moved.values())
         plain = _Plain(tmp_path, engine, moved["file_read"], moved["file_written"])
         pairs += [_pair(plain, engine, index) for index in range(_ROUNDS)]
-        size, direct = sum(moved.values()), plain.direct
         engine.destroy()
         plain.close()
-    slow, fast = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
-    low, median, high = statistics.quantiles([alone / update for alone, update in pairs], method="inclusive")
-    with capsys.disabled():
-        print(
-            f"\n{size / 1e6:.0f} MB: plain {slow:.3f} s ({size / slow / 1e6:.0f} MB/s), update {fast:.3f} s; share of "
-            f"the plain speed {median:.2f} ({low:.2f} to {high:.2f}); direct I/O: {direct}"
-        )
-    assert median >= _SHARE or request.config.getoption("--quick")
+    alone, update = ([each[i] for each in pairs] for i in range(2))
+    against = f"{'direct' if plain.direct else 'cached'} reads and writes alone"
+    found = turns.result("update from files", elements, size, "cpu", {turns.KERNEL: update, against: alone}, against)
+    runs.kernels.append(found)
+    carry({"kernel": found}, update)
+    assert found["ratio"] >= _SHARE or request.config.getoption("--quick")
 
 
 def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, float]:
@@ -63,19 +70,20 @@ def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, f
     return _timed(plain.run), update
 
 
-def _engine(directory: Path) -> zerobench.Engine:
+def _engine(directory: Path, device: str) -> zerobench.Engine:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_BLOCKS)))
     nvme = {"device": "nvme", "nvme_path": str(directory), "pipeline_read": True, "pipeline_write": True}
     zero = {"stage": 2, "sub_group_size": _SUB_GROUP, "offload_optimizer": nvme}
     config = {"train_batch_size": 1, "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
-    return zerobench.initialize(model, {**config, "optimizer": adam, "zero_optimization": zero})[0]
+    return zerobench.initialize(model, {**config, "optimizer": adam, "zero_optimization": zero}, device=device)[0]
 
 
 def _backward(engine: zerobench.Engine) -> None:
     """A backward, and the writes of the gradient sums that it has started."""
-    engine.backward(engine(torch.ones(1, _WIDTH, dtype=torch.bfloat16)).float().square().mean())
+    device = next(engine.module.parameters()).device
+    engine.backward(engine(torch.ones(1, _WIDTH, dtype=torch.bfloat16, device=device)).float().square().mean())
     engine.arrangement.settle()
 
 
@@ -119,4 +127,6 @@ class _Plain:
 def _timed(work: Callable[[], None]) -> float:
     start = time.perf_counter()
     work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
