@@ -22,10 +22,12 @@ class Access:
 
     - **A module's forward.** The module at a unit's root holds the unit from its pre-forward hook to its forward hook.
       A checkpoint's recomputation is a forward too.
-    - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it). The
-      module's parameter table says which unit is touched; the innermost forward that is running holds it.
+    - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it), or a step of
+      `parameters()`. The module's parameter table says which unit is touched; the innermost forward that is running
+      holds it.
     - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
-      it, the unit is gathered and held for as long as the tensor handed to the node lives.
+      it, the unit is gathered and held for as long as the tensor handed to the node lives. A complex or a negated view
+      of the memory is saved itself, and keeps the unit whole meanwhile.
 
     No identity function is put into the graph and no order of additions in it changes, so gradients keep their bits.
     """
@@ -51,10 +53,8 @@ class Access:
         def enter(*_: Any) -> None:
             if not self._scopes:
                 self.gatherer.begin("alone")
-            scope = _Scope([], self._saving())
-            self._scopes.append(scope)  # first, so that leave() finds it even if the gather fails
+            self._scopes.append(_Scope(list(units), self._saving()))  # first: leave() comes even if the gather fails
             self.gatherer.hold(units)
-            scope.held += units
 
         def leave(*_: Any) -> None:
             self._end_scope()
@@ -69,11 +69,8 @@ class Access:
         """Around the whole model's forward; without gradients it is also the end of the pass."""
         training = torch.is_grad_enabled()
         self.gatherer.begin("training" if training else "evaluation")
-        self._scopes.append(_Scope([], self._saving()))
-        try:
+        with self._scope(self._saving()):
             yield
-        finally:
-            self._end_scope()
         if not training:
             self.gatherer.finish()
 
@@ -81,21 +78,34 @@ class Access:
     def backward(self) -> Iterator[None]:
         """Around backward: the outermost scope of what recomputation touches."""
         self.gatherer.begin("training")
-        self._scopes.append(_Scope([], None))
+        with self._scope(None):
+            yield
+
+    @contextmanager
+    def _scope(self, hooks: Any) -> Iterator[None]:
+        """A scope that no module brings; it ends those that are left within, for an interrupt passes leave() by."""
+        depth = len(self._scopes)
+        self._scopes.append(_Scope([], hooks))
         try:
             yield
         finally:
-            self._end_scope()
+            while len(self._scopes) > depth:
+                self._end_scope()
 
     def touch(self, state: UnitState) -> None:
-        """An attribute access inside a forward: hold the unit until the innermost scope ends."""
-        if self._scopes and not any(state in scope.held for scope in self._scopes):
+        """A parameter is reached inside a forward: hold its unit until the innermost scope ends.
+
+        Who watches the engine communicate (a profiler, a meter) may list parameters, and uses none.
+        """
+        if not self._scopes or self.gatherer.communicating:
+            return
+        if not any(state in scope.held for scope in self._scopes):
             self._scopes[-1].held.append(state)
             self.gatherer.hold([state])
 
     def _saving(self) -> Any:
         """Our saved-tensor hooks, entered; None where hooks are in force already (ours, or a checkpoint's own)."""
-        if not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        if not torch.is_grad_enabled() or _hooks_in_force() is not None:
             return None
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
@@ -103,14 +113,15 @@ class Access:
 
     def _end_scope(self) -> None:
         scope = self._scopes.pop()
-        if scope.hooks is not None:
+        in_force = _hooks_in_force()  # no longer ours where an interrupt ended a backward, which undoes its own
+        if in_force and scope.hooks and in_force[0] is scope.hooks.pack_hook:
             scope.hooks.__exit__()
         self.gatherer.drop(scope.held)
 
     def _pack(self, tensor: Tensor) -> Any:
         state = self._by_storage.get(tensor.untyped_storage()._cdata)
-        if state is None:
-            return tensor
+        if state is None or tensor.dtype != state.dtype or tensor.is_neg():
+            return tensor  # an address says nothing of how the memory is read
         return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack(self, packed: Any) -> Tensor:
@@ -128,6 +139,12 @@ class Access:
             hook.remove()
         for submodule in self._tables:
             submodule._parameters = dict(submodule._parameters)
+        self.gatherer.close()
+
+
+def _hooks_in_force() -> Any:
+    """Pack and unpack hook by which autograd saves tensors now; torch has no public name for it."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 @dataclass
@@ -148,15 +165,26 @@ class _Address:
 
 
 class _Table(dict[str, Any]):
-    """A module's ``_parameters``: reading a sharded parameter by name touches its unit."""
+    """A module's ``_parameters``: reading a sharded parameter, by name or one after the other, touches its unit."""
 
     def __init__(self, table: dict[str, Any], home: dict[nn.Parameter, UnitState], access: Access) -> None:
         super().__init__(table)
         self._home, self._access = home, access
 
     def __getitem__(self, name: str) -> Any:
-        parameter = super().__getitem__(name)
-        state = self._home.get(parameter) if parameter is not None else None
+        return self._touched(super().__getitem__(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._touched(super().get(name, default))
+
+    def values(self) -> Iterator[Any]:  # type: ignore[override]  # each is touched when it is reached, not before
+        return (self._touched(parameter) for parameter in super().values())
+
+    def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]
+        return ((name, self._touched(parameter)) for name, parameter in super().items())
+
+    def _touched(self, parameter: Any) -> Any:
+        state = self._home.get(parameter)
         if state is not None:
             self._access.touch(state)
         return parameter

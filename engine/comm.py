@@ -86,11 +86,28 @@ class Ranks:
         if self.world > 1 and tensor.numel():
             dist.broadcast(tensor, dist.get_global_rank(self._group, source), group=self.group)
 
+    def messengers(self) -> Ranks:
+        """These ranks as they send each other small messages: themselves, or in a group to destroy. A collective.
+
+        Where the group carries nothing between CPUs (NCCL alone), every message would make host and GPU wait for each
+        other. All ranks that there are then have a gloo group besides; a part of them could not make one by itself.
+        """
+        if self.world == 1 or self._carries_cpu or self.world < dist.get_world_size():
+            return self
+        return self.of(dist.new_group(backend="gloo"))
+
     def message_device(self, device: torch.device) -> torch.device:
         """Where small messages should lie: the CPU if the group's backend carries CPU tensors, else ``device``."""
-        if self.group is None or "gloo" in str(dist.get_backend_config(self.group)):
-            return torch.device("cpu")
-        return device
+        return torch.device("cpu") if self.world == 1 or self._carries_cpu else device
+
+    @property
+    def _carries_cpu(self) -> bool:
+        return "cpu:" in str(dist.get_backend_config(self._group))
+
+    def destroy(self) -> None:
+        """Destroy the group, unless all have been."""
+        if dist.is_initialized():
+            dist.destroy_process_group(self._group)
 
     def anywhere(self, flags: list[bool], device: torch.device) -> list[bool]:
         """Which of the flags are true on any rank."""

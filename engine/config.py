@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from engine.errors import ConfigError
 from engine.offload.config import OffloadOptimizer, OffloadParam
@@ -104,29 +105,39 @@ class Zero(Section):
         return self.reduction_schedule == "micro_step"
 
 
+_Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
 class AdamParams(Section):
     """Parameters of Adam and AdamW; ``adam_w_mode`` makes type Adam decouple its decay, as DeepSpeed's default does."""
 
-    lr: float = Field(default=1e-3, ge=0.0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, ge=0.0)
-    weight_decay: float = Field(default=0.0, ge=0.0)
+    lr: _Amount = 1e-3
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    eps: _Amount = 1e-8
+    weight_decay: _Amount = 0.0
     adam_w_mode: bool = True
 
 
 class SgdParams(Section):
     """Parameters of SGD."""
 
-    lr: float = Field(default=1e-3, ge=0.0)
-    momentum: float = Field(default=0.0, ge=0.0)
-    weight_decay: float = Field(default=0.0, ge=0.0)
+    lr: _Amount = 1e-3
+    momentum: _Amount = 0.0
+    weight_decay: _Amount = 0.0
+
+
+def _params(optimizer: Any) -> type[AdamParams | SgdParams] | None:
+    """The section that ``optimizer.params`` is for this ``optimizer.type``, in any case; None for another."""
+    kinds: dict[str, type[AdamParams | SgdParams]] = {"adam": AdamParams, "adamw": AdamParams, "sgd": SgdParams}
+    return kinds.get(str(optimizer).lower())
 
 
 class OptimizerConfig(Section):
     """``optimizer``: Adam, AdamW or SGD and their parameters."""
 
     type: Literal["Adam", "AdamW", "SGD"]
-    params: AdamParams | SgdParams = AdamParams()
+    params: AdamParams | SgdParams = Field(default=None, validate_default=True)
 
     @field_validator("type", mode="before")
     @classmethod
@@ -134,13 +145,11 @@ class OptimizerConfig(Section):
         names = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
         return names.get(value.lower(), value) if isinstance(value, str) else value
 
-    @model_validator(mode="before")
+    @field_validator("params", mode="before")
     @classmethod
-    def _params_of_type(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("params"), dict | None):
-            kind = SgdParams if str(value.get("type")).lower() == "sgd" else AdamParams
-            return {**value, "params": kind(**(value.get("params") or {}))}
-        return value
+    def _params_of_type(cls, value: Any, others: ValidationInfo) -> AdamParams | SgdParams:
+        kind = _params(others.data.get("type"))
+        return kind.model_validate({} if value is None else value) if kind else AdamParams()  # else type is at fault
 
 
 class Config(Section):
@@ -186,11 +195,10 @@ def load(config: dict[str, Any] | str | Path) -> Config:
         ConfigError: no such file, not JSON, an unknown key or a value that cannot be; one line for each fault.
     """
     raw = config if isinstance(config, dict) else _read(Path(config))
-    _check_keys(raw, Config, "")
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError("; ".join(_fault(detail) for detail in error.errors())) from None
+        raise ConfigError("\n".join([*_key_faults(raw, Config, ""), *_value_faults(error)])) from None
 
 
 def accumulation_steps(config: Config, world: int) -> int:
@@ -222,16 +230,28 @@ def accumulation_steps(config: Config, world: int) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except FileNotFoundError:
         raise ConfigError(
             f"there is no configuration file {str(path)!r}; give a dict or the path of a JSON file"
         ) from None
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise ConfigError(f"the configuration file {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not JSON
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{str(path)!r} must hold a JSON object, not {type(raw).__name__}")
     return raw
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no key hides another."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} is there twice")
+        found[key] = value
+    return found
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -245,23 +265,28 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 
-def _check_keys(raw: dict[str, Any], model: type[BaseModel], section: str) -> None:
-    """Refuse unknown and not honoured keys of one section and of the sections in it."""
+def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> Iterator[str]:
+    """Unknown and not honoured keys of one section and of the sections in it."""
     known, refused = set(model.model_fields), NOT_HONOURED.get(section, frozenset())
     for key, value in raw.items():
         path = f"{section}.{key}" if section else key
+        inner = _params(raw.get("type")) if path == "optimizer.params" else _SECTIONS.get(path)
         if key in refused:
-            raise ConfigError(f"{path}: DeepSpeed has this key, this engine does not honour it; take it out")
-        if key not in known:
+            yield f"{path}: DeepSpeed has this key, this engine does not honour it; take it out"
+        elif key not in known:
             near = difflib.get_close_matches(key, known | refused, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{path}: unknown key{hint} (known: {', '.join(sorted(known))})")
-        if path in _SECTIONS and isinstance(value, dict):
-            _check_keys(value, _SECTIONS[path], path)
+            yield f"{path}: unknown key{hint} (known: {', '.join(sorted(known))})"
+        elif inner is not None and isinstance(value, dict):
+            yield from _key_faults(value, inner, path)
 
 
-def _fault(detail: Any) -> str:
-    where = ".".join(str(part) for part in detail["loc"] if part not in ("AdamParams", "SgdParams"))
-    given = detail.get("input")
-    shown = f", got {given!r}" if not isinstance(given, dict | BaseModel) else ""
-    return f"{where or 'config'}: {detail['msg'].removeprefix('Value error, ')}{shown}"
+def _value_faults(error: ValidationError) -> Iterator[str]:
+    """Values that cannot be; keys that cannot be are told with more to say above."""
+    for detail in error.errors():
+        where, given = ".".join(map(str, detail["loc"])) or "config", detail["input"]
+        if given == "auto":
+            yield f"{where}: 'auto' is for a framework to fill in before the engine is built; give a value"
+        elif detail["type"] != "extra_forbidden":
+            shown = f", got {given!r}" if not isinstance(given, dict | BaseModel) else ""
+            yield f"{where}: {detail['msg'].removeprefix('Value error, ')}{shown}"

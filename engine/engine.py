@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from torch import Tensor, nn
 from engine.access import Access
 from engine.comm import Ranks
 from engine.config import Config, accumulation_steps, load
-from engine.errors import RankMismatch
 from engine.gather import Gatherer
+from engine.given import check_dtypes, check_same
 from engine.groups import ZeroOptimizer, make_optimizer
 from engine.layout import Layout, Unit
 from engine.offload.arrange import Arrangement
 from engine.reading import Recent, register
 from engine.reduce import Reducer
+from engine.rest import take_over_rest
 from engine.scaler import LossScaler
+from engine.schedules import make_scheduler
 from engine.stages import Placement
 from engine.states import UnitState
 from engine.step import Stepper, clip_factor
@@ -59,8 +62,9 @@ class Engine:
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self._norm: float | None = None
         self._backward_done = False
+        self._ended_early: str | None = None  # the call that an exception ended
         self.recently_read = Recent()
-        _check_same(module, config, ranks)
+        check_same(module, optimizer, config, ranks)
         self._place()
         register(self)
 
@@ -86,7 +90,7 @@ class Engine:
         )
         self.states = [self._state(unit, placement) for unit in layout.units]
         self.arrangement.settle()
-        self._take_over_rest()
+        take_over_rest(self.module, self.states, self.ranks, config.dtype, self.device)
         sharded = [state for state in self.states if state.sharded]
         self.gatherer: Gatherer | None = None
         self.access: Access | None = None
@@ -127,18 +131,6 @@ class Engine:
         self.arrangement.adopt(state)
         return state
 
-    def _take_over_rest(self) -> None:
-        """Parameters in no unit (frozen, where parameters are whole) and buffers: moved, rank 0's values for all."""
-        placed = {slot.parameter for state in self.states for slot in state.unit.slots}
-        for parameter in self.module.parameters():
-            if parameter not in placed:
-                dtype = self.config.dtype if parameter.is_floating_point() else parameter.dtype
-                parameter.data = parameter.data.to(self.device, dtype)
-                self.ranks.broadcast(parameter.data)
-        for buffer in self.module.buffers():
-            buffer.data = buffer.data.to(self.device)
-            self.ranks.broadcast(buffer)
-
     def _watch(self, sharded: list[UnitState]) -> tuple[Gatherer, Access]:
         zero = self.config.zero_optimization
         gatherer = Gatherer(
@@ -154,6 +146,7 @@ class Engine:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; at stage 3 a collective, also in evaluation."""
+        self._check_whole()
         if self.access is None:
             return self.module(*args, **kwargs)
         with self.access.forward():
@@ -168,22 +161,22 @@ class Engine:
             ``loss``, as it was given.
 
         Raises:
-            RuntimeError: called twice without ``step()`` between.
+            RuntimeError: called twice without ``step()`` between, or after an exception ended a backward or a step.
         """
+        self._check_whole()
         self.recently_read = Recent()
         if self._backward_done:
             raise RuntimeError(
                 "backward() was called twice; call step() after each backward(), also between boundaries"
             )
-        self.reducer.begin(self.micro_steps % self.gradient_accumulation_steps, self.gradient_accumulation_steps, loss)
-        scaled = loss * self.scaler.scale if self.scaler.scale != 1 else loss * 1
+        micro_step, scale = self.micro_steps % self.gradient_accumulation_steps, self.scaler.scale
+        scaled = loss * scale if scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
-        if self.access is None:
-            scaled.backward()  # type: ignore[no-untyped-call]
-        else:
-            with self.access.backward():
+        with self._to_its_end("backward()"):
+            self.reducer.begin(micro_step, self.gradient_accumulation_steps, loss)
+            with nullcontext() if self.access is None else self.access.backward():
                 scaled.backward()  # type: ignore[no-untyped-call]
-        self.reducer.finish()
+            self.reducer.finish()
         self._backward_done = True
         return loss
 
@@ -191,14 +184,37 @@ class Engine:
         """Apply the optimizer at the accumulation boundary; before it, count the micro-step. A collective there.
 
         On overflow anywhere no state moves on any rank and the schedule does not advance; only the loss scale does.
+
+        Raises:
+            RuntimeError: called without a ``backward()`` before, or after an exception ended a backward or a step.
         """
+        self._check_whole()
+        if not self._backward_done:
+            raise RuntimeError("step() was called without backward(); call backward(loss) once before each step()")
         self.recently_read = Recent()
         boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._backward_done = False
         if boundary:
-            self._step()
-            self.arrangement.settle()
+            with self._to_its_end("step()"):
+                self._step()
+                self.arrangement.settle()
+
+    @contextmanager
+    def _to_its_end(self, call: str) -> Iterator[None]:
+        """Around what an exception leaves half done: gradients partly counted or sent, states partly updated."""
+        try:
+            yield
+        except BaseException:
+            self._ended_early = call
+            raise
+
+    def _check_whole(self) -> None:
+        if self._ended_early is not None:
+            raise RuntimeError(
+                f"an exception ended {self._ended_early} of this engine early, and what it left half done cannot be "
+                "trained on; build a new model and engine, and start from parameters that were saved"
+            )
 
     def _step(self) -> None:
         scale, leaves = self.scaler.scale, self.leaves
@@ -281,24 +297,19 @@ def initialize(
         (engine, optimizer, None, scheduler), in DeepSpeed's order; the third is DeepSpeed's data loader.
 
     Raises:
-        ConfigError: the configuration cannot be used.
-        RankMismatch: the ranks were given different models or configurations.
+        ConfigError: the configuration, the model or the scheduler cannot be used.
+        RankMismatch: the ranks were given different models, parameter groups or configurations.
     """
     parsed = load(config)
+    check_dtypes(model)
     ranks = Ranks.of(process_group)
     accumulation_steps(parsed, ranks.world)
     engine_optimizer = make_optimizer(model, parsed, model_parameters, optimizer)
-    scheduler = _scheduler(lr_scheduler, engine_optimizer)
-    engine = Engine(model, parsed, engine_optimizer, scheduler, ranks, _device(device, model))
+    scheduler = make_scheduler(lr_scheduler, engine_optimizer)
+    place = _device(device, model)
+    with _current(place):
+        engine = Engine(model, parsed, engine_optimizer, scheduler, ranks, place)
     return engine, engine_optimizer, None, scheduler
-
-
-def _scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
-    if given is None or not callable(given) or hasattr(given, "step"):
-        if given is not None:
-            given.optimizer = optimizer  # it was made from the client's optimizer, whose groups are no longer read
-        return given
-    return given(optimizer)
 
 
 def _device(given: torch.device | str | None, model: nn.Module) -> torch.device:
@@ -308,26 +319,6 @@ def _device(given: torch.device | str | None, model: nn.Module) -> torch.device:
     return torch.empty(0, device=given).device
 
 
-def _check_same(module: nn.Module, config: Config, ranks: Ranks) -> None:
-    """Refuse models or configs that differ between ranks, before a collective can hang over it."""
-    model = "\n".join(
-        f"{name} {tuple(p.shape)} {p.dtype} {'trains' if p.requires_grad else 'frozen'}"
-        for name, p in module.named_parameters()
-    )
-    for what, own in (("model", model), ("config", config.model_dump_json())):
-        digests = ranks.same_everywhere(hashlib.sha256(own.encode()).hexdigest())
-        if len(set(digests)) == 1:
-            continue
-        texts = ranks.same_everywhere(own)
-        rank = next(r for r, digest in enumerate(digests) if digest != digests[0])
-        raise RankMismatch(f"rank {rank} was given another {what} than rank 0: {_difference(texts[0], texts[rank])}")
-
-
-def _difference(first: str, other: str) -> str:
-    """The first place where two descriptions differ."""
-    split = "\n" if "\n" in first + other else ","
-    a, b = first.split(split), other.split(split)
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            return f"{right!r} instead of {left!r}"
-    return f"{len(b)} entries instead of {len(a)}"
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which the GPU is the current one, by which NCCL sends what is no tensor."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

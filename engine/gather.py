@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +13,10 @@ from engine.comm import Ranks
 from engine.layout import Unit
 from engine.rounds import Rounds
 from engine.states import UnitState
+
+# Touches that prefetching always looks ahead. One would not do: what is announced at a touch is issued at the next, and
+# that unit would be on its way only when it is needed.
+_LEAST_AHEAD = 2
 
 
 class Reductions(Protocol):
@@ -35,14 +40,16 @@ class Gatherer:
     **Rounds.** The ranks agree on every gather (see rounds.py); what one rank wants, all gather.
 
     **Prefetch.** The order of touches is remembered from the micro-step before. With each need a rank also announces
-    what comes next, up to ``prefetch`` elements ahead, so that those gathers run while it computes.
+    what comes next, so that those gathers run while it computes: the units of as many touches as ``prefetch`` elements
+    allow, whole ones counted, but of two at least; of none where ``prefetch`` is 0.
     """
 
     def __init__(self, states: Sequence[UnitState], ranks: Ranks, *, bucket: int, prefetch: int, max_live: int) -> None:
         self.states = list(states)
         self.ranks = ranks
         self.reductions: Reductions | None = None
-        self._rounds = Rounds(ranks, len(states), ranks.message_device(states[0].full.device))
+        self._messengers = ranks.messengers()
+        self._rounds = Rounds(self._messengers, len(states), self._messengers.message_device(states[0].full.device))
         self.bucket, self.prefetch, self.max_live = bucket, prefetch, max_live
         self._position = {state: i for i, state in enumerate(self.states)}
         self._holds = dict.fromkeys(self.states, 0)
@@ -52,6 +59,8 @@ class Gatherer:
         self._stale: set[UnitState] = set()  # whole, but with the values from before an optimizer step
         self._recent: Sequence[UnitState] = ()
         self._open = False
+        #: Collectives are being issued, and whoever sees them may look at the model (see Access.touch).
+        self.communicating = False
 
     # Micro-steps
 
@@ -140,12 +149,12 @@ class Gatherer:
         return self._order.get(self._kind, [])[self._cursor :]
 
     def _foreseen(self) -> list[UnitState]:
-        """The units of the next touches that are not whole, as many as ``prefetch`` elements allow."""
+        """The units that are not whole, of the next touches, as many of these as ``prefetch`` elements allow."""
         ahead: list[UnitState] = []
         room = self.prefetch
-        for state in self._upcoming():
+        for position, state in enumerate(self._upcoming() if self.prefetch else ()):
             room -= state.unit.padded
-            if room < 0:
+            if room < 0 and position >= _LEAST_AHEAD:
                 break
             if not state.resident and state not in ahead:
                 ahead.append(state)
@@ -169,7 +178,8 @@ class Gatherer:
 
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
         ready = self.reductions.ready if self.reductions else 0
-        self._rounds.announce((self._position[state] for state in states), ready, over)
+        with self._communication():
+            self._rounds.announce((self._position[state] for state in states), ready, over)
         for state in states:
             state.home.prefetch()
 
@@ -178,11 +188,20 @@ class Gatherer:
         agreement = self._rounds.decide()
         if agreement is None:
             return False
-        for unit in agreement.wanted:
-            self._start(self.states[unit])
-        if self.reductions:
-            self.reductions.launch(agreement.ready)
+        with self._communication():
+            for unit in agreement.wanted:
+                self._start(self.states[unit])
+            if self.reductions:
+                self.reductions.launch(agreement.ready)
         return agreement.over
+
+    @contextmanager
+    def _communication(self) -> Iterator[None]:
+        self.communicating = True
+        try:
+            yield
+        finally:
+            self.communicating = False
 
     def _start(self, state: UnitState) -> None:
         """Start gathering one unit; into memory that is thrown away where this rank has it already."""
@@ -200,6 +219,12 @@ class Gatherer:
     def _arrive(self, state: UnitState) -> None:
         for work in self._arriving.pop(state, []):
             work.wait()
+
+    def close(self) -> None:
+        """Give back what was made for messages alone."""
+        if self._messengers is not self.ranks:
+            self._messengers.destroy()
+            self._messengers = self.ranks
 
 
 class _Scattered:

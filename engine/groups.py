@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -14,11 +14,14 @@ from engine.ops.update import AdamRule, SgdRule
 
 _CLIENTS: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.Adam: "adam",
-    torch.optim.AdamW: "adamw",
+    torch.optim.AdamW: "adam",  # its groups say decoupled_weight_decay
     torch.optim.SGD: "sgd",
 }
 _REFUSED = ("amsgrad", "maximize", "nesterov", "dampening", "capturable", "differentiable")
-_KEYS = {"adam": ("lr", "betas", "eps", "weight_decay"), "sgd": ("lr", "momentum", "weight_decay")}
+_NO_CHECKPOINT = (
+    "the optimizer's state lies in shards over the ranks and has no checkpoint; save safe_get_full_fp32_param of each "
+    "parameter, and start the optimizer afresh"
+)
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
@@ -35,6 +38,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Refuse: a step needs the gradients of every rank, which the engine has."""
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
 
+    # torch's schedulers warn unless they find that step was called before theirs; here engine.step() calls theirs.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    _opt_called = True
+
+    def state_dict(self) -> NoReturn:
+        """Refuse: what torch would save is the groups without the state."""
+        raise RuntimeError(_NO_CHECKPOINT)
+
+    def load_state_dict(self, state_dict: Any) -> NoReturn:
+        """Refuse likewise."""
+        raise RuntimeError(_NO_CHECKPOINT)
+
     @property
     def state_names(self) -> tuple[str, ...]:
         """torch's names of the state kept for each element, besides the master weight."""
@@ -45,8 +60,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def adam_rule(self, group: int, step: int) -> AdamRule:
         """The hyperparameters of Adam of one group now, for the given step."""
         g = self.param_groups[group]
-        beta1, beta2 = g["betas"]
-        decoupled = self.rule == "adamw"
+        (beta1, beta2), decoupled = g["betas"], g["decoupled_weight_decay"]
         return AdamRule(float(g["lr"]), beta1, beta2, g["eps"], g["weight_decay"], decoupled, step)
 
     def sgd_rule(self, group: int) -> SgdRule:
@@ -80,13 +94,11 @@ def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:
         raise ConfigError(f"optimizer {type(client).__name__} is not offered; use torch.optim.Adam, AdamW or SGD")
     if client.state:
         raise ConfigError("the optimizer has stepped already; the engine starts from fresh state: pass a new one")
-    keys = _KEYS["sgd" if name == "sgd" else "adam"]
     for group in client.param_groups:
         for option in _REFUSED:
             if group.get(option):
                 raise ConfigError(f"{type(client).__name__}({option}={group[option]!r}) is not offered; leave it off")
-    groups = [{"params": group["params"], **{key: group[key] for key in keys}} for group in client.param_groups]
-    return ZeroOptimizer(name, groups, {key: client.defaults[key] for key in keys})
+    return ZeroOptimizer(name, [dict(group) for group in client.param_groups], dict(client.defaults))
 
 
 def _of_config(config: Config, parameters: Iterable[Any]) -> ZeroOptimizer:
@@ -99,9 +111,8 @@ def _of_config(config: Config, parameters: Iterable[Any]) -> ZeroOptimizer:
     groups = [{**g, "params": [p for p in g["params"] if p.requires_grad]} for g in groups]
     defaults = params.model_dump()
     if isinstance(params, AdamParams):
-        decoupled = config.optimizer.type == "AdamW" or defaults.pop("adam_w_mode")
-        defaults.pop("adam_w_mode", None)
-        return ZeroOptimizer("adamw" if decoupled else "adam", groups, defaults)
+        defaults["decoupled_weight_decay"] = defaults.pop("adam_w_mode") or config.optimizer.type == "AdamW"
+        return ZeroOptimizer("adam", groups, defaults)
     return ZeroOptimizer("sgd", groups, defaults)
 
 

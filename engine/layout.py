@@ -189,20 +189,22 @@ class Layout:
             model: its parameters with ``requires_grad`` make the trainable units.
             world: ranks that share the states.
             chunk: elements; a power of two.
-            merge: neighbouring blocks make one unit while they train at most so many elements.
+            merge: neighbouring blocks make one unit while they train at most so many elements; 0: none do.
             shard_frozen: make units of frozen parameters too (else they are left where they are).
             persistence: parameters with fewer elements than this go to one persistent unit.
         """
         order = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         builder = _Builder(order, world, chunk)
         kept: list[tuple[str, nn.Parameter]] = []
-        for group in together(blocks(model), merge):
+        groups = blocks(model)
+        for group in together(groups, merge) if merge else groups:
             small = [(n, p) for n, p in group.parameters if p.requires_grad and p.numel() < persistence]
             kept += small
             rest = [(n, p) for n, p in group.parameters if not (p.requires_grad and p.numel() < persistence)]
             builder.add(group.name, group.module, [(n, p) for n, p in rest if p.requires_grad])
             if shard_frozen:
-                builder.add(group.name, group.module, [(n, p) for n, p in rest if not p.requires_grad])
+                weights = [(n, p) for n, p in rest if not p.requires_grad and p.is_floating_point()]
+                builder.add(group.name, group.module, weights)
         builder.add("(persistent)", model, kept, persistent=True)
         slots = {slot.index: slot for unit in builder.units for slot in unit.slots if unit.trainable}
         return cls(chunk, world, tuple(builder.units), tuple(slots[i] for i in range(len(slots))))

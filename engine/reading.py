@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from engine.comm import Ranks
 from engine.layout import Slot
+from engine.rest import same_values
 from engine.states import UnitState
 
 if TYPE_CHECKING:
@@ -113,29 +114,35 @@ def GatheredParameters(
 
     With ``modifier_rank`` its values are the ones that persist. Without, every rank is to make the same edit, and each
     owner keeps its part. In low precision an edited element's fp32 master becomes the edited value; the others keep
-    theirs.
+    theirs. After an exception inside no edit of a sharded parameter persists.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
     found = [_locate(parameter) for parameter in chosen]
     engines = {id(engine): engine for engine, _, _ in found}
-    places = [(engine, state, slot) for engine, state, slot in found if state is not None]
-    sharded = list(dict.fromkeys(state for _, state, _ in places if state.sharded))
-    for engine in engines.values():
-        if engine.gatherer:
-            engine.gatherer.begin("reading")
-            engine.gatherer.hold([state for state in sharded if state in engine.states])
+    sharded = list(dict.fromkeys(state for _, state, _ in found if state is not None and state.sharded))
+    gatherers = {
+        engine.gatherer: [state for state in sharded if state in engine.states]
+        for engine in engines.values()
+        if engine.gatherer
+    }
+    for gatherer, states in gatherers.items():
+        gatherer.begin("reading")
+        gatherer.hold(states)
     try:
         yield
-        for engine, state, slot in places:
+        for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.recently_read = Recent()
-    finally:
-        for engine in engines.values():
-            if engine.gatherer:
-                engine.gatherer.drop([state for state in sharded if state in engine.states])
-                engine.gatherer.finish()
+    except BaseException:
+        for gatherer, states in gatherers.items():
+            gatherer.drop(states)
+            gatherer.invalidate()  # an edit that does not persist must not be used either
+        raise
+    for gatherer, states in gatherers.items():
+        gatherer.drop(states)
+        gatherer.finish()
 
 
 def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
@@ -158,8 +165,12 @@ def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
     return slot.view(engine.recently_read.whole(engine, state, kind)).clone()
 
 
-def _persist(engine: Engine, state: UnitState, slot: Slot, modifier_rank: int | None) -> None:
+def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank: int | None) -> None:
     """Take the values in ``full`` over into the shard and, where they differ from its rounding, into the master."""
+    if state is None:  # every rank keeps it whole, and nothing else
+        if modifier_rank is not None:
+            same_values(slot.parameter.data, engine.ranks, modifier_rank)
+        return
     values = state.full[slot.start : slot.start + slot.numel]
     if modifier_rank is not None:
         engine.ranks.broadcast(values, modifier_rank)

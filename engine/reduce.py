@@ -96,18 +96,20 @@ class Reducer:
         if micro_step == 0:
             self.active = [False] * len(self.active)
         self._first, self._last = micro_step == 0, micro_step == steps - 1
-        self._task: int | None = None
 
     def _reset(self) -> None:
         self._missing = [len(state.unit.slots) for state in self.states]
         self.ready = self._launched = self._finished = 0
+        self._task: int | None = None
 
     def entered(self) -> None:
         """Called inside the outermost backward, to tell it from a reentrant checkpoint's inner ones."""
         self._task = torch._C._current_graph_task_id()
 
     def _arrived(self, parameter: nn.Parameter) -> None:
-        position = self._place[parameter]
+        position, gradient = self._place[parameter], parameter.grad
+        if self._task is None or (gradient is not None and gradient.layout is not torch.strided):
+            self._refuse(parameter)
         if torch._C._current_graph_task_id() != self._task:
             self._nested(position)
         self._missing[position] -= 1
@@ -121,6 +123,18 @@ class Reducer:
                 self.launch(self.ready)
             else:
                 self._gatherer.offer()
+
+    def _refuse(self, parameter: nn.Parameter) -> None:
+        """Raise: the gradient is not of the engine's own backward, or not dense."""
+        slots = self.states[self._place[parameter]].unit.slots
+        name = next(slot.name for slot in slots if slot.parameter is parameter)
+        if self._task is not None:
+            raise RuntimeError(f"the gradient of {name!r} is sparse, which is not offered; use sparse=False")
+        parameter.grad = None  # the next backward would add to it
+        raise RuntimeError(
+            f"{name!r} got a gradient from a backward that is not the engine's; call engine.backward(loss) instead of "
+            "loss.backward()"
+        )
 
     def _nested(self, position: int) -> None:
         if position < self._launched:

@@ -58,6 +58,7 @@ class UnitState:
         self.full = source if dtype == torch.float32 else source.to(dtype)
         self.shard = self.full[self.own].clone() if self.sharded else self.full[self.own]
         for slot in unit.slots:
+            slot.parameter.grad = None  # one from before would be added to the first step's
             slot.parameter.data = slot.view(self.full)
         #: The part of the unit over which the optimizer steps here.
         self.extent = self.own if placement.optimizer else slice(0, unit.padded)

@@ -74,7 +74,7 @@ class Odd:
     tied: bool = False  # the head reuses the weight of the stem
     functional: bool = False  # the root's forward uses a submodule's weight without calling the submodule
     reused: bool = False  # the first block is called twice in a forward
-    frozen: bool = False  # one linear of a block, and one whole block, do not require gradients
+    frozen: bool = False  # one linear of a block, and one whole block (from three on two), do not require gradients
     unused: bool = False  # a trainable linear that no forward calls
     routed: bool = False  # a block that only leaves with ``route`` true use (see Batch)
     scalar: bool = False  # a 0-dimensional parameter outside any block

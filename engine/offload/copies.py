@@ -69,10 +69,13 @@ class Copies:
 
     def join(self, handle: Handle | None = None) -> None:
         """What the current stream is given from now on runs after that copy, or after every one started so far."""
-        if isinstance(handle, _OnStream):
-            handle.event.wait()
-        elif handle is None and self._stream is not None:
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self._stream.device)  # which need not be that of the current device
+        if handle is None:
+            current.wait_stream(self._stream)
+        elif isinstance(handle, _OnStream):
+            current.wait_event(handle.event)
 
 
 class _OnStream:

@@ -61,10 +61,11 @@ class HostHome(Home):
         return shard, self._copies.up(self._shard, shard)
 
     def view(self, start: int, stop: int, *, host: bool) -> Tensor | None:
+        self._coming = None  # it would be the value from before
         return self._shard[start:stop] if host else None
 
     def accept(self, start: int, values: Tensor, *, host: bool) -> Handle:
-        self._coming = None  # it would be the value from before
+        self._coming = None
         target = self._shard[start : start + values.numel()]
         if host:
             target.copy_(values)

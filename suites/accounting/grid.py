@@ -70,10 +70,12 @@ _STAGE_3: dict[str, Scenario] = {
     "vit-prefetch": _vit.but(model=replace(VIT, recompute="non_reentrant"), prefetch_bucket=6000),
     "reentrant": _deep.but(model=replace(DEEP, recompute="reentrant"), accumulation=2),
     "odd-non-reentrant": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True, recompute="non_reentrant")),
+    "frozen-neighbours": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True), accumulation=2),
     "persistence": _deep.but(persistence=30, accumulation=2),
     "all-persistent": _deep.but(persistence=100_000),
     "prefetch": _deep.but(prefetch_bucket=600, accumulation=2),
     "prefetch-all": _gpt.but(prefetch_bucket=50_000_000),
+    "prefetch-less-than-a-unit": _deep.but(prefetch_bucket=1, accumulation=2),
     "max-live": _deep.but(max_live=1500, accumulation=2),
     "routed-prefetch": _deep.but(model=Odd(width=9, hidden=(7, 3), routed=True, tiny=True), prefetch_bucket=500),
 }

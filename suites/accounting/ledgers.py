@@ -100,9 +100,10 @@ def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -
     """One rank's part: the most bytes of gradients that autograd had made and nobody had taken yet, by step."""
     model = model_for(subjects.load(subject), scenario)
     made: list[int] = []
-    for parameter in model.parameters():  # before the subject, which may take the gradient in a hook of its own
+    parameters = list(model.parameters())  # once: to list them in a backward is to use them
+    for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda _: made.append(sum(p.grad.nbytes for p in model.parameters() if p.grad is not None))
+            lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
         )
     most = []
     with closing(subjects.load(subject)(model, scenario, group)) as engine:

@@ -85,7 +85,7 @@ def test_table_of_the_largest_models() -> None:
     fits = _published("cpu-capacity")["fits"]
     asked = {_asked(each): each.row.scenario for each in grid.capacity(False, "cpu", 2)}
     expected = []
-    for fit in fits:
+    for fit in (each for each in fits if each["verdict"] == "ok"):
         key = fit["subject"], str(fit["stage"]), _place(fit["offload"])
         numbers = [f"{fit['parameters'] / 1e6:.1f}", f"{fit['parameters'] / fits[0]['parameters']:.2f}"]
         scenario = capacity.with_layers(asked[key], fit["layers"])

@@ -12,8 +12,8 @@ from zerobench.scenario import Scenario
 
 @drawn(scenarios(), share=3)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
-    """Full parameters, masters, optimizer state, reduced gradients, norms, losses and skipped steps of every step are
-    those of the canonical trainer, bit for bit, on every rank."""
+    """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
+    state after the last, are those of the canonical trainer, bit for bit, on every rank."""
     assume(bits.offers(scenario))
     trajectories, expected = bits.run_beside_canonical(scenario)
     bits.agree(trajectories, expected)
@@ -68,7 +68,7 @@ def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
 
 @drawn(scenarios(steps=2), share=0.75)
 def test_ranks_hold_the_same_state(bits: Trials, scenario: Scenario) -> None:
-    """After every step all ranks hold identical parameters, norms and decisions."""
+    """All ranks hold identical gradients, norms and decisions in every step, and identical states after the last."""
     assume(bits.offers(scenario))
     first, *others = bits.run(scenario)
     for other in others:

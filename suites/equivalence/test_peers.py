@@ -8,6 +8,7 @@ from hypothesis import assume
 from suites.equivalence.rounding import IeeeDdp
 from suites.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
 from suites.trials import Trials, exact
+from zerobench import subjects
 from zerobench.bounds import gradient_bound
 from zerobench.errors import Disagreement
 from zerobench.judge import agree_within, budget_used, error_against, is_exact, reproduce
@@ -104,10 +105,12 @@ def test_exact_data(trials: Trials, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("peer", ["torch-ddp", "torch-zero1", "torch-fsdp2"])
-def test_peers_on_exact_data(trials: Trials, peer: str, world: int) -> None:
-    """The peers give the same bits on dyadic data as well, at every world size."""
-    stage = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3}[peer]
+@pytest.mark.parametrize(
+    ("peer", "stage"),
+    [("torch-ddp", 0), ("torch-zero1", 1), ("torch-fsdp2", 3), *(("deepspeed", stage) for stage in range(4))],
+)
+def test_peers_on_exact_data(trials: Trials, peer: str, stage: int, world: int) -> None:
+    """The peers give the same bits on dyadic data as well, at every world size; DeepSpeed where it is installed."""
     scenario = Scenario(
         model=Odd(width=8, hidden=(7,), activation="relu", loss="dot", norm=False),
         world=world,
@@ -116,6 +119,8 @@ def test_peers_on_exact_data(trials: Trials, peer: str, world: int) -> None:
         data="dyadic",
         optimizer=Optimizer(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0),
     )
+    if reason := subjects.load(peer).unsupported(scenario):
+        pytest.skip(reason)
     expected = canonical(scenario, frozenset(["gradients", "parameters"]))
     assert is_exact(expected, exact(scenario)), "the data are not exact: choose smaller ones"
     trials.agree(trials.run(scenario, subject=peer), expected, ("losses", "gradients", "parameters"))

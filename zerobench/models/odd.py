@@ -60,10 +60,15 @@ class OddModel(nn.Module):
         self._add_parameters()
 
     def _add_blocks(self) -> None:
-        """The frozen and the routed block stand in the list like any other, so that an engine cuts units at them."""
+        """The frozen and the routed block stand in the list like any other, so that an engine cuts units at them.
+
+        From three blocks on the last of them is frozen as well, so that two neighbours train nothing.
+        """
         if self.spec.frozen:
             if len(self.blocks):
                 self.blocks[0].get_submodule("up").requires_grad_(False)
+            if len(self.blocks) > 2:
+                self.blocks[-1].requires_grad_(False)
             self.blocks.append(Block(self.spec, 4).requires_grad_(False))
         if self.spec.routed:
             self.blocks.append(Block(self.spec, 4))

@@ -3,10 +3,10 @@
 Nothing is computed and nothing is sent: ranks are generators that announce, for each round, the units they want whole,
 and are told what all of them want. The rules are those that docs and docstrings of the engine state: a unit is gathered
 when it is touched and not whole; a touch first gives back what is neither in use nor still to be used, while more than
-``max_live`` elements are whole; what comes next in the order of the pass before is announced with it, up to
-``prefetch_bucket`` elements; a rank that has completed another batch of units' gradients says so in a round of its own,
-batches being as many neighbours as train no more elements together than a reduction's bucket takes, and 2**21; the last
-round finds every rank at its end.
+``max_live`` elements are whole; what comes next in the order of the pass before is announced with it: two touches, as
+many more as ``prefetch_bucket`` elements allow, and none where that is 0; a rank that has completed another batch of
+units' gradients says so in a round of its own, batches being as many neighbours as train no more elements together than
+a reduction's bucket takes, and 2**21; the last round finds every rank at its end.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class _Rank:
 
     def _ahead(self) -> list[int]:
         room, ahead = self.scenario.prefetch_bucket, []
-        for i in self.order[self.cursor :]:
+        for position, i in enumerate(self.order[self.cursor :] if room else ()):
             room -= self.sharded[i].padded
-            if room < 0:
+            if room < 0 and position >= 2:
                 break
             if self._lacks(i):
                 ahead.append(i)
