@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--subject",
         default="reference",
-        help="engine under test: reference, torch-ddp, torch-zero1, torch-fsdp2 or package.module:Class",
+        help="engine under test: reference, torch-ddp, torch-zero1, torch-fsdp2, deepspeed or package.module:Class",
     )
 
 
