@@ -20,7 +20,7 @@ from zerobench.errors import RankFailure, Unmeasured, UsageError
 from zerobench.gate import revisions
 from zerobench.gate.command import gate
 from zerobench.live import surroundings
-from zerobench.ranks import Launch, Pool, follow, pool
+from zerobench.ranks import Launch, Pool, follow, pool, threads_each
 from zerobench.replay import replay
 from zerobench.report.load import load, read
 from zerobench.results import Json, all_right, document, rows_of
@@ -76,7 +76,7 @@ def _run(given: argparse.Namespace, launch: Launch | None, command: str) -> int:
     base = options.base_scenario(given, launch)
     for name in given.subjects:
         load_subject(name)
-    threads = max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else base.world))
+    threads = threads_each(base.world, launch)
     if launch and launch.rank:
         return follow(launch, base.device, threads)
     with pool(base.world, base.device, threads, launch) as ranks:  # first: launched ranks end with it, come what may

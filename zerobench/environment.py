@@ -58,23 +58,26 @@ def environment() -> dict[str, Any]:
 
 def cpu_model() -> str:
     """The CPU's name, as the system has it."""
-    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(iter(_of_each_core("model name")), platform.machine())
 
 
 def cpu_capability() -> str:
     """The instructions that torch computes with; AMX, which it does not name, changes the bits of low precision."""
-    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
     capability: str = torch.backends.cpu.get_cpu_capability()
+    flags = " ".join(_of_each_core("flags")).split()
     return f"{capability} with AMX" if "amx_tile" in flags else capability
 
 
 def _cpu_mhz() -> list[int] | None:
     """The slowest and the fastest core's clock just now, in MHz."""
-    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
-    clocks = [int(float(line.partition(":")[2])) for line in lines if line.startswith("cpu MHz")]
+    clocks = [int(float(clock)) for clock in _of_each_core("cpu MHz")]
     return [min(clocks), max(clocks)] if clocks else None
+
+
+def _of_each_core(name: str) -> list[str]:
+    """What the system says of every core under a name; empty where it says nothing of that kind."""
+    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
 
 
 def _cpu_throttled() -> int | None:

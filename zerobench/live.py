@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -43,11 +43,18 @@ def build(group: dist.ProcessGroup, key: Key) -> str | None:
     reason = subject.unsupported(scenario)
     if reason is None:
         model = model_for(subject, scenario)
-        try:
+        with refusals(name):
             _subjects[key] = subject(model, scenario, group), PhaseMeter(model, scenario.device)
-        except ConfigError as error:
-            raise UsageError(f"{name}: {error}") from error
     return reason
+
+
+@contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Within, a configuration that the engine of subject ``name`` refuses is the user's mistake: a UsageError."""
+    try:
+        yield
+    except ConfigError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def hush(group: dist.ProcessGroup) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 
 import torch.distributed as dist
 
-from zerobench import ConfigError, live, models
+from zerobench import live, models
 from zerobench.drive import ALL, Keep, drive
-from zerobench.errors import UsageError
 from zerobench.judge import Judgement, error_against, judge
 from zerobench.oracles.canonical import canonical, float64
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, threads_each
 from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -42,7 +40,7 @@ def replay(scenario: Scenario, name: str) -> Judgement | str:
         return reason
     keep = ALL if _fits(scenario) else _NONE
     limit = TIME_LIMIT * scenario.steps
-    with Pool(scenario.world, scenario.device, max(1, len(os.sched_getaffinity(0)) // scenario.world)) as pool:
+    with Pool(scenario.world, scenario.device, threads_each(scenario.world)) as pool:
         got = pool.run(_drive, name, scenario, keep, timeout=limit)
         [right] = pool.run(_oracle, ("canonical", scenario, ()), keep, world=1, timeout=limit)
         skipped = tuple(step.skipped for step in right.steps)
@@ -69,10 +67,8 @@ def _fits(scenario: Scenario) -> bool:
 
 
 def _drive(group: dist.ProcessGroup, name: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    try:
+    with live.refusals(name):
         return drive(load(name), scenario, group, keep, last=_PARAMETERS, evaluate=True)
-    except ConfigError as error:
-        raise UsageError(f"{name}: {error}") from error
 
 
 def _oracle(group: dist.ProcessGroup, question: live.Question, keep: Keep) -> Trajectory:

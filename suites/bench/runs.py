@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import chain
 
@@ -17,7 +16,7 @@ from zerobench.bench import Bench
 from zerobench.environment import environment
 from zerobench.errors import RankFailure, UsageError
 from zerobench.live import surroundings
-from zerobench.ranks import Launch, Pool, pool
+from zerobench.ranks import Launch, Pool, pool, threads_each
 from zerobench.results import Json, document, rows_of
 from zerobench.trial import Trial
 
@@ -45,8 +44,7 @@ def world_sizes(device: str) -> list[int]:
 
 def threads(world: int) -> int:
     """Those of one rank, so that all of them on this machine have the cores between them."""
-    launch = Launch.seen()
-    return max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else world))
+    return threads_each(world, Launch.seen())
 
 
 class Runs:
@@ -114,7 +112,7 @@ class Runs:
             list(measured.values()),
             command,
             self.environment,
-            peaks=list(self.peaks.values()) or None,
+            peaks=list(self.peaks.values()),
             collectives=self.collectives or None,
             kernels=self.kernels or None,
             fits=self.fits or None,

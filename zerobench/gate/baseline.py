@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zerobench import report
 from zerobench.case import CASE_VERSION
 from zerobench.compare import Values
 from zerobench.errors import UsageError
@@ -72,15 +72,7 @@ class Baseline:
         entries = {name: _entry(case) for name, case in self.cases.items()}
         value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": entries}
         text = re.sub(r"\[\s+([^][{}]*?)\s+\]", _on_one_line, json.dumps(value, indent=1, allow_nan=False))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text + "\n", encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise UsageError(f"cannot write the baseline {str(path)!r}: {error.strerror}") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        report.appear(path.parent, {path.name: text + "\n"})
 
 
 def _with_bounds(case: Case) -> Case:

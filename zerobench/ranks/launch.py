@@ -99,3 +99,8 @@ def _meeting(launcher: str, environment: Mapping[str, str]) -> tuple[str, int, s
         )
     hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return address, int(port), environment.get("TORCHELASTIC_RESTART_COUNT", "0"), hosted
+
+
+def threads_each(world: int, launch: Launch | None = None) -> int:
+    """Threads of one rank, so that all ranks on this machine have its cores: ``world`` ranks, or a launch's here."""
+    return max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else world))

@@ -63,18 +63,22 @@ def write(directory: Path, results: Json) -> str:
         UsageError: the directory or the disk does not take them.
     """
     writable(directory)
-    _appear(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
+    appear(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
     try:
         texts = _rendered(results)
     except Exception as error:
         error.add_note(f"The results are in {str(directory / _RESULTS)!r}; `zerobench report` renders them.")
         raise
-    _appear(directory, texts)
+    appear(directory, texts)
     return texts[_REPORT]
 
 
-def _appear(directory: Path, texts: Mapping[str, str]) -> None:
-    """Write files, by name; all appear or none."""
+def appear(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by name, each under a temporary name first; all appear or none.
+
+    Raises:
+        UsageError: the directory or the disk does not take them.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
