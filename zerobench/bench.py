@@ -168,7 +168,7 @@ class Bench:
             self.progress(f"metering {row.label}")
             done = self._run(row, live.meter)
             for trajectory, metered in zip(row.trajectories, done or [], strict=False):
-                trajectory.memory, trajectory.traffic, trajectory.offload, trajectory.held = metered
+                trajectory.memory, trajectory.traffic, trajectory.wire, trajectory.offload, trajectory.held = metered
 
     def peak(self, dtype: Dtype) -> Json | None:
         """What the slowest rank reaches in a matrix multiplication while all are at one; None where a rank failed."""

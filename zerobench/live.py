@@ -19,7 +19,16 @@ from zerobench.case import bits, held
 from zerobench.drive import Keep, model_for, run_step, to_cpu
 from zerobench.environment import environment
 from zerobench.errors import UsageError
-from zerobench.meters import OffloadMeter, ParameterPeak, PeakMeter, PhaseMeter, TrafficMeter, pinned, resident
+from zerobench.meters import (
+    OffloadMeter,
+    ParameterPeak,
+    PeakMeter,
+    PhaseMeter,
+    TrafficMeter,
+    crossing,
+    pinned,
+    resident,
+)
 from zerobench.oracles.canonical import canonical, float64
 from zerobench.recording import Memory, Offload, Split, Step, Traffic, Trajectory
 from zerobench.scenario import Scenario
@@ -105,10 +114,11 @@ def answer(oracle: str, scenario: Scenario, skipped: tuple[bool, ...]) -> Trajec
     return found
 
 
-def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], Offload, str | None]:
+def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic], int | None, Offload, str | None]:
     """Bytes that a fresh subject holds, what it does in step :data:`METERED_STEP`, and a digest of what it then holds.
 
-    Only who promises bits has a digest. It leaves nothing behind.
+    Bytes on the wire, of all ranks together, are known where gloo carries them over loopback; only who promises bits
+    has a digest. It leaves nothing behind.
     """
     subject_type, scenario = load(key[0]), key[1]
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
@@ -120,7 +130,7 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
                 run_step(subject, scenario, index, rank)
             parameters = ParameterPeak(model)
             peak.restart()
-            with OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
+            with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
             states = subject.resident()
             sizes = {category: resident(tensors) for category, tensors in states.items()}
@@ -136,7 +146,7 @@ def meter(group: dist.ProcessGroup, key: Key) -> tuple[Memory, dict[str, Traffic
         pinned=locked,
         reserved=peak.reserved,
     )
-    return memory, traffic.traffic, offload, digest
+    return memory, traffic.traffic, None if cuda else wire.bytes, offload, digest
 
 
 def _known(kept: Mapping[str, int], expected: bool) -> int | None:

@@ -86,6 +86,7 @@ class Trajectory:
     evaluation: Tensor | None = None  # loss of one held-out batch after the last step, where asked for
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
+    wire: int | None = None  # bytes of that step on loopback, of all ranks and whoever else was there
     offload: Offload | None = None
     held: str | None = None  # SHA-256 of the states it holds after the metered step, of who promises bits
     seconds: list[float] = field(default_factory=list)  # of each timed step

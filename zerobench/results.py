@@ -203,9 +203,16 @@ def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, subject: 
 
 
 def _traffic(row: Measured) -> Json:
-    """Calls and bytes of one step by rank and collective, measured and, where a closed form is known, predicted."""
+    """Calls and bytes of one step by rank and collective, measured and, where a closed form is known, predicted.
+
+    ``wire`` is of all ranks together.
+    """
     measured = [_plain(each.traffic or {}) for each in row.trajectories]
-    return {"measured": measured, "predicted": _by_rank(row, _predicted_traffic)}
+    return {
+        "measured": measured,
+        "predicted": _by_rank(row, _predicted_traffic),
+        "wire": row.trajectories[0].wire,
+    }
 
 
 def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:

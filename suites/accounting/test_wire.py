@@ -12,7 +12,8 @@ from suites.accounting.ledgers import demand
 from suites.trials import TIME_LIMIT, Trials
 from zerobench import models, subjects
 from zerobench.drive import run_step
-from zerobench.meters import LoopbackMeter, TrafficMeter
+from zerobench.meters import TrafficMeter, crossing
+from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
 
 pytestmark = pytest.mark.alone
@@ -28,6 +29,8 @@ _OF_A_CALL = 1024
 
 #: Every process of the machine is counted; the quietest of so many steps is the nearest to what ours alone sent.
 _STEPS = 12
+
+_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not say what crossed it"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,23 @@ def test_the_wire_carries_little_else(reference: Trials, stage: int) -> None:
     demand(reference, scenario, 0, what, wire <= bound, True, f"<= {bound} = 1.1 * counted + 1024 * {calls} calls")
 
 
+def _elsewhere(group: dist.ProcessGroup, alike: bool) -> int | None:
+    """What a rank counts where the ranks' devices are taken for one, or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zerobench.meters.wire._device", lambda: "one" if alike else f"of rank {dist.get_rank(group)}")
+        with crossing(group) as crossed:
+            dist.barrier(group)
+    return crossed.bytes
+
+
+def test_ranks_that_share_no_loopback(pool: Pool) -> None:
+    """What each counts is not what crossed between them."""
+    if None in (counted := pool.run(_elsewhere, True, world=2)):
+        pytest.skip(_NO_COUNTER)
+    assert all(counted)
+    assert pool.run(_elsewhere, False, world=2) == [None, None]
+
+
 def _offered(trials: Trials, world: int) -> Scenario:
     """The Scenario at the first stage that the engine offers."""
     for stage in range(4):
@@ -74,24 +94,19 @@ def _crossings(trials: Trials, scenario: Scenario) -> list[tuple[int, int, int]]
     found = []
     for step in zip(*by_rank, strict=True):
         if step[0].wire is None:
-            pytest.skip("no /proc/net/dev, or no loopback device: the kernel does not say what crossed it")
+            pytest.skip(_NO_COUNTER)
         found.append((sum(each.received for each in step), sum(each.calls for each in step), step[0].wire))
     return found
 
 
 def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_Crossing]:
-    """One rank's part: the steps, fenced off from what comes before and after."""
+    """One rank's part: the steps, each metered by itself."""
     rank = dist.get_rank(group)
     found = []
     with closing(subjects.load(subject)(models.build(scenario), scenario, group)) as engine:
         for index in range(_STEPS):
-            dist.barrier(group)
-            with LoopbackMeter() as wire:
-                dist.barrier(group)  # nobody starts before rank 0 has looked
-                with TrafficMeter() as meter:
-                    run_step(engine, scenario, index, rank)
-                dist.barrier(group)
-            dist.barrier(group)  # nor goes on
+            with crossing(group) as crossed, TrafficMeter() as meter:
+                run_step(engine, scenario, index, rank)
             totals = meter.traffic.values()
-            found.append(_Crossing(sum(t.received for t in totals), sum(t.calls for t in totals), wire.bytes))
+            found.append(_Crossing(sum(t.received for t in totals), sum(t.calls for t in totals), crossed.bytes))
     return found

@@ -97,6 +97,14 @@ def test_measured_bytes_are_those_predicted(clean: Done) -> None:
             assert row["traffic"]["measured"] == row["traffic"]["predicted"]
 
 
+def test_what_was_received_crossed_the_wire(clean: Done) -> None:
+    """Each row has the kernel's count, which holds at least what the meters count on all ranks."""
+    for row in results(clean[0])["rows"][:-1]:
+        traffic = row["traffic"]
+        received = sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
+        assert traffic["wire"] >= received > 0
+
+
 def test_quiet_where_standard_error_is_no_terminal(clean: Done) -> None:
     """Nothing but where the report is."""
     out = Path("zerobench-report")

@@ -99,7 +99,7 @@ def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumu
         "judgement": _judgement(subject, right, bitwise=subject == "reference"),
         "loss": {"first": 5.59, "last": 3.71},
         "memory": {"measured": held, "predicted": [states, states]},
-        "traffic": {"measured": [ledger, ledger], "predicted": [predicted, predicted]},
+        "traffic": {"measured": [ledger, ledger], "predicted": [predicted, predicted], "wire": 4 * _SIZE + 123_456},
         "offload": None,
         "time": time(0.150 + 0.02 * stage - 0.03 * bf16 + 0.01 * accumulation, split=subject == "reference"),
     }  # fmt: skip

@@ -4,16 +4,16 @@ from zerobench.meters.memory import ParameterPeak, PeakMeter, Stray, live_tensor
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
 from zerobench.meters.traffic import TrafficMeter
-from zerobench.meters.wire import LoopbackMeter
+from zerobench.meters.wire import crossing
 
 __all__ = [
-    "LoopbackMeter",
     "OffloadMeter",
     "ParameterPeak",
     "PeakMeter",
     "PhaseMeter",
     "Stray",
     "TrafficMeter",
+    "crossing",
     "live_tensors",
     "pinned",
     "resident",

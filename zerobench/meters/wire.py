@@ -1,32 +1,57 @@
-"""LoopbackMeter: bytes that really crossed this machine's loopback device, from the kernel's own counters."""
+"""Wire: bytes that really crossed this machine's loopback device, from the kernel's own counters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+import torch.distributed as dist
 
 _COUNTERS = Path("/proc/net/dev")
+_BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
 
 
-class LoopbackMeter:
-    """Counts the bytes received on ``lo`` inside the ``with`` block, in ``bytes``; None where there is no counter.
+@dataclass
+class Wire:
+    """Bytes received on ``lo``, TCP/IP headers and acknowledgements included; None where they are not known.
 
-    The bytes are those of every process of the machine, TCP/IP headers and acknowledgements included.
+    They are those of every process of the machine.
     """
 
-    def __init__(self) -> None:
-        self.bytes: int | None = None
+    bytes: int | None = None
 
-    def __enter__(self) -> Self:
-        self._start = _received()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end = _received()
-        self.bytes = None if end is None or self._start is None else end - self._start
+@contextmanager
+def crossing(group: dist.ProcessGroup) -> Iterator[Wire]:
+    """Count what crosses loopback in the block, from when all ranks have come to when all are through; a collective.
+
+    Not known is what ranks send that do not share one loopback device.
+    """
+    wire, shared = Wire(), _share_a_device(group)
+    dist.barrier(group)
+    before = _received()
+    dist.barrier(group)  # nobody starts before all have looked
+    yield wire
+    dist.barrier(group)
+    after = _received()
+    dist.barrier(group)  # nor goes on
+    wire.bytes = after - before if shared and after is not None and before is not None else None
+
+
+def _share_a_device(group: dist.ProcessGroup) -> bool:
+    devices: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(devices, _device(), group=group)
+    return None not in devices and len(set(devices)) == 1
+
+
+def _device() -> str | None:
+    """What tells this process's loopback device from any other: the machine since it started, and the namespace."""
+    try:
+        return _BOOT.read_text(encoding="ascii") + str(_NETWORK.readlink())
+    except OSError:
+        return None
 
 
 def _received() -> int | None:

@@ -95,6 +95,7 @@ def _case(row: Json) -> Json:
         "flops": time.get("flops"),
         "utilisation": time.get("utilisation"),
         "offload": (row["offload"] or {}).get("setting"),
+        "wire": _wire(row),
         **_held(row),
     } | {name: split.get(name) for name in SPLIT}
 
@@ -105,6 +106,14 @@ def _held(row: Json) -> Json:
     peaks = [rank["peak"] for rank in ranks if rank["peak"] is not None]
     on_device = (sum(rank[name] for name in STATES) for rank in ranks)
     return {"on_device": max(on_device, default=None), "peak": max(peaks, default=None)}
+
+
+def _wire(row: Json) -> float | None:
+    """Bytes on the wire for each byte that a rank received."""
+    traffic = row["traffic"] or {}
+    received = sum(_sum(ledger, list(ledger), "received") for ledger in traffic.get("measured") or [])
+    wire = traffic.get("wire")
+    return wire / received if wire is not None and received else None
 
 
 def _lines(index: int, row: Json) -> Iterator[tuple[Any, ...]]:

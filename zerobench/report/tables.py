@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from zerobench.bench import COMPUTE_ONLY
-from zerobench.report.frame import SPLIT, Frames
+from zerobench.report.frame import SPLIT, TOTAL, Frames
 from zerobench.report.table import UNKNOWN, Column, Table, beside, is_known, known, number, scaled
 
 Json = dict[str, Any]
@@ -147,11 +147,19 @@ def _traffic(frames: Frames) -> Table:
         ledger = frames.ledger(row, "traffic")
         for name, numbers in ledger.items():
             cells = [beside(numbers.get(each)) for each in ("calls", "sent", "received")]
-            lines.append([*_name(frames, row), name, *cells])
+            wire = number(line["wire"], ".3f") if name == TOTAL else UNKNOWN
+            lines.append([*_name(frames, row), name, *cells, wire])
         if not ledger:
-            lines.append([*_name(frames, row), *_missing(line["state"], 4)])
-    columns = [Column("collective", text=True), *(Column(name, "less") for name in ("calls", "sent", "received"))]
-    return _table(frames, TRAFFIC, columns, lines, [f"Logical bytes, of the rank with most. {_EXACT}"])
+            lines.append([*_name(frames, row), *_missing(line["state"], 5)])
+    names = ("calls", "sent", "received", "wire / received")
+    legend = [f"Logical bytes, of the rank with most. {_EXACT}"]
+    if frames.cases["wire"].notna().any():
+        legend.append(
+            "wire / received: bytes that crossed loopback, TCP's headers and other processes' bytes among them, "
+            "over those that all ranks received."
+        )
+    columns = [Column("collective", text=True), *(Column(name, "less") for name in names)]
+    return _table(frames, TRAFFIC, columns, lines, legend)
 
 
 def _time(frames: Frames) -> Table:
