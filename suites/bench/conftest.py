@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     launch = Launch.seen() if _measuring(config) else None
     if launch and launch.rank:
         device = config.getoption("--device")
-        os._exit(follow(launch, device, threads(launch.world)))  # pytest would take an exit here for a fault of its own
+        os._exit(follow(launch, device, threads(device)))  # pytest would take an exit here for a fault of its own
 
 
 def _measuring(config: pytest.Config) -> bool:

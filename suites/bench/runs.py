@@ -42,9 +42,9 @@ def world_sizes(device: str) -> list[int]:
     return [world for world in (1, 2, 4, 8) if world <= most]
 
 
-def threads(world: int) -> int:
-    """Those of one rank, so that all of them on this machine have the cores between them."""
-    return threads_each(world, Launch.seen())
+def threads(device: str) -> int:
+    """Those of one rank: as many on few ranks as where the most have the cores between them, so that scaling is fair."""
+    return threads_each(max(world_sizes(device)), Launch.seen())
 
 
 class Runs:
@@ -68,7 +68,7 @@ class Runs:
         """Ranks of a world; those of another one end."""
         if self._pool is None or self._pool.world != world:
             self.close()
-            self._pool = pool(world, self.device, threads(world), Launch.seen())
+            self._pool = pool(world, self.device, threads(self.device), Launch.seen())
             self.environment = self._pool.run(surroundings, world=1)[0]
         return self._pool
 
@@ -131,7 +131,7 @@ class Runs:
 
     def here(self) -> None:
         """Make this process the one that measures, on all cores."""
-        torch.set_num_threads(threads(1))
+        torch.set_num_threads(threads_each(1, Launch.seen()))
         self.environment = self.environment or environment()
 
     def kernel(self, name: str, n: int, against: str) -> tuple[Json, list[float]]:
@@ -157,7 +157,7 @@ class Runs:
         if self.environment is None:
             self.pool(world)  # which asks its ranks
         self.close()
-        return capacity.measure(search, threads(world), self.progress)
+        return capacity.measure(search, threads(self.device), self.progress)
 
     @property
     def backend(self) -> str:
