@@ -43,7 +43,7 @@ def world_sizes(device: str) -> list[int]:
 
 
 def threads(device: str) -> int:
-    """Those of one rank: as many on few ranks as where the most have the cores between them, so that scaling is fair."""
+    """Those of one rank, on few ranks as where the most have the cores between them: so scaling is fair."""
     return threads_each(max(world_sizes(device)), Launch.seen())
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LambdaLR, LRScheduler, OneCycleLR
 
+import engine
 import zerobench
 from zerobench.oracles.optimizer import IeeeSqrt
 from zerobench.ranks import Pool
@@ -256,3 +257,9 @@ def test_parameters_that_are_refused() -> None:
         zerobench.initialize(model, config, model_parameters=[*model.parameters(), nn.Parameter(torch.ones(3))])
     with pytest.raises(zerobench.ConfigError, match=r"no optimizer: give config\['optimizer'\] or pass"):
         zerobench.initialize(model, _config())
+
+
+def test_one_api_by_two_names() -> None:
+    """``zerobench`` offers all that ``engine`` does, and each is the engine's own."""
+    assert zerobench.__all__ == engine.__all__
+    assert all(getattr(zerobench, name) is getattr(engine, name) for name in engine.__all__)
