@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ _STAGES = [("reference", stage) for stage in range(4)]
 Json = dict[str, Any]
 
 
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``zerobench`` in a process of its own."""
     command = [sys.executable, "-m", "zerobench", *arguments]
@@ -37,22 +40,28 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
 
 
+def run_here(directory: Path, *arguments: str) -> Done:
+    """``zerobench run`` in this process, which has loaded torch already: where its report is and how it ended."""
+    said, complained = io.StringIO(), io.StringIO()
+    with redirect_stdout(said), redirect_stderr(complained):
+        code = cli.main(["run", "--model", "nano", *arguments, "--out", str(directory)])
+    return directory, subprocess.CompletedProcess(arguments, code, said.getvalue(), complained.getvalue())
+
+
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The main job, small: its report's directory and how it ended."""
     directory = tmp_path_factory.mktemp("clean")
     return directory / "zerobench-report", run(directory, "run", "--model", "nano", "--steps", "4", "--json")
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A run with subjects that fail, in a precision in which torch's have other bits."""
-    directory = tmp_path_factory.mktemp("broken")
     subjects = [f"suites.cli.broken:{name}" for name in ("Raises", "Dies", "Stale", "Unreduced", "Shards")]
     names = ",".join(["reference", "torch-ddp", *subjects])
-    done = run(directory, "run", "--model", "nano", "--steps", "2", "--dtype", "bf16", "--stages", "2", "--out", "r",
-               "--subjects", names)  # fmt: skip
-    return directory / "r", done
+    chosen = "--steps", "2", "--dtype", "bf16", "--stages", "2", "--subjects", names
+    return run_here(tmp_path_factory.mktemp("broken"), *chosen)
 
 
 def results(directory: Path) -> Json:
@@ -69,9 +78,6 @@ def tables(directory: Path) -> dict[str, list[dict[str, str]]]:
         for title, rows in found.items()
     }
     return {title: [dict(zip(names[title], row, strict=True)) for row in rows[1:]] for title, rows in found.items()}
-
-
-Done = tuple[Path, subprocess.CompletedProcess[str]]
 
 
 def test_main_job_is_right(clean: Done) -> None:
@@ -187,14 +193,13 @@ def test_times_only(tmp_path: Path) -> None:
 
     Three steps are a Scenario's default, which the results do not repeat.
     """
-    done = run(tmp_path, "run", "--subjects", "reference", "--stages", "3", "--model", "nano", "--steps", "3",
-               "--times-only", "--out", "r")  # fmt: skip
+    _, done = run_here(tmp_path, "--subjects", "reference", "--stages", "3", "--steps", "3", "--times-only")
     assert done.returncode == 0, done.stderr
-    of_stage_3, alone = results(tmp_path / "r")["rows"]
+    of_stage_3, alone = results(tmp_path)["rows"]
     assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
     assert of_stage_3["time"]["ratio"] > alone["time"]["ratio"] == 1
     assert "no case was judged" in done.stdout
-    assert [row["right?"] for row in tables(tmp_path / "r")["Right?"]] == ["not judged"]
+    assert [row["right?"] for row in tables(tmp_path)["Right?"]] == ["not judged"]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
@@ -386,10 +391,10 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_offload(tmp_path: Path) -> None:
     """Offloaded rows are right, and what they keep and move off the device is what the closed forms say."""
-    done = run(tmp_path, "run", "--model", "nano", "--steps", "2", "--subjects", "reference", "--stages", "0,3",
-               "--offload", "none,cpu,nvme", "--nvme-path", str(tmp_path), "--out", "r")  # fmt: skip
+    chosen = "--steps", "2", "--subjects", "reference", "--stages", "0,3", "--offload", "none,cpu,nvme"
+    _, done = run_here(tmp_path, *chosen, "--nvme-path", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    shown = tables(tmp_path / "r")
+    shown = tables(tmp_path)
     assert [(row["stage"], row["offload optimizer"], row["right?"]) for row in shown["Right?"]] == [
         ("0", "none", "bitwise"),
         ("3", "none", "bitwise"),
@@ -399,6 +404,6 @@ def test_offload(tmp_path: Path) -> None:
     off = shown["Offload in a step, in bytes"]
     assert [row["offload"] for row in off] == ["optimizer cpu, parameters cpu", "optimizer nvme, parameters nvme"]
     assert all(row[moved].endswith(" =") for row in off for moved in ("to host", "to device", "read", "written"))
-    assert "Device and host are one memory on this machine" in (tmp_path / "r" / "report.md").read_text()
-    value = results(tmp_path / "r")
+    assert "Device and host are one memory on this machine" in (tmp_path / "report.md").read_text()
+    value = results(tmp_path)
     assert schema.flaw(value) == ""

@@ -16,6 +16,7 @@ from zerobench.errors import Unmeasured
 from zerobench.gate import grid, outcome, revisions, timing
 from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import cases, platform
+from zerobench.report.load import load
 from zerobench.scenario import Scenario
 
 Json = dict[str, Any]
@@ -27,10 +28,11 @@ _RUN = ("--model", "nano", "--ranks", "2", "--steps", "2", "--stages", "1")
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, Json]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
     """The results of each engine of :mod:`suites.meta.worse`, all from one run, as if each were the same subject."""
-    names = [f"suites.meta.worse:{name}" for name in _ENGINES]
-    whole = revisions.measure(_ROOT, ("--subjects", ",".join(names), *_RUN))
+    names, directory = [f"suites.meta.worse:{name}" for name in _ENGINES], tmp_path_factory.mktemp("measured")
+    assert cli.main(["run", "--subjects", ",".join(names), *_RUN, "--out", str(directory)]) == 0
+    whole = load([directory / "results.json"])
     rows = {row["subject"].partition(":")[2]: row for row in whole["rows"]}
     return {name: {**whole, "rows": [_renamed(rows[name], rows["Same"])]} for name in _ENGINES}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +18,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _GREY = "#8c959f"
 _MARKERS = ("d", "|")
 _MOST = 40
+#: Marks at so many times the median one stand at the edge, as numbers.
+_SQUEEZED = 4.0
 #: The part that is all of a bar whose parts are not known.
 NOT_SPLIT = "not split"
 
@@ -59,18 +63,28 @@ def stacked(bars: Bars) -> Figure:
         values = bars.parts[name]
         axes.barh(places, values, left=start, height=0.68, color=_GREY if name == NOT_SPLIT else colour, label=name)
         start = start + np.asarray(values)
+    edge = _edge(start.tolist(), bars.marks)
     for marker, (name, marks) in zip(_MARKERS, bars.marks.items(), strict=False):
-        at = [place for place, mark in zip(places, marks, strict=True) if mark is not None]
-        known = [mark for mark in marks if mark is not None]
-        axes.plot(known, at, linestyle="", marker=marker, markersize=6, color=INK, label=name)
+        known = [(mark, place) for mark, place in zip(marks, places, strict=True) if mark is not None]
+        within = [each for each in known if each[0] <= edge]
+        axes.plot(*zip(*within, strict=True), linestyle="", marker=marker, markersize=6, color=INK, label=name)
+        for mark, place in (each for each in known if each[0] > edge):
+            axes.annotate(f"{mark:,.0f} \N{RIGHTWARDS ARROW}", (edge, place), ha="right", va="center", fontsize=8)
     if bars.whiskers:
         low, high = zip(*bars.whiskers, strict=True)
         axes.hlines(places, low, high, color=INK, linewidth=1.2)
     axes.set_yticks(places, bars.labels)
     axes.set_ylim(len(bars.labels) - 0.4, -0.6)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, edge or None)
     axes.set_xlabel(bars.unit)
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
     figure.legend(loc="outside upper left", ncols=6)
     return figure
+
+
+def _edge(ends: Sequence[float], marks: Mapping[str, Sequence[float | None]]) -> float:
+    """Where the axis ends: before those marks that would squeeze everything else together at its start."""
+    values = [mark for some in marks.values() for mark in some if mark is not None]
+    usual = _SQUEEZED * statistics.median(values) if values else math.inf
+    return 1.05 * max(each for each in [*ends, *values] if each <= usual)

@@ -59,6 +59,7 @@ def _traffic(frames: Frames) -> Iterator[Plot]:
             name: [moved[row][name]["sent"].measured / _MIB if name in moved[row] else 0.0 for row in rows]
             for name in names
         }
+        sent = {name: values for name, values in sent.items() if any(values)} or sent  # who receives sends nothing
         bars = Bars(_labels(frames, rows), sent, "MiB sent in a step, each collective on the rank that sends most")
         yield _plot("traffic", TRAFFIC, "Bytes sent in a step, by collective.", bars)
 

@@ -13,6 +13,7 @@ from zerobench.report.bars import COLOURS
 from zerobench.report.svg import INK
 
 _PANELS = 6
+_FAR = 10.0  # between the least and the most memory, from which on the scale is logarithmic
 _LABELLED = 12  # in a panel with more points only those of the frontier have a label
 
 
@@ -46,17 +47,19 @@ def _panel(axes: Axes, points: pd.DataFrame, best: pd.DataFrame, colours: dict[s
     axes.set_xlabel("ms of a step (less is better)")
     axes.set_ylabel("MiB at peak (less is better)")
     axes.grid(color=INK, alpha=0.15, linewidth=0.8)
+    if points["mib"].max() > _FAR * points["mib"].min() > 0:
+        axes.set_yscale("log")
     axes.margins(0.05, 0.15)
+    axes.autoscale_view()  # now: names stand where points are
     _name(axes, points if len(points) <= _LABELLED else best.iloc[:_LABELLED])
 
 
 def _name(axes: Axes, points: pd.DataFrame) -> None:
     """A label for each point at the right edge, as high as the point where there is room, and a line to it."""
-    low, high = axes.get_ylim()
     room = 0.95 / _LABELLED
     at = 1.0
     for left, (_, point) in enumerate(points.sort_values("mib", ascending=False).iterrows()):
-        own = (point["mib"] - low) / (high - low)
+        own = axes.transAxes.inverted().transform(axes.transData.transform((point["ms"], point["mib"])))[1]
         at = max(min(at, own), room * (len(points) - 1 - left))
         axes.annotate(
             str(point["label"]),
