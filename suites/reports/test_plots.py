@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from zerobench.report.bars import Bars, stacked
+from zerobench.report.svg import style
 from zerobench.report.trade import trade_off
 
 _LABELS = ["a", "b", "c", "d"]
@@ -42,9 +43,12 @@ def test_memory_that_is_far_apart_has_a_logarithmic_scale(most: float, scale: st
     mib = [most, 20.0, 10.0]
     same = {"subject": "x", "stage": 0, "job": "j"}
     points = pd.DataFrame({"mib": mib, "ms": [1.0, 2.0, 3.0], "label": _LABELS[:3], **same})
-    figure, _ = trade_off(points)
+    with style():
+        figure, _ = trade_off(points)
+        figure.draw_without_rendering()
     [axes] = figure.axes
     assert axes.get_yscale() == scale
+    assert not [label for label in axes.get_yticklabels(which="both") if "$" in label.get_text()]
     heights = [axes.transAxes.inverted().transform(axes.transData.transform((0, each)))[1] for each in mib]
     named = {text.get_text(): text.get_position()[1] for text in axes.texts}
     assert [named[label] for label in _LABELS[:2]] == pytest.approx(heights[:2])

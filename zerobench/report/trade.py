@@ -8,6 +8,7 @@ import math
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from zerobench.report.bars import COLOURS
 from zerobench.report.svg import INK
@@ -49,6 +50,9 @@ def _panel(axes: Axes, points: pd.DataFrame, best: pd.DataFrame, colours: dict[s
     axes.grid(color=INK, alpha=0.15, linewidth=0.8)
     if points["mib"].max() > _FAR * points["mib"].min() > 0:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.margins(0.05, 0.15)
     axes.autoscale_view()  # now: names stand where points are
     _name(axes, points if len(points) <= _LABELLED else best.iloc[:_LABELLED])
