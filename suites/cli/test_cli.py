@@ -108,6 +108,8 @@ def test_what_was_received_crossed_the_wire(clean: Done) -> None:
     for row in results(clean[0])["rows"][:-1]:
         traffic = row["traffic"]
         received = sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
+        if traffic["wire"] is None:
+            pytest.skip("the kernel has no counter of loopback")
         assert traffic["wire"] >= received > 0
 
 
