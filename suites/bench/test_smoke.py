@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from suites.alone import outside
 from suites.bench import capacity, grid
 from suites.bench.kernels import test_kernels, turns
 from suites.bench.kernels.cases import CASES, rivals
+from suites.bench.runs import threads
 from suites.bench.smoke import POINT
 from zerobench import schema
 from zerobench.results import Json
@@ -106,6 +108,12 @@ def test_kernels_that_do_not_fit_are_skipped() -> None:
     runs.kernel.side_effect = torch.OutOfMemoryError("tried to allocate 56 GiB")
     with pytest.raises(pytest.skip.Exception, match="adam_step on 2147483648 elements: tried to allocate 56 GiB"):
         test_kernels.test_bandwidth(runs, mock.Mock(), "adam_step", 1 << 31, "copy")
+
+
+def test_as_many_threads_on_one_rank_as_on_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else scaling would compare a rank that has all cores with one that has a part of them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    assert threads("cpu") == 4
 
 
 @pytest.mark.parametrize("fit", range(8))
