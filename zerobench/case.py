@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,16 +35,14 @@ def digest(trajectories: Sequence[Trajectory]) -> str:
             found.update(repr((step.norm and step.norm.hex(), step.skipped, step.loss_scale)).encode())
             for loss in step.losses:
                 found.update(_bytes(loss))
-        for part in _parts(each.steps[-1].parameters):
-            found.update(part)
+        _add(found, each.steps[-1].parameters)
     return found.hexdigest()
 
 
 def bits(state: State) -> str:
     """SHA-256 of one rank's full values, by which ranks see whether they have the same ones; as :func:`digest`."""
     found = hashlib.sha256()
-    for part in _parts(state):
-        found.update(part)
+    _add(found, state)
     return found.hexdigest()
 
 
@@ -62,10 +60,10 @@ def held(states: Mapping[str, Sequence[Tensor]]) -> str:
     return found.hexdigest()
 
 
-def _parts(state: State) -> Iterator[bytes]:
+def _add(found: hashlib._Hash, state: State) -> None:
     for name, tensor in sorted(state.items()):
-        yield repr((name, str(tensor.dtype), tuple(tensor.shape))).encode()
-        yield _bytes(tensor)
+        found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        found.update(_bytes(tensor))
 
 
 def _bytes(tensor: Tensor) -> bytes:

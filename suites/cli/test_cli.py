@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import zerobench
-from suites.reports.page import markdown_tables
+from suites.cli import here
+from suites.reports.page import markdown_tables, received
 from zerobench import cli, report, schema
 from zerobench.data import text
 from zerobench.errors import UsageError
@@ -41,11 +42,8 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_here(directory: Path, *arguments: str) -> Done:
-    """``zerobench run`` in this process, which has loaded torch already: where its report is and how it ended."""
-    said, complained = io.StringIO(), io.StringIO()
-    with redirect_stdout(said), redirect_stderr(complained):
-        code = cli.main(["run", "--model", "nano", *arguments, "--out", str(directory)])
-    return directory, subprocess.CompletedProcess(arguments, code, said.getvalue(), complained.getvalue())
+    """``zerobench run`` of a small model in this process: where its report is and how it ended."""
+    return directory, here.zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +105,9 @@ def test_what_was_received_crossed_the_wire(clean: Done) -> None:
     """Each row has the kernel's count, which holds at least what the meters count on all ranks."""
     for row in results(clean[0])["rows"][:-1]:
         traffic = row["traffic"]
-        received = sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
         if traffic["wire"] is None:
             pytest.skip("the kernel has no counter of loopback")
-        assert traffic["wire"] >= received > 0
+        assert traffic["wire"] >= received(traffic) > 0
 
 
 def test_quiet_where_standard_error_is_no_terminal(clean: Done) -> None:

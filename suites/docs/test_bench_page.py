@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from suites.bench import capacity, grid
 from suites.bench.collectives import COLLECTIVES
 from suites.docs.published import ROOT, published
-from suites.reports.page import markdown_tables
+from suites.reports.page import markdown_tables, received
 from zerobench import models
 from zerobench.bench import COMPUTE_ONLY, STAGES_OF_ZERO, rows
 from zerobench.results import Json
@@ -86,8 +86,7 @@ def of_scaling() -> list[list[str]]:
 
 
 def _wire(moved: Json) -> str:
-    received = sum(each["received"] for ledger in moved["measured"] for each in ledger.values())
-    return f"{moved['wire'] / received:.2f}"
+    return f"{moved['wire'] / received(moved):.2f}"
 
 
 def test_scaling() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import subprocess
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from suites.alone import outside
-from zerobench import cli, schema
+from suites.cli import here
+from zerobench import schema
 from zerobench.options import parser
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +28,12 @@ def _run(*arguments: str) -> str:
 
 
 def _here(line: str, *more: str) -> str:
-    """What a ``zerobench`` command prints, in this process, which has loaded torch already."""
+    """What a ``zerobench`` command prints, in this process."""
     name, *arguments = shlex.split(line)
     assert name == "zerobench"
-    said = io.StringIO()
-    with redirect_stdout(said):
-        assert cli.main([*arguments, *more]) == 0, said.getvalue()
-    return said.getvalue()
+    done = here.zerobench(*arguments, *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_replay() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 #: Rows of cells, headings first, by the title.
 Tables = dict[str, list[list[str]]]
@@ -25,6 +26,11 @@ def markdown_tables(text: str) -> Tables:
 
 def _unescaped(cell: str) -> str:
     return html.unescape(re.sub(r"\\(.)", r"\1", cell.strip()))
+
+
+def received(traffic: dict[str, Any]) -> int:
+    """The bytes that all ranks received, of the traffic in a row of the results."""
+    return sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
 
 
 class Page(HTMLParser):

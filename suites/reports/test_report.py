@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from suites.reports import golden, sample
-from suites.reports.page import Page, markdown_tables
+from suites.reports.page import Page, markdown_tables, received
 from zerobench import report
 from zerobench.errors import UsageError
 from zerobench.report import markdown
@@ -80,9 +80,8 @@ def test_bytes_are_those_of_the_json(written: Path, tables: dict[str, list[dict[
         for number in ("calls", "sent", "received"):
             sums = [sum(each[number] for each in ledger.values()) for ledger in row["traffic"]["measured"]]
             assert _number(cells[number]) == max(sums)
-        received = sum(each["received"] for ledger in row["traffic"]["measured"] for each in ledger.values())
         wire = row["traffic"].get("wire")
-        assert cells["wire / received"] == (f"{wire / received:.3f}" if wire else "-")
+        assert cells["wire / received"] == (f"{wire / received(row['traffic']):.3f}" if wire else "-")
     [off] = [cells for cells in tables["Offload in a step, in bytes"] if cells["offload"] == "cpu"]
     assert (off["to host"], off["written"]) == ("5,656,576 =", "0 =")
     [beside] = [cells["sent"] for cells in tables["Traffic of a step, in bytes"] if "(" in cells["sent"]][:1]
