@@ -1,3 +1,1 @@
-"""Options and fixtures of all suites; where zerobench is installed, ``pytest -p suites.plugin`` loads the same."""
-
-pytest_plugins = ["suites.plugin"]
+"""The checkout's root: zerobench/pytest_plugin.py finds the suites, and suites/conftest.py has their options."""

@@ -75,7 +75,7 @@ def gate(session: nox.Session) -> None:
     """Gate against the CPU baseline; without arguments, put the gate itself to a long test as well."""
     _python(session, "-m", "zerobench", "gate", "--baseline", BASELINE, *session.posargs)
     if not session.posargs:
-        _python(session, "-m", "pytest", "-n", "0", "-rP", "suites/meta/real_gate.py")
+        _python(session, "-m", "pytest", "-n", "0", "-rP", "suites/meta/gate/real_gate.py")
 
 
 @nox.session
@@ -94,7 +94,7 @@ def typing(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Run the commands and the examples of the pages."""
-    _python(session, "-m", "pytest", "suites/docs", *session.posargs)
+    _python(session, "-m", "pytest", "suites/project/docs", *session.posargs)
 
 
 @nox.session

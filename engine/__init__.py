@@ -1,18 +1,18 @@
 """The reference ZeRO engine: right by construction, small enough to read in an afternoon.
 
-Start with :class:`engine.engine.Engine`; docs/contract.md says what a training step computes, bit for bit.
+Start with :class:`zerobench.engine.engine.Engine`; docs/contract.md says what a training step computes, bit for bit.
 """
 
-from engine.engine import Engine, initialize
-from engine.errors import ConfigError, KernelError, OffloadError, RankMismatch
-from engine.groups import ZeroOptimizer
-from engine.native import kernels, prepare_kernels
-from engine.reading import (
+from zerobench.engine.engine import Engine, initialize
+from zerobench.engine.errors import ConfigError, KernelError, OffloadError, RankMismatch
+from zerobench.engine.inspect import (
     GatheredParameters,
     safe_get_full_fp32_param,
     safe_get_full_grad,
     safe_get_full_optimizer_state,
 )
+from zerobench.engine.native import describe_kernels, prepare_kernels
+from zerobench.engine.optim.optimizer import ZeroOptimizer
 
 __all__ = [
     "ConfigError",
@@ -22,8 +22,8 @@ __all__ = [
     "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
+    "describe_kernels",
     "initialize",
-    "kernels",
     "prepare_kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",

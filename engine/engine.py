@@ -11,22 +11,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from engine.access import Access
-from engine.comm import Ranks
-from engine.config import Config, accumulation_steps, load
-from engine.gather import Gatherer
-from engine.given import check_dtypes, check_same
-from engine.groups import ZeroOptimizer, make_optimizer
-from engine.layout import Layout, Unit
-from engine.offload.arrange import Arrangement
-from engine.reading import Recent, register
-from engine.reduce import Reducer
-from engine.rest import take_over_rest
-from engine.scaler import LossScaler
-from engine.schedules import make_scheduler
-from engine.stages import Placement
-from engine.states import UnitState
-from engine.step import Stepper, clip_factor
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.config.schema import Config, accumulation_steps, load
+from zerobench.engine.gradients import Reducer
+from zerobench.engine.inspect import Recent, register
+from zerobench.engine.layout import Layout, Unit
+from zerobench.engine.optim.loss_scaler import LossScaler
+from zerobench.engine.optim.optimizer import ZeroOptimizer, make_optimizer
+from zerobench.engine.optim.schedulers import make_scheduler
+from zerobench.engine.optim.step import Stepper, clip_factor
+from zerobench.engine.placement import Placement
+from zerobench.engine.replicated import take_over_rest
+from zerobench.engine.stage3.hooks import Access
+from zerobench.engine.stage3.unshard import Gatherer
+from zerobench.engine.state.assignment import Arrangement
+from zerobench.engine.state.unit import UnitState
+from zerobench.engine.validate import check_dtypes, check_same
 
 # Elements of small blocks that are reduced together: more would leave too little of backward to hide it behind
 # (docs/speed.md).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine import (
+    from zerobench.engine import (
         ConfigError,
         Engine,
         GatheredParameters,
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         OffloadError,
         RankMismatch,
         ZeroOptimizer,
+        describe_kernels,
         initialize,
-        kernels,
         prepare_kernels,
         safe_get_full_fp32_param,
         safe_get_full_grad,
@@ -31,8 +31,8 @@ __all__ = [
     "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
+    "describe_kernels",
     "initialize",
-    "kernels",
     "prepare_kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
@@ -44,6 +44,6 @@ def __getattr__(name: str) -> Any:
     """The engine's API, imported when it is first asked for: the command line starts without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import engine
+    from zerobench import engine
 
     return getattr(engine, name)

@@ -2,7 +2,7 @@
 
 import sys
 
-from zerobench.cli import main
+from zerobench.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -62,7 +62,7 @@ class Vit:
 class Odd:
     """A small model that holds, on demand, every peculiarity that has broken a sharding engine before.
 
-    Each flag adds one: see :mod:`zerobench.models.odd`, which builds them.
+    Each flag adds one: see :mod:`zerobench.workload.models.odd`, which builds them.
     """
 
     kind: Literal["odd"] = "odd"

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.errors import KernelError
-from engine.native import building, cpu, cuda
+from zerobench.engine.errors import KernelError
+from zerobench.engine.native import building, cpu, cuda
 
 _IMPLEMENTATIONS = ("native", "torch")
 
@@ -125,7 +125,7 @@ def prepare_kernels() -> list[Built]:
     return [Built(recipe.title, recipe.version, str(recipe.library)) for recipe in dict.fromkeys(recipes)]
 
 
-def kernels() -> dict[str, str | None]:
+def describe_kernels() -> dict[str, str | None]:
     """What computes the engine's operations in this process.
 
     Returns:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from engine.errors import KernelError
+from zerobench.engine.errors import KernelError
 
 _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definitions"
 #: What nvcc adds to its flags by itself, so that no key of a library would tell.
@@ -63,13 +63,15 @@ class Recipe:
 
 
 def sources() -> Path:
-    """The folder of the native sources: in a checkout ``kernels``, in an installed wheel part of the engine."""
-    package = Path(__file__).parents[1]
-    places = [package / "kernels", package.parent / "kernels"]
-    for place in places:
-        if (place / "dtype.h").is_file():
-            return place
-    raise KernelError(f"the native sources are in none of {', '.join(map(str, places))}; install zerobench again")
+    """The folder of the native sources, ``zerobench/kernels``.
+
+    Raises:
+        KernelError: it is not there.
+    """
+    folder = Path(__file__).parents[2] / "kernels"
+    if not (folder / "dtype.h").is_file():
+        raise KernelError(f"the native sources are not in {str(folder)!r}; install zerobench again")
+    return folder
 
 
 def find(names: list[str], what: str) -> str:

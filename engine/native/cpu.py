@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.native import building
+from zerobench.engine.native import building
 
 # Contraction is off, for only the multiply-adds that are written as such may be fused. The math functions need not set
 # errno nor floating-point flags: without that a loop with a square root is not vectorised. No bit depends on it.

@@ -11,7 +11,7 @@ import os
 
 import torch
 
-from engine.native import building
+from zerobench.engine.native import building
 
 # What a fast build would do otherwise: fuse what is written as two operations, flush subnormals, round quotients and
 # roots as it likes. The last three are nvcc's defaults, said here to have the last word.

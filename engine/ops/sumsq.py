@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.native import CODES, call
-from engine.ops.exact import tiles
-from engine.ops.operator import flat, operator
+from zerobench.engine.native import CODES, call
+from zerobench.engine.ops.exact import tiles
+from zerobench.engine.ops.operators import flat, operator
 
 
 def chunk_sumsq(values: Tensor, chunk: int) -> Tensor:

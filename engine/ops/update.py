@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.native import CODES, call
-from engine.ops.exact import fma, scalar, single, sqrt, tiles
-from engine.ops.operator import flat, operator
+from zerobench.engine.native import CODES, call
+from zerobench.engine.ops.exact import fma, scalar, single, sqrt, tiles
+from zerobench.engine.ops.operators import flat, operator
 
 _FP32 = (torch.float32,)
 

@@ -1,4 +1,4 @@
-// pack and unpack: many tensors to and from one flat buffer, with a cast; see engine/ops/pack.py.
+// pack and unpack: many tensors to and from one flat buffer, with a cast; see engine/ops/packing.py.
 #include "convert.h"
 #include "parallel.h"
 

@@ -1,4 +1,4 @@
-// fold: the ordered fp32 sum of several rows, each read once; see engine/ops/fold.py.
+// fold: the ordered fp32 sum of several rows, each read once; see engine/ops/folding.py.
 #include "values.cuh"
 
 namespace {

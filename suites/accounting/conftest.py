@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from suites.trials import Trials
-from zerobench import models
 from zerobench.scenario import Scenario
+from zerobench.suites.support.trials import Trials
 from zerobench.theory import memory
+from zerobench.workload import models
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,24 @@ from functools import lru_cache
 import pytest
 import torch.distributed as dist
 
-from suites.trials import TIME_LIMIT, Trials
 from zerobench import subjects
-from zerobench.drive import model_for, run_step
+from zerobench.bench.rank_tasks import off_device
+from zerobench.driver import model_for, run_step
 from zerobench.errors import Disagreement
-from zerobench.judge import reproduce
-from zerobench.live import off_device
-from zerobench.meters import OffloadMeter, ParameterPeak, Stray, TrafficMeter, live_tensors, resident, unattributed
+from zerobench.judge.judgement import reproduce
+from zerobench.meters import (
+    OffloadMeter,
+    ParameterPeak,
+    Stray,
+    TrafficMeter,
+    live_tensors,
+    resident,
+    unattributed,
+)
 from zerobench.recording import Offload, Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3

@@ -6,15 +6,23 @@ import pytest
 import torch
 from hypothesis import assume
 
-from suites.accounting import grid
-from suites.accounting.ledgers import STEPS, Census, census, demand, ledgers, most_gradients, skip_unless_offered
-from suites.strategies import drawn, scenarios
-from suites.trials import TIME_LIMIT, Trials
-from zerobench import models
 from zerobench.errors import Disagreement
 from zerobench.meters import Stray
 from zerobench.scenario import Gpt, LossScale, Scenario
+from zerobench.suites.accounting import grid
+from zerobench.suites.accounting.ledgers import (
+    STEPS,
+    Census,
+    census,
+    demand,
+    ledgers,
+    most_gradients,
+    skip_unless_offered,
+)
+from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.theory import memory
+from zerobench.workload import models
 
 
 @pytest.mark.parametrize("scenario", grid.STATES.values(), ids=grid.STATES)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
-from suites.accounting import grid
-from suites.accounting.ledgers import demand, ledgers
-from suites.strategies import drawn, scenarios
-from suites.trials import Trials
-from zerobench import models
 from zerobench.scenario import LossScale, Scenario
+from zerobench.suites.accounting import grid
+from zerobench.suites.accounting.ledgers import demand, ledgers
+from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.trials import Trials
 from zerobench.theory import offload
 from zerobench.theory.layout import owned, units
+from zerobench.workload import models
 
 
 @pytest.mark.parametrize("scenario", grid.OFFLOAD.values(), ids=grid.OFFLOAD)

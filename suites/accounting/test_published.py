@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from suites.accounting.published import ANOMALIES, Anomaly, Cell, figure_1, in_print, table_1, table_2
+from zerobench.suites.accounting.published import (
+    ANOMALIES,
+    Anomaly,
+    Cell,
+    figure_1,
+    in_print,
+    table_1,
+    table_2,
+)
 
 
 @pytest.mark.parametrize("cell", [*figure_1(), *table_1(), *table_2()], ids=lambda cell: cell.where)

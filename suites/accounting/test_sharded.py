@@ -8,17 +8,17 @@ import torch.distributed as dist
 from hypothesis import assume
 
 import zerobench
-from suites.accounting import grid
-from suites.accounting.ledgers import demand, ledgers
-from suites.strategies import drawn, scenarios
-from suites.trials import TIME_LIMIT, Trials
-from zerobench import models
-from zerobench.data import DTYPES, leaf, seed_leaf
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import config, parameter_groups
+from zerobench.suites.accounting import grid
+from zerobench.suites.accounting.ledgers import demand, ledgers
+from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.theory import memory
 from zerobench.theory.layout import units, whole
 from zerobench.theory.touches import events
+from zerobench.workload import models
+from zerobench.workload.data import DTYPES, leaf, seed_leaf
 
 
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)

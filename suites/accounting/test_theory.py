@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from zerobench import models
 from zerobench.recording import Traffic
 from zerobench.scenario import Gpt, Recompute, Scenario
 from zerobench.theory import memory, traffic
 from zerobench.theory.layout import units
 from zerobench.theory.rounds import play
+from zerobench.workload import models
 
 #: Mixed precision as in the ZeRO paper: 2 bytes a parameter, 2 a gradient, 12 an element's optimizer state.
 _PAPER = Scenario(dtype="bf16", accumulator_dtype="bf16", chunk=32, prefetch_bucket=0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
-from suites.accounting import grid
-from suites.accounting.ledgers import demand, ledgers, skip_unless_offered
-from suites.strategies import drawn, scenarios
-from suites.trials import Trials
-from zerobench import models
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
+from zerobench.suites.accounting import grid
+from zerobench.suites.accounting.ledgers import demand, ledgers, skip_unless_offered
+from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.trials import Trials
 from zerobench.theory import traffic
+from zerobench.workload import models
 
 
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)

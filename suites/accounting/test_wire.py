@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import pytest
 import torch.distributed as dist
 
-from suites.accounting.ledgers import demand
-from suites.trials import TIME_LIMIT, Trials
-from zerobench import models, subjects
-from zerobench.drive import run_step
+from zerobench import subjects
+from zerobench.driver import run_step
 from zerobench.meters import TrafficMeter, crossing
 from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
+from zerobench.suites.accounting.ledgers import demand
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
+from zerobench.workload import models
 
 pytestmark = pytest.mark.alone
 

@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from suites.bench.grid import Search
-from zerobench import models
-from zerobench.bench import VERDICTS
-from zerobench.drive import run_step, start
+from zerobench.bench.rounds import VERDICTS
+from zerobench.driver import run_step, start
 from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.worker import M_MMAP_THRESHOLD
-from zerobench.results import Json, offload_setting
+from zerobench.results.document import Json, offload_setting
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import load
+from zerobench.suites.bench.grid import Search
+from zerobench.workload import models
 
 #: Seconds for building a model and two steps of it.
 TIME_LIMIT = 300.0

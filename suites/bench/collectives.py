@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm import Ranks
-from engine.ops.fold import fold
-from zerobench.results import Json
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.ops.folding import fold
+from zerobench.results.document import Json
 
 Collective = Callable[[dist.ProcessGroup, Tensor, Tensor], object]
 

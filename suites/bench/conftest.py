@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from suites.bench import replaying
-from suites.bench.runs import Runs, threads
-from zerobench import schema
-from zerobench.environment import environment
+from zerobench.machine.environment import environment
 from zerobench.ranks import Launch, follow
-from zerobench.results import Json
+from zerobench.results import schema
+from zerobench.results.document import Json
+from zerobench.suites.bench import replaying
+from zerobench.suites.bench.runs import Runs, threads
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).resolve().parent  # the package links to this folder
 _SMOKE = "test_smoke.py"
 _RUNS = pytest.StashKey[Runs]()
 

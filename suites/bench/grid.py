@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from zerobench.bench import COMPUTE_ONLY, STAGES_OF_ZERO, Measured, rows
-from zerobench.models import SIZES
+from zerobench.bench.rounds import COMPUTE_ONLY, STAGES_OF_ZERO, Measured, rows
 from zerobench.scenario import Dtype, Gpt, Offload, Recompute, Scenario, Vit
+from zerobench.workload.models import SIZES
 
 SUBJECTS = ("reference", "torch-ddp", "torch-zero1", "torch-fsdp2", "deepspeed")
 #: Where owners keep what they own, each beside the others.

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from suites.bench.grid import Point
-from suites.bench.runs import Runs
-from zerobench.case import case
-from zerobench.results import Json
+from zerobench.digests import case
+from zerobench.results.document import Json
 from zerobench.subjects import load
+from zerobench.suites.bench.grid import Point
+from zerobench.suites.bench.runs import Runs
 
 
 def parameters(points: Iterable[Point]) -> list[Any]:

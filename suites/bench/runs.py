@@ -7,18 +7,18 @@ from itertools import chain
 
 import torch
 
-from suites.bench import capacity
-from suites.bench.collectives import time_collectives
-from suites.bench.grid import Point, Search
-from suites.bench.kernels import turns
-from suites.bench.kernels.cases import CASES
-from zerobench.bench import Bench
-from zerobench.environment import environment
+from zerobench.bench.oracle_runs import Trial
+from zerobench.bench.rank_tasks import surroundings
+from zerobench.bench.rounds import Bench
 from zerobench.errors import RankFailure, UsageError
-from zerobench.live import surroundings
+from zerobench.machine.environment import environment
 from zerobench.ranks import Launch, Pool, pool, threads_each
-from zerobench.results import Json, document, rows_of
-from zerobench.trial import Trial
+from zerobench.results.document import Json, document, rows_of
+from zerobench.suites.bench import capacity
+from zerobench.suites.bench.collectives import time_collectives
+from zerobench.suites.bench.grid import Point, Search
+from zerobench.suites.bench.kernels import turns
+from zerobench.suites.bench.kernels.cases import CASES
 
 #: Seconds for a step, or for building a subject; a quick one takes less than one.
 TIME_LIMIT = 300.0

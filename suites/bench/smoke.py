@@ -6,14 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from suites.bench import grid, rows
-from suites.bench.replaying import CLOCK
-from suites.bench.runs import Runs
-from zerobench.results import Json
+from zerobench.results.document import Json
+from zerobench.suites.bench import grid, rows
+from zerobench.suites.bench.replaying import CLOCK
+from zerobench.suites.bench.runs import Runs
 
 _BASE = grid.stages(True, "cpu", 2)[0].base
 POINT = grid.Point(
-    "smoke", _BASE.but(steps=4), ("reference", "torch-zero1", "suites.cli.broken:Raises"), (3,), warmup=2
+    "smoke",
+    _BASE.but(steps=4),
+    ("reference", "torch-zero1", "zerobench.suites.project.cli.broken:Raises"),
+    (3,),
+    warmup=2,
 )
 
 

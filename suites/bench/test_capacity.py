@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from suites.bench import grid
-from suites.bench.replaying import CLOCK
-from suites.bench.runs import Runs, world_size
 from zerobench.ranks import Launch
-from zerobench.results import Json
+from zerobench.results.document import Json
+from zerobench.suites.bench import grid
+from zerobench.suites.bench.replaying import CLOCK
+from zerobench.suites.bench.runs import Runs, world_size
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

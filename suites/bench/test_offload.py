@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 import zerobench
-from engine.offload.files import ScratchFile
-from suites.bench.kernels import turns
-from suites.bench.replaying import CLOCK
-from suites.bench.runs import Runs
+from zerobench.engine.state.scratch import ScratchFile
 from zerobench.meters import OffloadMeter
-from zerobench.results import Json
+from zerobench.results.document import Json
+from zerobench.suites.bench.kernels import turns
+from zerobench.suites.bench.replaying import CLOCK
+from zerobench.suites.bench.runs import Runs
 
 _BLOCKS, _WIDTH = 8, 2048  # 33.5 million elements: 400 MB of fp32 states and 134 MB of gradient sums
 _SUB_GROUP = 1 << 20

@@ -18,16 +18,15 @@ from unittest import mock
 import pytest
 import torch
 
-from suites.alone import outside
-from suites.bench import capacity, grid
-from suites.bench.kernels import test_kernels, turns
-from suites.bench.kernels.cases import CASES, rivals
-from suites.bench.runs import threads
-from suites.bench.smoke import POINT
-from zerobench import schema
-from zerobench.results import Json
-
-_ROOT = Path(__file__).parents[2]
+from zerobench.results import schema
+from zerobench.results.document import Json
+from zerobench.suites.bench import capacity, grid
+from zerobench.suites.bench.kernels import test_kernels, turns
+from zerobench.suites.bench.kernels.cases import CASES, rivals
+from zerobench.suites.bench.runs import threads
+from zerobench.suites.bench.smoke import POINT
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
     command = [sys.executable, "-m", "pytest", "suites/bench/smoke.py", f"--benchmark-json={path}"]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
-        cwd=_ROOT,
+        cwd=ROOT,
         env=outside(),
         capture_output=True,
         text=True,
@@ -78,7 +77,7 @@ def test_no_names(written: Json) -> None:
     """No host, user or path is told; the failed subject's traceback, which has paths, is the results' own."""
     told = list(_strings([written["machine_info"], written["commit_info"]]))
     assert not {platform.node(), getpass.getuser()} & set(told)
-    assert not [text for text in told if str(_ROOT) in text or str(Path.home()) in text]
+    assert not [text for text in told if str(ROOT) in text or str(Path.home()) in text]
 
 
 def _strings(value: Any) -> Iterator[str]:

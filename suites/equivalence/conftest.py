@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.trials import Trials
+from zerobench.suites.support.trials import Trials
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import assume
 
-from suites.strategies import SETTINGS, drawn, models, scenarios
-from suites.trials import Trials
 from zerobench.scenario import Scenario
+from zerobench.suites.support.strategies import SETTINGS, drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
 
 
 @drawn(scenarios(), share=3)
@@ -51,7 +51,7 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
 @drawn(scenarios(), share=0.75)
 def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None:
     """Copies and collectives that end as late as they may, as they do on a GPU, change not a bit."""
-    name = "suites.equivalence.late:Late"
+    name = "zerobench.suites.support.late:Late"
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.bench import STAGES_OF_ZERO, Measured, rows
-from zerobench.drive import run_step, start
+from zerobench.bench.rounds import STAGES_OF_ZERO, Measured, rows
+from zerobench.driver import run_step, start
 from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
 

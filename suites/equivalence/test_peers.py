@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
-from suites.equivalence.rounding import IeeeDdp
-from suites.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
-from suites.trials import Trials, exact
 from zerobench import subjects
-from zerobench.bounds import gradient_bound
 from zerobench.errors import Disagreement
-from zerobench.judge import agree_within, budget_used, error_against, is_exact, reproduce
-from zerobench.oracles.canonical import canonical
+from zerobench.judge.bounds import gradient_bound
+from zerobench.judge.judgement import agree_within, budget_used, error_against, is_exact, reproduce
+from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Odd, Optimizer, Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.support.rounding import IeeeDdp
+from zerobench.suites.support.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
+from zerobench.suites.support.trials import Trials, exact
 
 _DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
 

@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import Tensor, nn
 
 import zerobench
-from suites.strategies import drawn, models, scenarios
-from suites.trials import Trials
-from zerobench.data import held_out
-from zerobench.drive import run_step, start
+from zerobench.driver import run_step, start
 from zerobench.errors import Disagreement
 from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import Reference
+from zerobench.suites.support.strategies import drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
+from zerobench.workload.data import held_out
 
 
 @drawn(scenarios(model=models(), steps=2), share=0.75)

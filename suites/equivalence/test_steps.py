@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import assume
 
-from suites.strategies import DYADIC_MODELS, PECULIAR, STAGES, drawn, models, scenarios
-from suites.trials import Trials
-from zerobench.difference import Part
-from zerobench.drive import ALL
+from zerobench.driver import ALL
 from zerobench.errors import Disagreement
+from zerobench.judge.difference import Part
 from zerobench.recording import Trajectory
 from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.suites.support.strategies import DYADIC_MODELS, PECULIAR, STAGES, drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
 
 
 @drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=1)
@@ -113,7 +113,7 @@ def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
 @drawn(scenarios(model=models(tiny=True, scalar=True)), share=0.75)
 def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
     """Padding filled with NaN, in every state and every buffer, reaches no result."""
-    name = "suites.equivalence.padding:NanPadding"
+    name = "zerobench.suites.support.padding:NanPadding"
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from suites.trials import train
 from zerobench.errors import RankFailure
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
+from zerobench.suites.support.trials import train
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_fault_in_a_step(ranks: Pool, fault: str, cause: str, timeout: float, st
     before = [psutil.Process(worker.process.pid) for worker in ranks._workers if worker.process]
     assert len(before) == 3
     with pytest.raises(RankFailure) as failure:
-        _train(ranks, f"suites.faults.faulty:{fault}", scenario, timeout)
+        _train(ranks, f"zerobench.suites.faults.faulty:{fault}", scenario, timeout)
     message = str(failure.value)
     assert cause in message.splitlines()[0], message
     for rank in range(3):
@@ -59,6 +59,6 @@ def test_ranks_that_do_not_match(ranks: Pool, fault: str, what: str) -> None:
     """Ranks given different configurations or models end at once, and the error says which rank and where."""
     started = time.monotonic()
     with pytest.raises(RankFailure, match=f"rank 1 was given another {what} than rank 0"):
-        _train(ranks, f"suites.faults.faulty:{fault}", Scenario(world=3, stage=2))
+        _train(ranks, f"zerobench.suites.faults.faulty:{fault}", Scenario(world=3, stage=2))
     assert time.monotonic() - started < 10
     _train(ranks, "reference", Scenario(world=3))

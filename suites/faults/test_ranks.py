@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from zerobench.errors import UsageError
-from zerobench.models.transformer import Attention
 from zerobench.ranks import Pool, worker
+from zerobench.workload.models.transformer import Attention
 
 
 def _settings(group: dist.ProcessGroup) -> tuple[bool, bool, bool, str]:

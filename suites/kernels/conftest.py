@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from zerobench.suites.support.checkout import ROOT
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what the tests need, to be made wrong."""
     for name in ("kernels", "engine", "zerobench", "suites"):
-        shutil.copytree(_ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(_ROOT / name, tmp_path)
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.native import building
-
-ROOT = Path(__file__).parents[2]
+from zerobench.engine.native import building
+from zerobench.suites.support.checkout import ROOT
 
 _FOUND = "ERROR: AddressSanitizer: heap-buffer-overflow"
 

@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 import torch
 
-from engine.native import Kernels, building, cpu
-from suites.kernels import simulated
+from zerobench.engine.native import Kernels, building, cpu
+from zerobench.suites.kernels import simulated
 
 _SETS = list(cpu.INSTRUCTION_SETS)
 _BEST = _SETS.index(cpu.instruction_set())
@@ -53,7 +53,7 @@ class Place:
         return simulated.kernels() if self.name == "simulated" else kernels(self.name)
 
     def _computed_here(self) -> AbstractContextManager[Any]:
-        return mock.patch("engine.native.on_cpu", return_value=self.kernels())
+        return mock.patch("zerobench.engine.native.on_cpu", return_value=self.kernels())
 
 
 def _missing(name: str) -> str:

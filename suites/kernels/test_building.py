@@ -15,11 +15,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine import KernelError
-from engine.native import building, cpu, cuda, implementation, on_cpu
-from engine.native.building import Recipe, build
-from engine.ops.fold import fold
+from zerobench.engine import KernelError
+from zerobench.engine.native import building, cpu, cuda, implementation, on_cpu
+from zerobench.engine.native.building import Recipe, build
+from zerobench.engine.ops.folding import fold
 from zerobench.ranks import Pool
+from zerobench.suites.support.checkout import ROOT
 
 #: Stands for a compiler: notes each run in $0.runs, takes its time, and writes its arguments where -o says.
 _COMPILER = """#!/bin/sh
@@ -118,9 +119,8 @@ def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
     recipe = _recipe(tmp_path)
     program = f"import sys; from {__name__} import Path, _recipe, build; build(_recipe(Path(sys.argv[1])))"
     environment = {**os.environ, "SLOW": "60"}
-    root = Path(__file__).parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=root, env=environment, start_new_session=True
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, env=environment, start_new_session=True
     ) as process:
         while not _runs(recipe):
             assert process.poll() is None
@@ -184,7 +184,7 @@ def test_flags_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_definitions_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     total = torch.zeros(1)
-    with mock.patch("engine.ops.operator.implementation", return_value="torch"):
+    with mock.patch("zerobench.engine.ops.operators.implementation", return_value="torch"):
         fold(total, torch.ones(2, 1), first=True)
     assert total.item() == 2
 

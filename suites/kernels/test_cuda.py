@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.ops import fold, pack, sumsq, update
-from engine.ops.exact import single
-from suites.kernels.values import assert_same
+from zerobench.engine.ops import folding, packing, sumsq, update
+from zerobench.engine.ops.exact import single
+from zerobench.suites.kernels.values import assert_same
+from zerobench.suites.support.checkout import ROOT
 
-_ROOT = Path(__file__).parents[2]
 _MANY = (1 << 31) + 4099
 _GIB = 1 << 30
 _HALF = torch.bfloat16
@@ -84,7 +84,7 @@ def test_fold_over_many(apart: int) -> None:
     """Rows whose distance is a multiple of four elements, and rows without a gap, where it is odd."""
     _room(22)
     rows = torch.rand(3, apart, device="cuda", dtype=_HALF)[:, :_MANY]
-    _compare(fold.definition, fold.native, _random(_MANY, 0), rows, False)
+    _compare(folding.definition, folding.native, _random(_MANY, 0), rows, False)
 
 
 @_off
@@ -102,12 +102,12 @@ def test_pack_over_many(offset: int) -> None:
     _room(20)
     values = _random(_MANY, 0, _HALF)
     flat = torch.zeros(_MANY + 8, device="cuda")
-    pack.pack_native(flat, [values], [8 - offset])
+    packing.pack_native(flat, [values], [8 - offset])
     for place in _places(_MANY):
         got = flat[8 - offset :][place]
         assert_same(got, values[place].float().cpu(), f"the packed from {place.start}")
     back = torch.zeros_like(values)
-    pack.unpack_native([back], flat, [8 - offset])
+    packing.unpack_native([back], flat, [8 - offset])
     assert torch.equal(back, values)
 
 
@@ -117,12 +117,12 @@ def test_stream_and_graph() -> None:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())  # which makes the rows
     with torch.cuda.stream(stream):
-        fold.fold(total, rows, first=True)
+        folding.fold(total, rows, first=True)
     stream.synchronize()
     expected = total.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        fold.fold(total, rows, first=True)
+        folding.fold(total, rows, first=True)
     total.zero_()
     graph.replay()
     assert torch.equal(total, expected)
@@ -153,7 +153,7 @@ _sanitizer = pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reaso
 @_sanitizer
 @pytest.mark.parametrize("tool", ["memcheck", "initcheck", "synccheck", "racecheck"])
 def test_sanitizer_is_content(tool: str) -> None:
-    done = _sanitized(_ROOT, tool, "cuda and not threads and not every_half")
+    done = _sanitized(ROOT, tool, "cuda and not threads and not every_half")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.ops import fold, pack, sumsq, update
-from engine.ops.exact import single
-from suites.kernels.places import PLACES, Place
-from suites.kernels.values import DTYPES, Source, assert_same, dtypes, lengths, sources
+from zerobench.engine.ops import folding, packing, sumsq, update
+from zerobench.engine.ops.exact import single
+from zerobench.suites.kernels.places import PLACES, Place
+from zerobench.suites.kernels.values import DTYPES, Source, assert_same, dtypes, lengths, sources
 
 pytestmark = pytest.mark.parametrize("place", PLACES)
 
@@ -114,7 +114,9 @@ def test_sgd_step(
 def test_fold(
     place: Place, source: Source, n: int, accumulator: torch.dtype, wire: torch.dtype, world: int, first: bool
 ) -> None:
-    compare(place, fold.definition, fold.native, source(n, dtype=accumulator), source(world, n, dtype=wire), first)
+    compare(
+        place, folding.definition, folding.native, source(n, dtype=accumulator), source(world, n, dtype=wire), first
+    )
 
 
 @given(sources, st.integers(0, 5), dtypes, st.integers(0, 13))
@@ -134,8 +136,8 @@ def test_pack_and_unpack(
     """Many tensors, some transposed, with gaps between them in the flat buffer, whose values stay."""
     tensors, starts, end = _pieces(source, pieces)
     flat = source(end, dtype=dtype)
-    compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts)
-    compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts)
+    compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts)
+    compare(place, packing.unpack_definition, packing.unpack_native, tensors, flat, starts)
 
 
 def test_pack_takes_more_than_one_launch(place: Place) -> None:
@@ -145,8 +147,8 @@ def test_pack_takes_more_than_one_launch(place: Place) -> None:
         pieces = [(n, kind, gap) for kind in DTYPES for n, gap in [(8197, 0), (4096, 3), (4103, 4), (5, 0)]]
         tensors, starts, end = _pieces(source, [*pieces, *[(3, torch.float32, 0)] * 100])
         flat = source(end, dtype=dtype)
-        compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts)
-        compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts)
+        compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts)
+        compare(place, packing.unpack_definition, packing.unpack_native, tensors, flat, starts)
 
 
 def _pieces(source: Source, pieces: list[tuple[int, torch.dtype, int]]) -> tuple[list[Tensor], list[int], int]:
@@ -169,12 +171,12 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
     compare(place, update.adam_definition, update.adam_native, *adam, *scalars, threads=threads)
     sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half)
     compare(place, update.sgd_definition, update.sgd_native, *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=threads)
-    compare(place, fold.definition, fold.native, source(n), source(3, n, dtype=half), False, threads=threads)
+    compare(place, folding.definition, folding.native, source(n), source(3, n, dtype=half), False, threads=threads)
     compare(place, sumsq.definition, sumsq.native, source(n // 1024 * 1024), 1024, threads=threads)
     tensors, starts = [source(n // 2), source(1000), source(n - n // 2)], [0, n // 2 + 5, n // 2 + 2000]
     flat = source(n + 3000, dtype=half)
-    compare(place, pack.pack_definition, pack.pack_native, flat, tensors, starts, threads=threads)
-    compare(place, pack.unpack_definition, pack.unpack_native, tensors, flat, starts, threads=threads)
+    compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts, threads=threads)
+    compare(place, packing.unpack_definition, packing.unpack_native, tensors, flat, starts, threads=threads)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -182,7 +184,7 @@ def test_streaming_changes_nothing(place: Place, threads: int) -> None:
     """Long enough, and aligned, for the CPU's fold to write past the caches, and no multiple of a vector."""
     n, source = (1 << 20) + 4099, Source(7, "normal", 0)
     wire = source(2, n, dtype=torch.bfloat16)
-    compare(place, fold.definition, fold.native, source(n), wire, True, threads=threads)
+    compare(place, folding.definition, folding.native, source(n), wire, True, threads=threads)
 
 
 def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:
@@ -190,10 +192,10 @@ def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         halves = torch.arange(-(2**15), 2**15).short().view(dtype)
         wide = torch.empty(2**16)
-        compare(place, pack.pack_definition, pack.pack_native, wide, [halves], [0])
+        compare(place, packing.pack_definition, packing.pack_native, wide, [halves], [0])
         values = halves.float().sort().values
         middle = ((values[1:].double() + values[:-1].double()) / 2).float()
         near = torch.cat(
             [middle, torch.nextafter(middle, torch.tensor(torch.inf)), torch.nextafter(middle, middle * 0)]
         )
-        compare(place, pack.pack_definition, pack.pack_native, torch.empty_like(near, dtype=dtype), [near], [0])
+        compare(place, packing.pack_definition, packing.pack_native, torch.empty_like(near, dtype=dtype), [near], [0])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.ops.exact import fma, single, sqrt
+from zerobench.engine.ops.exact import fma, single, sqrt
 
 _floats = st.one_of(
     st.floats(width=32),

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.ops.fold import fold
-from engine.ops.pack import pack, unpack
-from engine.ops.sumsq import chunk_sumsq
-from engine.ops.update import SgdRule, sgd_step
+from zerobench.engine.ops.folding import fold
+from zerobench.engine.ops.packing import pack, unpack
+from zerobench.engine.ops.sumsq import chunk_sumsq
+from zerobench.engine.ops.update import SgdRule, sgd_step
 
 _DEVICES = [
     "cpu",

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
-from suites.kernels.values import assert_same
+from zerobench.engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
 from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.suites.kernels.values import assert_same
 
 _STEPS = 4
 

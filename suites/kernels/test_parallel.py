@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.native import building, cpu
-from engine.ops import fold, sumsq, update
-from engine.ops.exact import single
-from suites.kernels.places import PLACES, Place
-from suites.kernels.test_equality import compare
+from zerobench.engine.native import building, cpu
+from zerobench.engine.ops import folding, sumsq, update
+from zerobench.engine.ops.exact import single
+from zerobench.suites.kernels.places import PLACES, Place
+from zerobench.suites.kernels.test_equality import compare
 
 #: Enough for two threads.
 _MANY = 1 << 19
@@ -84,5 +84,5 @@ def test_flushing_subnormals_changes_nothing(place: Place) -> None:
     sgd = tiny, tiny.flip(0), tiny.clone(), None
     compare(place, update.sgd_definition, _flushing(update.sgd_native), *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=2)
     rows = torch.stack([tiny, -tiny.flip(0)])
-    compare(place, fold.definition, _flushing(fold.native), tiny, rows, False, threads=2)
+    compare(place, folding.definition, _flushing(folding.native), tiny, rows, False, threads=2)
     compare(place, sumsq.definition, _flushing(sumsq.native), tiny, 1024, threads=2)

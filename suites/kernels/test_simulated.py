@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-from engine.native import building
-from suites.kernels import simulated
+from zerobench.engine.native import building
+from zerobench.suites.kernels import simulated
 
 _SOURCE = """
 #include "values.cuh"

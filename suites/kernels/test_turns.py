@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 import torch
 
-from suites.bench.kernels import cases, test_kernels, turns
-from suites.bench.kernels.cases import Case
+from zerobench.suites.bench.kernels import cases, test_kernels, turns
+from zerobench.suites.bench.kernels.cases import Case
 
 
 @pytest.mark.parametrize("moved", [1 << 14, 28 << 20, 448 << 20, 60 << 30])

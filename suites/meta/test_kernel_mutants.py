@@ -14,10 +14,10 @@ from unittest import mock
 
 import pytest
 
-from engine.native import Kernels, building, cpu
-from suites.kernels import simulated
-from suites.kernels import test_equality as suite
-from suites.kernels.places import Place
+from zerobench.engine.native import Kernels, building, cpu
+from zerobench.suites.kernels import simulated
+from zerobench.suites.kernels import test_equality as suite
+from zerobench.suites.kernels.places import Place
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from suites.accounting import grid, test_memory, test_offload, test_traffic
-from suites.equivalence import test_contract, test_peers, test_steps
-from suites.meta.byte_mutants import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
-from suites.meta.late_mutants import LATE_MUTANTS
-from suites.meta.mutants import MUTANTS, RightButSlow
-from suites.meta.offload_mutants import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
-from suites.trials import Trials
 from zerobench.errors import Disagreement, RankFailure
 from zerobench.ranks import Pool
+from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
+from zerobench.suites.equivalence import test_contract, test_peers, test_steps
+from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.late import LATE_MUTANTS
+from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
+from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
+from zerobench.suites.support.trials import Trials
 
 #: The properties in the order in which they are tried, those that see most first.
 BITS = [

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from zerobench import report
-from zerobench.case import CASE_VERSION
-from zerobench.compare import Values
+from zerobench.digests import CASE_VERSION
 from zerobench.errors import UsageError
 from zerobench.gate.cases import BUDGET, Case, Json
+from zerobench.results.comparison import Values
 
 SCHEMA = 1
 #: A bound is so many times what was measured when it was made: what was measured uses 80 % of it.

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerobench import models
-from zerobench.bench import COMPUTE_ONLY
-from zerobench.case import CASE_VERSION
-from zerobench.compare import State, Values, machine, metrics, state
+from zerobench.bench.rounds import COMPUTE_ONLY
+from zerobench.digests import CASE_VERSION
 from zerobench.errors import UsageError
+from zerobench.results.comparison import State, Values, machine, metrics, state
 from zerobench.scenario import Optimizer, Scenario
+from zerobench.workload import models
 
 Json = dict[str, Any]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from zerobench import report
-from zerobench.bench import COMPUTE_ONLY
+from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid, outcome, revisions, rules, timing
 from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import cases, platform
 from zerobench.gate.outcome import Outcome, Times
-from zerobench.report.load import read
+from zerobench.results.load import read
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid
-from zerobench.report.load import merge, upgrade
+from zerobench.results.load import merge, upgrade
 from zerobench.subjects import REGISTRY
 
 Json = dict[str, Any]

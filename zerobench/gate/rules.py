@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zerobench.compare import Values, furthest, growth
 from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import BUDGET, TOTAL, Case, Json
+from zerobench.results.comparison import Values, furthest, growth
 
 #: better fails as well: what is gained and not committed can be lost again unseen.
 Level = Literal["regression", "better", "unmeasured", "warning", "not comparable"]

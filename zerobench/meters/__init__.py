@@ -1,6 +1,14 @@
 """Meters watch any engine from outside, by dispatcher, allocator and the kernel's counters; no engine knows of them."""
 
-from zerobench.meters.memory import ParameterPeak, PeakMeter, Stray, live_tensors, pinned, resident, unattributed
+from zerobench.meters.memory import (
+    ParameterPeak,
+    PeakMeter,
+    Stray,
+    live_tensors,
+    pinned,
+    resident,
+    unattributed,
+)
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
 from zerobench.meters.traffic import TrafficMeter

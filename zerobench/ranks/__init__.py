@@ -1,6 +1,6 @@
 """Real ranks: processes with a process group, started here once or by a launcher, and reused for many tasks."""
 
-from zerobench.ranks.fault import RankFault
+from zerobench.ranks.failure import RankFault
 from zerobench.ranks.launch import Launch, threads_each
 from zerobench.ranks.launched import follow, pool
 from zerobench.ranks.pool import Pending, Pool

@@ -21,8 +21,8 @@ import torch
 
 from zerobench.errors import RankFailure, UsageError
 from zerobench.ranks import worker
-from zerobench.ranks.fault import RankFault, Sign, how_it_died
-from zerobench.ranks.parcel import pack, unpack
+from zerobench.ranks.failure import RankFault, Sign, how_it_died
+from zerobench.ranks.message import pack, unpack
 from zerobench.ranks.worker import Raised, Returned, Seat
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import gc
 import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
 
-import zerobench.live  # noqa: F401
+import zerobench.bench.rank_tasks  # noqa: F401
 
 gc.collect()
 gc.freeze()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from zerobench.errors import UsageError
 from zerobench.ranks.launch import Launch
-from zerobench.ranks.parcel import pack, unpack
+from zerobench.ranks.message import pack, unpack
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
 DUMP_STACKS = signal.SIGUSR1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UsageError
-from zerobench.report.load import upgrade
+from zerobench.results.load import upgrade
 
 Json = dict[str, Any]
 

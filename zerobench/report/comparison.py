@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerobench.compare import Change, Comparison, Timing, Transition
 from zerobench.report.markdown import escape, fence, render_table
 from zerobench.report.table import UNKNOWN, Column, Table, scaled
+from zerobench.results.comparison import Change, Comparison, Timing, Transition
 
 Json = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.compare import state
 from zerobench.report.knobs import job, knobs, label
+from zerobench.results.comparison import state
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
-from zerobench.compare import FAILING
 from zerobench.report.document import Document, Trouble
 from zerobench.report.plots import Plot
 from zerobench.report.table import UNKNOWN, Column, Table
+from zerobench.results.comparison import FAILING
 
 #: Nothing is loaded and nothing runs; styles are those in the file.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from zerobench.models import SIZES
 from zerobench.scenario import Scenario
+from zerobench.workload.models import SIZES
 
 Json = dict[str, Any]
 Knobs = dict[str, str]

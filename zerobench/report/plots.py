@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from zerobench.bench import COMPUTE_ONLY
+from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.bars import NOT_SPLIT, Bars, stacked
 from zerobench.report.frame import OFF, SPLIT, STATES, TOTAL, Frames
 from zerobench.report.svg import markup, style

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from zerobench.bench import COMPUTE_ONLY
-from zerobench.compare import FAILING
+from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.frame import Frames
 from zerobench.report.table import is_known, number, scaled
+from zerobench.results.comparison import FAILING
 
 #: (what it is about, what there is to say)
 Point = tuple[str, str]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.bench import COMPUTE_ONLY
+from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.frame import SPLIT, TOTAL, Frames
 from zerobench.report.table import UNKNOWN, Column, Table, beside, is_known, known, number, scaled
 

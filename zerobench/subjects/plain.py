@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.data import DTYPES
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.workload.data import DTYPES
 
 
 class Plain(Subject):

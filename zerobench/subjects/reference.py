@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import engine as zero
+import zerobench.engine as zero
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject
 

@@ -10,10 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from zerobench.data import DTYPES
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch
 from zerobench.subjects.plain import Plain, storages, tensors_of
+from zerobench.workload.data import DTYPES
 
 
 class TorchFsdp2(Plain):

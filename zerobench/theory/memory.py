@@ -6,12 +6,12 @@ from fractions import Fraction
 
 from torch import nn
 
-from zerobench.data import DTYPES
 from zerobench.scenario import Scenario
 from zerobench.theory import offload, peers
 from zerobench.theory.layout import owned, units, whole
 from zerobench.theory.peers import Bytes
 from zerobench.theory.rounds import play
+from zerobench.workload.data import DTYPES
 
 _FP32 = 4
 

@@ -30,11 +30,11 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from zerobench.data import DTYPES
 from zerobench.recording import Offload
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
+from zerobench.workload.data import DTYPES
 
 _FP32 = 4
 _PAGE = 4096

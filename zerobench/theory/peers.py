@@ -12,10 +12,10 @@ from itertools import groupby
 
 from torch import nn
 
-from zerobench.data import DTYPES, leaf
 from zerobench.recording import Traffic
 from zerobench.scenario import Odd, Scenario
 from zerobench.theory.touches import events
+from zerobench.workload.data import DTYPES, leaf
 
 #: Bytes by category; the categories are those of :class:`zerobench.recording.Memory`.
 Bytes = dict[str, int]

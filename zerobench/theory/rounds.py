@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from zerobench.data import leaf
 from zerobench.scenario import Odd, Scenario
 from zerobench.theory.layout import Unit, together, units
 from zerobench.theory.touches import Event, events
+from zerobench.workload.data import leaf
 
 #: What a rank says in a round (positions of the units it wants; whether it is at its end), and what it is told.
 _Rounds = Generator[tuple[frozenset[int], bool], tuple[frozenset[int], bool], None]

@@ -1,7 +1,7 @@
 """The order in which a pass through a zerobench model touches its parameters, and in which gradients are complete.
 
-It follows from the models' structure (:mod:`zerobench.models`) and from what autograd saves: a linear layer its weight
-where its input has a gradient, a LayerNorm its weight, a product its factors, an embedding and a sum nothing.
+It follows from the models' structure (:mod:`zerobench.workload.models`) and from what autograd saves: a linear layer
+its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding and a sum nothing.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from zerobench.data import DTYPES
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.theory import peers
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
+from zerobench.workload.data import DTYPES
 
 _GATHERS = (
     "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "

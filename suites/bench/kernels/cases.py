@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.ops.fold import fold
-from engine.ops.pack import pack, unpack
-from engine.ops.sumsq import chunk_sumsq
-from engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
+from zerobench.engine.ops.folding import fold
+from zerobench.engine.ops.packing import pack, unpack
+from zerobench.engine.ops.sumsq import chunk_sumsq
+from zerobench.engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
 
 Work = Callable[[], object]
 

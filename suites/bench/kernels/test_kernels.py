@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from suites.bench.kernels.cases import names, rivals, sizes
-from suites.bench.replaying import CLOCK
-from suites.bench.runs import Runs
-from zerobench.results import Json
+from zerobench.results.document import Json
+from zerobench.suites.bench.kernels.cases import names, rivals, sizes
+from zerobench.suites.bench.replaying import CLOCK
+from zerobench.suites.bench.runs import Runs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

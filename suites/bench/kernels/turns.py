@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.native import building, cpu, kernels
-from suites.bench.kernels.cases import Case, Work, in_turn
-from zerobench.results import Json
+from zerobench.engine.native import building, cpu, describe_kernels
+from zerobench.results.document import Json
+from zerobench.suites.bench.kernels.cases import Case, Work, in_turn
 
 ROUNDS = 15
 _WARMUP = 2
@@ -126,7 +126,7 @@ def _copy_loop() -> Any:
 def result(name: str, n: int, moved: int, device: str, seconds: Mapping[str, Sequence[float]], against: str) -> Json:
     """A kernel of the results, beside one of those that took turns with it."""
     own, other = (statistics.median(seconds[each]) for each in (KERNEL, against))
-    computed = kernels()
+    computed = describe_kernels()
     return {
         "kernel": name,
         "implementation": computed[device] or computed["implementation"],

@@ -16,8 +16,8 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine import KernelError
-from engine.native import Kernels, building, cpu, cuda
+from zerobench.engine import KernelError
+from zerobench.engine.native import Kernels, building, cpu, cuda
 
 _HEADERS = Path(__file__).parent
 

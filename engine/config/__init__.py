@@ -1,0 +1,1 @@
+"""The configuration: DeepSpeed's keys, and the engine's own."""

@@ -1,0 +1,63 @@
+"""How an operation becomes a torch operator: one schema, one definition, one native version, one fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
+
+from zerobench.engine.native import CODES, implementation
+
+_LIBRARY = torch.library.Library("zerobench", "DEF")  # type: ignore[no-untyped-call]
+
+
+def operator(
+    schema: str, *, check: Callable[..., Any], definition: Callable[..., Any], native: Callable[..., Any]
+) -> OpOverload:
+    """Declare ``zerobench::`` ``schema`` for CPU and CUDA; returns what to call.
+
+    Args:
+        schema: name, arguments and what is changed in place.
+        check: called before either implementation with the same arguments; raises where they do not fit together.
+            Simulated, the operation is this and nothing else, so it returns what the operation returns.
+        definition: the specification, in torch.
+        native: the kernel's call.
+    """
+    name = schema.partition("(")[0]
+
+    def compute(*arguments: Any) -> Any:
+        check(*arguments)
+        if implementation() != "native":
+            return definition(*arguments)
+        for i in written:
+            if arguments[i] is not None:
+                increment_version(arguments[i])
+        return native(*arguments)
+
+    _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, compute, "CPU")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, compute, "CUDA")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"zerobench::{name}", check, lib=_LIBRARY)
+    overload: OpOverload = getattr(torch.ops.zerobench, name).default
+    written = _written(overload)
+    return overload
+
+
+def _written(overload: OpOverload) -> list[int]:
+    """The places of the arguments that the operation changes: a kernel writes past autograd's back, so it is told."""
+    arguments = enumerate(overload._schema.arguments)
+    return [i for i, argument in arguments if argument.alias_info and argument.alias_info.is_write]
+
+
+def flat(name: str, tensor: Tensor, like: Tensor, dtypes: tuple[torch.dtype, ...] = tuple(CODES)) -> None:
+    """Raise unless ``tensor`` is flat, contiguous, as long as ``like``, on its device and of one of ``dtypes``."""
+    if tensor.dim() != 1 or tensor.numel() != like.numel() or not tensor.is_contiguous():
+        given = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+        raise ValueError(f"{name}: expected {like.numel()} elements, flat and contiguous; got {given}")
+    if tensor.dtype not in dtypes or tensor.device != like.device:
+        wanted = f"{' or '.join(map(str, dtypes))} on {like.device}"
+        raise ValueError(f"{name}: expected {wanted}; got {tensor.dtype} on {tensor.device}")

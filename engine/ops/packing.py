@@ -1,0 +1,102 @@
+"""pack and unpack: many tensors to and from one flat buffer, with a cast."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zerobench.engine.native import CODES, call
+from zerobench.engine.ops.operators import flat as check_flat
+from zerobench.engine.ops.operators import operator
+
+
+def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    """Write each tensor's elements, in the order of its memory, to ``flat`` from its start on, rounded to its dtype.
+
+    Args:
+        flat: [n], fp32, bf16 or fp16; elements that no tensor covers keep what they hold.
+        tensors: any shape and of these dtypes; their elements fill their memory without gaps, in any order of strides.
+        starts: the element of ``flat`` where each begins; they do not overlap.
+
+    Raises:
+        ValueError: a tensor reaches past the end of ``flat``, has gaps, or dtypes or devices do not fit together.
+    """
+    _PACK(flat, tensors, starts)
+
+
+def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
+    """The way back: fill each tensor's memory from ``flat``, rounded to the tensor's dtype. See pack."""
+    _UNPACK(tensors, flat, starts)
+
+
+def pack_definition(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    """pack in torch: the specification."""
+    for tensor, start in zip(tensors, starts, strict=True):
+        flat[start : start + tensor.numel()].copy_(_memory(tensor))
+
+
+def unpack_definition(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
+    """unpack in torch: the specification."""
+    for tensor, start in zip(tensors, starts, strict=True):
+        _memory(tensor).copy_(flat[start : start + tensor.numel()])
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """The tensor's elements in the order of its memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _check_pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    check_flat("flat", flat, flat)
+    if len(tensors) != len(starts):
+        raise ValueError(f"expected as many starts as tensors; got {len(starts)} for {len(tensors)}")
+    n = flat.numel()
+    for tensor, start in zip(tensors, starts, strict=True):
+        if start < 0 or start + tensor.numel() > n:
+            raise ValueError(f"a tensor of {tensor.numel()} elements does not fit into {n} at {start}")
+        if tensor.dtype not in CODES or tensor.device != flat.device:
+            raise ValueError(f"expected fp32, bf16 or fp16 on {flat.device}; got {tensor.dtype} on {tensor.device}")
+        if not tensor.is_contiguous() and not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+            raise ValueError(f"a tensor's elements leave gaps: shape {tuple(tensor.shape)}, strides {tensor.stride()}")
+
+
+def _check_unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
+    _check_pack(flat, tensors, starts)
+
+
+def pack_native(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    """pack by the kernel."""
+    _move("pack", flat, tensors, starts)
+
+
+def unpack_native(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
+    """unpack by the kernel."""
+    _move("unpack", flat, tensors, starts)
+
+
+def _move(name: str, flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    tables = (
+        array("q", [tensor.data_ptr() for tensor in tensors]),
+        array("i", [CODES[tensor.dtype] for tensor in tensors]),
+        array("q", starts),
+        array("q", [tensor.numel() for tensor in tensors]),
+    )
+    addresses = (table.buffer_info()[0] for table in tables)
+    call(name, flat, flat.data_ptr(), CODES[flat.dtype], len(tensors), *addresses)
+
+
+_PACK = operator(
+    "pack(Tensor(a!) flat, Tensor[] tensors, int[] starts) -> ()",
+    check=_check_pack,
+    definition=pack_definition,
+    native=pack_native,
+)
+_UNPACK = operator(
+    "unpack(Tensor(a!)[] tensors, Tensor flat, int[] starts) -> ()",
+    check=_check_unpack,
+    definition=unpack_definition,
+    native=unpack_native,
+)

@@ -1,0 +1,1 @@
+"""The optimizer: parameter groups, the step, the loss scale and schedulers."""

@@ -1,0 +1,36 @@
+"""Schedules: a client's scheduler, made to move the engine's parameter groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from zerobench.engine.errors import ConfigError
+from zerobench.engine.optim.optimizer import ZeroOptimizer
+
+
+def make_scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
+    """A scheduler of the groups of ``optimizer``: the one given, or what the callable given makes; None for None.
+
+    Raises:
+        ConfigError: it cannot be stepped without a metric.
+    """
+    if given is None:
+        return None
+    made = given if hasattr(given, "step") and not isinstance(given, type) else given(optimizer)
+    if isinstance(made, ReduceLROnPlateau):
+        raise ConfigError(
+            "ReduceLROnPlateau needs a metric at each step, which the engine does not have; make it from the optimizer "
+            "that initialize returns and call its step(metric) yourself"
+        )
+    if made is given:
+        _move(made, optimizer)
+    return made
+
+
+def _move(scheduler: Any, optimizer: ZeroOptimizer) -> None:
+    """Away from the client's optimizer, whose groups are no longer read; the schedulers it is made of likewise."""
+    scheduler.optimizer = optimizer
+    for part in getattr(scheduler, "_schedulers", ()):
+        _move(part, optimizer)

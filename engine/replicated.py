@@ -1,0 +1,32 @@
+"""The rest: what of a model is in no unit, its buffers and the frozen parameters that every rank keeps whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.state.unit import UnitState
+
+
+def take_over_rest(
+    module: nn.Module, states: Iterable[UnitState], ranks: Ranks, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Move what is in no unit to ``device``, frozen weights in ``dtype``, with rank 0's values. A collective."""
+    placed = {slot.parameter for state in states for slot in state.unit.slots}
+    for parameter in module.parameters():
+        if parameter not in placed:
+            parameter.grad = None
+            kept = dtype if parameter.is_floating_point() else parameter.dtype
+            parameter.data = same_values(parameter.data.to(device, kept), ranks)
+    for buffer in module.buffers():
+        buffer.data = same_values(buffer.data.to(device), ranks)
+
+
+def same_values(tensor: Tensor, ranks: Ranks, source: int = 0) -> Tensor:
+    """``tensor`` with the values of rank ``source``; a dense copy where it is expanded and so cannot be written to."""
+    whole = tensor.contiguous()  # a collective moves memory in its order, whatever the strides are
+    ranks.broadcast(whole, source)
+    return whole if 0 in tensor.stride() else tensor.copy_(whole)

@@ -1,0 +1,1 @@
+"""Stage 3: parameters that are unsharded while they are in use."""

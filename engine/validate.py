@@ -1,0 +1,75 @@
+"""What initialize was given: refused where it cannot be trained, or where ranks were given different things."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from torch import nn
+
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.config.schema import DTYPES, Config
+from zerobench.engine.errors import ConfigError, RankMismatch
+from zerobench.engine.optim.optimizer import ZeroOptimizer
+
+# A directory may have another name on each rank.
+_EACH_RANKS_OWN = {"offload_optimizer": {"nvme_path"}, "offload_param": {"nvme_path"}}
+
+
+def check_dtypes(model: nn.Module) -> None:
+    """Refuse parameters that would lose precision, or an imaginary part, when they are taken over.
+
+    Raises:
+        ConfigError: a parameter trains in a dtype other than the engine's three.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in DTYPES.values():
+            raise ConfigError(
+                f"parameter {name!r} trains and is {parameter.dtype}, not float32, bfloat16 or float16; convert it "
+                "(a complex one to real pairs, for torch.view_as_complex), or set requires_grad_(False)"
+            )
+
+
+def check_same(module: nn.Module, optimizer: ZeroOptimizer, config: Config, ranks: Ranks) -> None:
+    """Refuse what differs between ranks, before a collective can hang over it. A collective.
+
+    Raises:
+        RankMismatch: models, parameter groups or configurations differ; the first difference is named.
+    """
+    given = {
+        "model": "\n".join(_model(module, optimizer)),
+        "optimizer": "\n".join(_rules(optimizer)),
+        "config": config.model_dump_json(exclude={"zero_optimization": _EACH_RANKS_OWN}),
+    }
+    for what, own in given.items():
+        digests = ranks.same_everywhere(hashlib.sha256(own.encode()).hexdigest())
+        if len(set(digests)) == 1:
+            continue
+        texts = ranks.same_everywhere(own)
+        rank = next(r for r, digest in enumerate(digests) if digest != digests[0])
+        raise RankMismatch(f"rank {rank} was given another {what} than rank 0: {_difference(texts[0], texts[rank])}")
+
+
+def _model(module: nn.Module, optimizer: ZeroOptimizer) -> Iterator[str]:
+    """A line for each parameter and buffer."""
+    groups = {p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    for name, p in module.named_parameters():
+        yield f"{name} {tuple(p.shape)} {p.dtype} {f'trains in group {groups[p]}' if p.requires_grad else 'frozen'}"
+    for name, buffer in module.named_buffers():
+        yield f"{name} {tuple(buffer.shape)} {buffer.dtype} buffer"
+
+
+def _rules(optimizer: ZeroOptimizer) -> Iterator[str]:
+    """A line for each group: what its first step would do."""
+    for group in range(len(optimizer.param_groups)):
+        yield str(optimizer.sgd_rule(group) if optimizer.rule == "sgd" else optimizer.adam_rule(group, 1))
+
+
+def _difference(first: str, other: str) -> str:
+    """The first place where two descriptions differ."""
+    split = "\n" if "\n" in first + other else ","
+    a, b = first.split(split), other.split(split)
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            return f"{right!r} instead of {left!r}"
+    return f"{len(b)} entries instead of {len(a)}"

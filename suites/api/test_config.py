@@ -1,0 +1,231 @@
+"""Configurations: what is read is what was written, and what cannot be is one clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import zerobench
+from zerobench.engine.config.not_honoured import NOT_HONOURED
+from zerobench.engine.config.schema import AdamParams, Config, SgdParams, accumulation_steps, load
+
+_RIGHT = {"train_batch_size": 2, "bf16": {"enabled": True}, "optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
+
+
+def _at(path: str, value: Any) -> dict[str, Any]:
+    """A configuration with this value at ``section.key``."""
+    config: dict[str, Any] = {}
+    *sections, key = path.split(".")
+    inner = config
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    inner[key] = value
+    if "optimizer" in sections and key != "type":
+        config["optimizer"]["type"] = "SGD" if key == "momentum" else "Adam"
+    return config
+
+
+def _error(config: Any) -> str:
+    """The one line that it is refused with."""
+    with pytest.raises(zerobench.ConfigError) as refused:
+        load(config)
+    [line] = str(refused.value).splitlines()
+    return line
+
+
+def test_file(tmp_path: Path) -> None:
+    """A JSON file is the same as its dict, by its name as well as by its path."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(_RIGHT), encoding="utf-8")
+    assert load(path) == load(str(path)) == load(_RIGHT)
+    engine, *_ = zerobench.initialize(nn.Linear(1, 1), path)
+    assert engine.config == load(_RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no configuration file '{}'; give a dict or the path of a JSON file"),
+        (b"", "'{}' is not JSON: Expecting value: line 1 column 1"),
+        (b"train_batch_size: 2", "'{}' is not JSON: Expecting value: line 1 column 1"),
+        (b'{"train_batch_size": 2,}', "'{}' is not JSON: "),
+        (b"\xff\xfe\x00", "'{}' is not JSON: "),
+        (b"[2]", "'{}' must hold a JSON object, not list"),
+        (b'{"bf16": {}, "bf16": {"enabled": true}}', "'{}' is not JSON: key 'bf16' is there twice"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path: Path, content: bytes | None, message: str) -> None:
+    """Missing, not JSON, not text, not an object, or with a key that would hide another."""
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert _error(path).startswith(message.format(path))
+
+
+def test_directory_for_a_file(tmp_path: Path) -> None:
+    """A path that is there and cannot be read."""
+    assert _error(tmp_path) == f"the configuration file '{tmp_path}' cannot be read: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("config", "world", "steps"),
+    [
+        ({"train_micro_batch_size_per_gpu": 3}, 4, 1),
+        ({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5}, 4, 5),
+        ({"train_batch_size": 8}, 4, 1),
+        ({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2}, 4, 3),
+        ({"train_batch_size": 24, "gradient_accumulation_steps": 3}, 4, 3),
+        ({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, 4, 3),
+    ],
+)
+def test_batch_sizes(config: dict[str, Any], world: int, steps: int) -> None:
+    """What is missing of the batch triple is derived."""
+    assert accumulation_steps(load(config), world) == steps
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "steps", "world", "product"),
+    [
+        (6, None, None, 4, "1 * 1 * 4 = 4"),
+        (2, None, None, 4, "0 * 1 * 4 = 0"),
+        (8, 3, None, 2, "3 * 1 * 2 = 6"),
+        (2, 4, None, 1, "4 * 0 * 1 = 0"),
+        (8, None, 3, 1, "2 * 3 * 1 = 6"),
+        (16, 2, 2, 2, "2 * 2 * 2 = 8"),
+    ],
+)
+def test_batch_sizes_that_do_not_multiply_out(
+    batch: int, micro: int | None, steps: int | None, world: int, product: str
+) -> None:
+    """World sizes that do not divide the batch, and triples that contradict themselves: the error multiplies out."""
+    config = Config(train_batch_size=batch, train_micro_batch_size_per_gpu=micro, gradient_accumulation_steps=steps)
+    with pytest.raises(zerobench.ConfigError) as refused:
+        accumulation_steps(config, world)
+    assert str(refused.value).startswith(f"train_batch_size {batch} is not ")
+    assert str(refused.value).endswith(f" = {product}; change one of them, or leave one out")
+
+
+@pytest.mark.parametrize("config", [{}, {"gradient_accumulation_steps": 2}])
+def test_no_batch_size(config: dict[str, Any]) -> None:
+    """Neither of the two batch sizes."""
+    with pytest.raises(zerobench.ConfigError, match="give train_batch_size or train_micro_batch_size_per_gpu; the con"):
+        zerobench.initialize(nn.Linear(1, 1), {"optimizer": {"type": "SGD"}, **config})
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("train_batchsize", "train_batch_size"),
+        ("schedular", "scheduler"),  # which is then refused
+        ("fp16.enable", "enabled"),
+        ("bf16.enabld", "enabled"),
+        ("data_types.grad_accum_type", "grad_accum_dtype"),
+        ("zero_optimization.reduce_bucket", "reduce_bucket_size"),
+        ("zero_optimization.stage3_max_live_params", "stage3_max_live_parameters"),
+        ("optimizer.parms", "params"),
+        ("optimizer.params.weight_deacy", "weight_decay"),
+    ],
+)
+def test_unknown_keys(path: str, near: str) -> None:
+    """The nearest key of its section is suggested."""
+    assert _error(_at(path, 1)).startswith(f"{path}: unknown key; did you mean '{near}'? (known: ")
+
+
+def test_unknown_key_like_no_other() -> None:
+    """What is like nothing gets the list of what there is."""
+    assert _error({"data_types": {"x": 1}}) == "data_types.x: unknown key (known: grad_accum_dtype)"
+
+
+@pytest.mark.parametrize("section", NOT_HONOURED)
+def test_keys_of_deepspeed_that_are_refused(section: str) -> None:
+    """Every key of DeepSpeed's that is not honoured says so, and none is honoured and refused at once."""
+    for key in NOT_HONOURED[section]:
+        path = f"{section}.{key}" if section else key
+        assert _error(_at(path, 1)) == f"{path}: DeepSpeed has this key, this engine does not honour it; take it out"
+
+
+#: For every key values of a wrong type and out of its range.
+_WRONG: dict[str, tuple[Any, ...]] = {
+    "train_batch_size": (0, 1.5, "many"),
+    "train_micro_batch_size_per_gpu": (-1, "many"),
+    "gradient_accumulation_steps": (0, [2]),
+    "gradient_clipping": (-1.0, float("nan"), float("inf"), "on"),
+    "fp16.enabled": ("maybe", 2),
+    "fp16.loss_scale": (-1.0, float("nan"), float("inf"), "dynamic"),
+    "fp16.initial_scale_power": (-1, 127, 1.5),
+    "fp16.loss_scale_window": (0, 0.5),
+    "fp16.hysteresis": (0, "two"),
+    "fp16.consecutive_hysteresis": ("maybe",),
+    "fp16.min_loss_scale": (0.0, float("inf"), "one"),
+    "bf16.enabled": ("maybe", None),
+    "communication_data_type": ("fp8", 16),
+    "data_types.grad_accum_dtype": ("fp64", True),
+    "optimizer.type": ("Lamb", 5),
+    "optimizer.params.lr": (-1.0, float("nan"), float("inf"), "fast"),
+    "optimizer.params.betas": (0.9, [0.9], [1.0, 0.999], [0.9, -0.1], [0.9, float("nan")]),
+    "optimizer.params.eps": (-1e-8, float("inf"), "small"),
+    "optimizer.params.weight_decay": (-0.1, float("inf"), "none"),
+    "optimizer.params.adam_w_mode": ("maybe",),
+    "optimizer.params.momentum": (-0.1, float("inf"), "some"),
+    "zero_optimization.stage": (-1, 4, "three"),
+    "zero_optimization.overlap_comm": ("maybe",),
+    "zero_optimization.reduce_bucket_size": (0, 0.5),
+    "zero_optimization.allgather_bucket_size": (0, "all"),
+    "zero_optimization.stage3_prefetch_bucket_size": (-1, "many"),
+    "zero_optimization.stage3_param_persistence_threshold": (-1, "many"),
+    "zero_optimization.stage3_max_live_parameters": (-1, 1.5),
+    "zero_optimization.sub_group_size": (0, "many"),
+    "zero_optimization.chunk_size": (0, 16, 48, "small"),
+    "zero_optimization.reduction_schedule": ("never", 1),
+}
+
+
+def _keys(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{above}{key}.")
+        else:
+            yield above + key
+
+
+def test_every_key_is_given_wrong_values() -> None:
+    """The table has every key but those of offload, which test_offload.py has."""
+    params = AdamParams().model_dump() | SgdParams().model_dump()
+    every = _keys(Config().model_dump() | {"optimizer": {"type": None, "params": params}})
+    assert {key for key in every if ".offload_" not in key} == set(_WRONG)
+
+
+@pytest.mark.parametrize("path", _WRONG)
+def test_wrong_values(path: str) -> None:
+    """A value of the wrong type or out of range: the error has the key and the value."""
+    for value in _WRONG[path]:
+        said = _error(_at(path, value))
+        assert said.startswith(path), said
+        assert "got " in said, said
+
+
+@pytest.mark.parametrize("section", ["fp16", "bf16", "data_types", "zero_optimization", "optimizer"])
+def test_sections_that_are_none(section: str) -> None:
+    """A value where a section is wanted."""
+    assert _error({section: 3}).startswith(f"{section}: Input should be a valid dictionary")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "config: fp16 and bf16 cannot both be enabled; "),
+        (
+            {"zero_optimization": {"stage": 2, "reduction_schedule": "boundary"}},
+            "zero_optimization: reduction_schedule 'boundary' keeps whole gradients between micro-steps, which stage 2",
+        ),
+        ({"optimizer": {"params": {"lr": 1.0}}}, "optimizer.type: Field required"),
+    ],
+)
+def test_values_that_do_not_fit_together(config: dict[str, Any], message: str) -> None:
+    """Values that exclude each other, and one without the one it needs."""
+    assert _error(config).startswith(message)

@@ -1,0 +1,1 @@
+"""Wrong engines, which the suite must catch."""

@@ -1,0 +1,75 @@
+"""Engines that are right in every bit and cost more than they should; see mutants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zerobench.subject import Outcome
+from zerobench.suites.meta.mutants.plain import Mutant
+
+
+class GathersTwice(Mutant):
+    """Right, but the bytes are not those of the algorithm."""
+
+    points_at = r"send|recv|all_gather"
+
+    def sabotage(self) -> None:
+        spread = self.engine.stepper._spread
+        self.engine.stepper._spread = lambda state: spread(state) + spread(state)  # type: ignore[method-assign]
+
+
+class KeepsTheWholeGradient(Mutant):
+    """Claims stage 2 and holds what stage 1 holds."""
+
+    points_at = r"gradients"
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        held = super().resident()
+        whole = [torch.zeros(state.unit.padded) for state in self.engine.states if state.unit.trainable]
+        return {**held, "gradients": whole}
+
+
+class HidesAState(Mutant):
+    """Keeps a copy of everything where no ledger looks."""
+
+    points_at = r"alive|hidden|declared"
+
+    def sabotage(self) -> None:
+        self.hidden = [state.shard.clone() for state in self.engine.states]
+
+
+class GrowsWithEveryStep(Mutant):
+    """Forgets to free something in each step."""
+
+    points_at = r"alive|grow"
+
+    def sabotage(self) -> None:
+        self.leaked: list[Tensor] = []
+
+    def step(self) -> Outcome:
+        self.leaked.append(torch.ones(100))
+        return super().step()
+
+
+class HoldsTheFirstGradients(Mutant):
+    """Reduces nothing before the first backward has ended."""
+
+    points_at = r"alive at once"
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+
+        def timid(micro_step: int, steps: int, loss: Tensor) -> None:
+            begin(micro_step, steps, loss)
+            self.engine.reducer._plain = self.engine.micro_steps > 0
+
+        self.engine.reducer.begin = timid  # type: ignore[method-assign]
+
+
+#: Wrong in what they declare.
+SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
+#: Right in all they declare, and they keep more.
+HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep]

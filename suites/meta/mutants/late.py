@@ -1,0 +1,116 @@
+"""Engines that forget to wait, in one place each; most are right by luck where nothing is late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from zerobench.engine.comm.collectives import Done
+from zerobench.suites.meta.mutants.offload import ToHost, offloading_places
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.support.late import Late, LateWork
+
+
+class _Forgetful:
+    """A list or a dict of handles that keeps what it had when it was made."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+class _ForgetfulList(_Forgetful, list[Any]):
+    pass
+
+
+class _ForgetfulDict(_Forgetful, dict[Any, Any]):
+    pass
+
+
+def _passed_by(works: Iterable[Any]) -> list[Any]:
+    """Receive what the peers send, so that they do not hang, and let it arrive nowhere; what is left to wait for."""
+    for work in works:
+        late = getattr(work, "_work", work)  # of a gather by slices
+        if isinstance(late, LateWork):
+            late.work.wait()
+    return []
+
+
+class StepsOnSumsThatAreStillComingDown(ToHost, Mutant, Late):
+    points_at = r"gradient|parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            place._arrived = _ForgetfulDict()
+
+
+class ReusesStagingThatIsStillGoingUp(ToHost, Mutant, Late):
+    points_at = r"model_parameters|loss"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            place._leaving = _ForgetfulList(place._leaving)
+
+
+class NeverJoinsItsCopies(ToHost, Mutant, Late):
+    points_at = r"model_parameters|loss|gradient"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            place.copies.join = lambda handle=None: None
+
+
+class FoldsWhatHasNotArrived(Mutant, Late):
+    points_at = r"gradient|skip"
+
+    def sabotage(self) -> None:
+        reducer = self.engine.reducer
+        drain = reducer._drain
+
+        def hasty(allowed: int) -> None:
+            for bucket in reducer._flying:
+                _passed_by([bucket.work])
+                bucket.work = Done()
+            drain(allowed)
+
+        reducer._drain = hasty  # type: ignore[method-assign]
+
+
+class ComputesWithUnitsThatHaveNotArrived(Mutant, Late):
+    points_at = r"loss"
+
+    def sabotage(self) -> None:
+        gatherer = self.engine.gatherer
+        if gatherer is not None:
+            arriving = gatherer._arriving
+            gatherer._arrive = lambda state: _passed_by(arriving.pop(state, []))  # type: ignore[method-assign,assignment]
+
+
+class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
+    points_at = r"gradient|parameters|optimizer|skip"
+
+    def sabotage(self) -> None:
+        class Nowhere(list[Any]):
+            def __iadd__(self, works: Any) -> Nowhere:  # type: ignore[misc]
+                _passed_by(works)
+                return self
+
+        self.engine.reducer._completing = Nowhere()
+
+
+class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):
+    points_at = r"model_parameters|loss"
+
+    def sabotage(self) -> None:
+        spread = self.engine.stepper._spread
+        self.engine.stepper._spread = lambda state: _passed_by(spread(state))  # type: ignore[method-assign]
+
+
+LATE_MUTANTS: list[type[Mutant]] = [
+    StepsOnSumsThatAreStillComingDown,
+    ReusesStagingThatIsStillGoingUp,
+    NeverJoinsItsCopies,
+    FoldsWhatHasNotArrived,
+    ComputesWithUnitsThatHaveNotArrived,
+    StepsOnOthersSumsThatHaveNotArrived,
+    GoesOnBeforeNewParametersHaveArrived,
+]

@@ -1,0 +1,175 @@
+"""Engines whose offload is wrong in one way each; see mutants.py, which lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.engine.comm.collectives import Done
+from zerobench.engine.state.scratch import page_memory
+from zerobench.scenario import Offload, Scenario
+from zerobench.subjects.reference import Reference
+from zerobench.suites.meta.mutants.plain import Mutant
+
+
+class Offloading:
+    """Offloads the optimizer where the stage allows it, in sub-groups of which several fit into most shards."""
+
+    place: ClassVar[Offload]
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        pipeline = {"pipeline_read": True, "pipeline_write": True}
+        small = scenario.but(
+            offload_optimizer=self.place, offload_ratio=1.0, sub_group=64, buffer_size=10_000, **pipeline
+        )
+        super().__init__(model, small, group)  # type: ignore[call-arg]
+
+
+class ToHost(Offloading):
+    place = "cpu"
+
+
+class ToFiles(Offloading):
+    place = "nvme"
+
+
+class LeavesStaleParametersOnTheDevice(ToHost, Mutant):
+    points_at = r"model.parameters|loss"
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            state.home.accept = lambda start, values, *, host: mock.Mock()  # type: ignore[method-assign]
+            state.home.view = lambda start, stop, *, host: None  # type: ignore[method-assign]
+
+
+class LosesGradientsOnTheWayDown(ToHost, Mutant):
+    points_at = r"gradient|parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            keep = place._keep
+            place._keep = lambda state, start, stop, values, keep=keep: keep(
+                state, start, stop, values if start == 0 else values * 0
+            )
+
+
+class RoundsGradientsOnTheWayDown(ToHost, Mutant):
+    points_at = r"gradient|parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            keep = place._keep
+            place._keep = lambda state, start, stop, values, keep=keep: keep(
+                state, start, stop, values.bfloat16().to(values.dtype)
+            )
+
+
+class ReadsTheWrongSubGroup(ToFiles, Mutant):
+    points_at = r"gradient|parameters|optimizer|does not hold"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            last = place._order[-1]
+            place._order[0].at["states"] = last.at["states"]
+
+
+class SwapsTwoSubGroups(ToFiles, Mutant):
+    points_at = r"parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            for one, other in zip(place._order, place._order[1:], strict=False):
+                if one.stop - one.start == other.stop - other.start:
+                    one.at["states"], other.at["states"] = other.at["states"], one.at["states"]
+                    return
+
+
+class ReadsBeforeItHasWritten(ToFiles, Mutant):
+    """What is read of a state is what was written the time before."""
+
+    points_at = r"parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            states = {group.at["states"] for group in place._order}
+            place.file.write = _one_behind(place.file.write, states)
+
+
+class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
+    """A write takes what its buffer holds by the time of the next read."""
+
+    points_at = r"gradient|parameters|optimizer"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            write, read = place.file.write, place.file.read
+            waiting: list[tuple[int, Tensor]] = []
+
+            def late(offset: int, values: Tensor, after: Any = None, waiting: Any = waiting) -> Done:
+                waiting.append((offset, values))
+                return Done()
+
+            def reading(*args: Any, write: Any = write, read: Any = read, waiting: Any = waiting) -> Any:
+                for each in waiting:
+                    write(*each).wait()
+                waiting.clear()
+                return read(*args)
+
+            place.file.write, place.file.read = late, reading
+
+
+class CopiesTwice(Mutant):
+    """Right, but the bytes are not those of the algorithm."""
+
+    points_at = r"to_host"
+
+    def sabotage(self) -> None:
+        for place in offloading_places(self):
+            down = place.copies.down
+
+            def twice(device: Tensor, host: Tensor, down: Any = down) -> Any:
+                down(device, host)
+                return down(device, host)
+
+            place.copies.down = twice
+
+
+class RightInFiles(ToFiles, Reference):
+    """Only offloaded; must pass."""
+
+
+def offloading_places(mutant: Mutant) -> list[Any]:
+    """The place of what is offloaded, if anything is."""
+    engine = mutant.engine
+    trained = [state for state in engine.states if state.unit.trainable]
+    return list({id(s.place): s.place for s in trained if engine.arrangement.steps_off_device(s.unit)}.values())
+
+
+def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:
+    """``write``, but at these offsets it writes what it was given the time before, and at first nothing."""
+    given: dict[int, Tensor] = {}
+
+    def behind(offset: int, values: Tensor, after: Any = None) -> Any:
+        if offset not in offsets:
+            return write(offset, values, after)
+        before = given.get(offset)
+        given[offset] = page_memory(values.numel(), pin=False).copy_(values)
+        return Done() if before is None else write(offset, before, after)
+
+    return behind
+
+
+#: Engines whose numbers are wrong; CopiesTwice's are right, and its bytes are not.
+OFFLOAD_MUTANTS: list[type[Mutant]] = [
+    LeavesStaleParametersOnTheDevice,
+    LosesGradientsOnTheWayDown,
+    RoundsGradientsOnTheWayDown,
+    ReadsTheWrongSubGroup,
+    SwapsTwoSubGroups,
+    ReadsBeforeItHasWritten,
+    ReusesABufferThatIsBeingWritten,
+]

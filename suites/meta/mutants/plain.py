@@ -1,0 +1,347 @@
+"""Engines that are wrong in one way each, and one that is right but slow.
+
+Each is the reference engine with a small patch, named after what is wrong. ``points_at`` is a pattern that the suite's
+message must match: a failure that does not say where to look is half a failure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.engine.engine import Engine
+from zerobench.engine.ops.folding import fold
+from zerobench.engine.optim.step import Vote
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome
+from zerobench.subjects.reference import Reference
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.support.padding import NanPadding
+
+
+class Mutant(Reference):
+    """The reference engine, sabotaged after it is built."""
+
+    points_at: ClassVar[str]
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        self.group = group
+        self.sabotage()
+
+    def sabotage(self) -> None:
+        """Break something."""
+
+    def patch_vote(self, change: Any) -> None:
+        """Let ``change(vote)`` replace what the ranks agreed on."""
+        original = self.engine.stepper.vote
+        self.engine.stepper.vote = lambda *args: change(original(*args))  # type: ignore[method-assign]
+
+    def patch_leaves(self, change: Any) -> None:
+        """Let ``change(leaves)`` be the number of leaves that the engine believes in."""
+        leaves = property(lambda engine: change(engine.ranks.world * engine.gradient_accumulation_steps))
+        self.engine.__class__ = type("Sabotaged", (Engine,), {"leaves": leaves})
+
+    def patch_fold(self, change: Any) -> None:
+        """Let ``change`` replace the fold on this engine's gradients."""
+        drain = self.engine.reducer._drain
+
+        def sabotaged(allowed: int) -> None:
+            with mock.patch("zerobench.engine.gradients.fold", change):
+                drain(allowed)
+
+        self.engine.reducer._drain = sabotaged  # type: ignore[method-assign]
+
+
+class ForgetsToAverage(Mutant):
+    points_at = r"(gradient|norm).*"
+
+    def sabotage(self) -> None:
+        self.patch_leaves(lambda leaves: 1)
+
+
+class AveragesTwice(Mutant):
+    points_at = r"(gradient|norm)"
+
+    def sabotage(self) -> None:
+        self.patch_leaves(lambda leaves: leaves * leaves)
+
+
+class AveragesOverRanksOnly(Mutant):
+    points_at = r"(gradient|norm)"
+
+    def sabotage(self) -> None:
+        self.patch_leaves(lambda leaves: self.engine.ranks.world)
+
+
+class DropsTheTailBucket(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        reducer = self.engine.reducer
+        drain = reducer._drain
+
+        def without_tail(allowed: int) -> None:
+            for bucket in reducer._flying:
+                if bucket.stop == bucket.state.unit.shard:
+                    bucket.work.wait()
+                    bucket.received.zero_()
+            drain(allowed)
+
+        reducer._drain = without_tail  # type: ignore[method-assign]
+
+
+class NeverReduces(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        def only_mine(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
+            mine = contributions[self.engine.ranks.rank : self.engine.ranks.rank + 1]
+            fold(accumulator, mine.expand_as(contributions), first=first)
+
+        self.patch_fold(only_mine)
+
+
+class DropsTheLastRank(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        self.patch_fold(lambda acc, rows, *, first: fold(acc, rows[:-1] if len(rows) > 1 else rows, first=first))
+
+
+class AddsInReverseOrder(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        self.patch_fold(lambda acc, rows, *, first: fold(acc, rows.flip(0), first=first))
+
+
+class AddsInTheWireDtype(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        def low(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
+            total = contributions[0]
+            for row in contributions[1:]:
+                total = total + row
+            fold(accumulator, total[None], first=first)
+
+        self.patch_fold(low)
+
+
+class AccumulatesOverTheBoundary(Mutant):
+    points_at = r"step 1.*gradient|gradient.*step 1"
+
+    def sabotage(self) -> None:
+        self.patch_fold(lambda acc, rows, *, first: fold(acc, rows, first=first and self.engine.global_steps == 0))
+
+
+class LosesEarlierMicroSteps(Mutant):
+    points_at = r"gradient"
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+
+        def forgetful(micro_step: int, steps: int, loss: Tensor) -> None:
+            begin(micro_step, steps, loss)
+            self.engine.reducer._first = True
+
+        self.engine.reducer.begin = forgetful  # type: ignore[method-assign]
+
+
+class DoubleCountsATiedWeight(Mutant):
+    points_at = r"gradient[^\n]*stem\.weight|stem\.weight"
+
+    def sabotage(self) -> None:
+        names = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
+        for p in self.model.parameters():
+            if p.requires_grad and names.count(id(p)) > 1:
+                p.register_hook(lambda grad: grad * 2)  # type: ignore[no-untyped-call]
+
+
+class UsesTheLocalNorm(Mutant):
+    points_at = r"norm"
+
+    def sabotage(self) -> None:
+        stepper, engine_ = self.engine.stepper, self.engine
+
+        def local(vote: Vote) -> Vote:
+            norm = math.sqrt(float(stepper._sums().sum())) / (engine_.leaves * engine_.loss_scale)
+            return dataclasses.replace(vote, norm=norm)
+
+        self.patch_vote(local)
+
+
+class ClipsTheScaledNorm(Mutant):
+    points_at = r"norm"
+
+    def sabotage(self) -> None:
+        self.patch_vote(lambda vote: dataclasses.replace(vote, norm=vote.norm * self.engine.loss_scale))
+
+
+class NeverClips(Mutant):
+    points_at = r"parameters|optimizer"
+
+    def sabotage(self) -> None:
+        zero = self.engine.config.model_copy(update={"gradient_clipping": 0.0})
+        self.engine.config = zero
+
+
+class LeaksPadding(NanPadding, Mutant):
+    points_at = r"norm"
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            state.clear_padding = lambda values, start: None  # type: ignore[method-assign]
+
+
+class SeesOverflowOnRankZeroOnly(Mutant):
+    points_at = r"skip"
+
+    def sabotage(self) -> None:
+        self.bad = torch.zeros(1)
+
+        def rank_zeros(vote: Vote) -> Vote:
+            dist.broadcast(self.bad, dist.get_global_rank(self.group, 0), group=self.group)
+            overflow = bool(self.bad)
+            self.bad.zero_()
+            return dataclasses.replace(vote, overflow=overflow)
+
+        self.patch_vote(rank_zeros)
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        self.bad += not bool(loss.isfinite())
+        return loss
+
+
+class NeverSkips(Mutant):
+    points_at = r"skip"
+
+    def sabotage(self) -> None:
+        self.patch_vote(lambda vote: dataclasses.replace(vote, overflow=False))
+
+
+class NeverLowersTheLossScale(Mutant):
+    points_at = r"loss.scale"
+
+    def sabotage(self) -> None:
+        update = self.engine.scaler.update
+        self.engine.scaler.update = lambda overflow: update(False)  # type: ignore[method-assign]
+
+
+class IgnoresTheSecondGroupsDecay(Mutant):
+    points_at = r"parameters"
+
+    def sabotage(self) -> None:
+        for group in self.optimizer.param_groups[1:]:
+            group["weight_decay"] = self.optimizer.param_groups[0]["weight_decay"]
+
+
+class IgnoresTheSecondGroupsRate(Mutant):
+    points_at = r"parameters"
+
+    def sabotage(self) -> None:
+        for group in self.optimizer.param_groups[1:]:
+            group["lr"] = self.optimizer.param_groups[0]["lr"]
+
+
+class MovesInactiveParameters(Mutant):
+    points_at = r"parameters|optimizer"
+
+    def sabotage(self) -> None:
+        self.patch_vote(lambda vote: dataclasses.replace(vote, active=[True] * len(vote.active)))
+
+
+class SharesOneStepCount(Mutant):
+    points_at = r"parameters"
+
+    def sabotage(self) -> None:
+        stepper = self.engine.stepper
+        step = stepper.step
+
+        def shared(vote: Vote, factor: float) -> None:
+            stepper.steps = [max(stepper.steps, default=0)] * len(stepper.steps)
+            step(vote, factor)
+
+        stepper.step = shared  # type: ignore[method-assign]
+
+
+class KeepsStaleParametersWhole(Mutant):
+    """Stage 3 does not gather again after a step."""
+
+    points_at = r"loss"
+
+    def sabotage(self) -> None:
+        if self.engine.gatherer is not None:
+            self.engine.gatherer.max_live = 10**9
+            self.engine.gatherer.invalidate = lambda: None  # type: ignore[method-assign]
+
+
+class DoesNotSpreadNewParameters(Mutant):
+    points_at = r"model_parameters|loss"
+
+    def sabotage(self) -> None:
+        self.engine.stepper._spread = lambda state: []  # type: ignore[method-assign]
+
+
+class RoundsMasterWeights(Mutant):
+    points_at = r"parameters"
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        for state in self.engine.states:
+            if state.unit.trainable:
+                state.master.copy_(state.master.bfloat16())
+        return outcome
+
+
+class FlipsTheSign(Mutant):
+    points_at = r"parameters"
+
+    def sabotage(self) -> None:
+        step = self.engine.stepper.step
+        self.engine.stepper.step = lambda vote, factor: step(vote, -factor)  # type: ignore[method-assign]
+
+
+class NeverSteps(Mutant):
+    points_at = r"parameters"
+
+    def sabotage(self) -> None:
+        self.engine.stepper.step = lambda vote, factor: None  # type: ignore[method-assign]
+
+
+class MovesStateWhenBuilt(Mutant):
+    points_at = r"parameters|loss|optimizer"
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            for tensor in state.optimizer.values():
+                tensor.add_(1e-3)
+
+
+class DdpForgetsToAverage(TorchDdp):
+    """Not the reference: an engine that promises nothing is held to exact data and to the bound of its sums."""
+
+    points_at: ClassVar[str] = r"gradient"
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: g * 2 for name, g in super().gradients().items()}
+
+
+class RightButSlow(Reference):
+    """Takes its time; must pass."""
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        time.sleep(0.002)
+        return super().micro_step(batch)
+
+
+MUTANTS: list[type[Mutant] | type[DdpForgetsToAverage]] = [*Mutant.__subclasses__(), DdpForgetsToAverage]

@@ -1,0 +1,179 @@
+"""What ``zerobench run`` does beside the subjects: it counts, judges, meters, and loses nothing that was measured."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
+
+from zerobench.bench import flops, rank_tasks
+from zerobench.bench.oracle_runs import Trial
+from zerobench.bench.rounds import Bench, Measured, rows
+from zerobench.digests import held
+from zerobench.driver import to_cpu
+from zerobench.errors import RankFailure
+from zerobench.machine.environment import environment
+from zerobench.meters import PeakMeter
+from zerobench.ranks import Pool
+from zerobench.recording import Memory
+from zerobench.results import schema
+from zerobench.results.document import all_right, document, rows_of
+from zerobench.scenario import Dtype, Scenario
+from zerobench.subject import State
+from zerobench.suites.bench import grid
+from zerobench.suites.bench.runs import Runs
+from zerobench.suites.project.cli.test_judge import double, recorded
+from zerobench.workload.models import SIZES
+
+_BASE = Scenario(model=SIZES["nano"], steps=2, micro_batch=1, data="text")
+_SUBJECT = "zerobench.suites.project.cli.broken:{}"
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Pool]:
+    """Two ranks for all tests."""
+    with Pool(2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_flops_in_every_dtype(dtype: Dtype) -> None:
+    """As many as in fp32, also where a batch has the dtype."""
+    scenario = _BASE.but(model=SIZES["vit-tiny"], data="random")
+    assert flops.model_flops(mock.Mock(), scenario.but(dtype=dtype)) == flops.model_flops(mock.Mock(), scenario) > 0
+
+
+def out_of_room(group: dist.ProcessGroup, *args: object) -> None:
+    """A task in the place of one that fails."""
+    raise MemoryError("no room")
+
+
+def test_rows_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where oracles and peak fail the rows keep times and bytes and say what is not there; all is not right."""
+    monkeypatch.setattr(rank_tasks, "ask", out_of_room)
+    monkeypatch.setattr(flops, "peak", out_of_room)
+    with Pool(1) as pool:
+        bench = Bench(pool, rows(_BASE.but(world=1), ["reference"], [1]), 60.0, lambda what: None)
+        bench.train(2)
+        bench.meter()
+        trial, peak = Trial.of(bench), bench.peak("fp32")
+    value = document(rows_of(bench.rows, trial, 1, peak), "zerobench", environment(), trial=trial, peaks=[peak])
+    row = value["rows"][0]
+    assert schema.flaw(value) == ""
+    assert (row["verdict"], row["judgement"], row["time"]["utilisation"], value["peaks"]) == ("ok", None, None, None)
+    assert row["time"]["ratio"] > 0
+    assert row["memory"]["measured"][0]["optimizer"] > 0
+    for lost in ("not judged", "without a peak to compare with"):
+        assert f"{lost}: rank 0 raised MemoryError: no room" in row["reason"]
+    assert not all_right(value)
+
+
+def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of it ends with what ended the first."""
+    failing = mock.Mock(side_effect=RankFailure("no room"))
+    monkeypatch.setattr(Runs, "_measure", failing)
+    runs = Runs("cpu", lambda what: None)
+    for _ in range(2):
+        with pytest.raises(RankFailure, match="no room"):
+            runs.row(grid.Point("a point", _BASE), "a case")
+    assert failing.call_count == 1
+
+
+def test_a_recording_that_cannot_be_told_is_a_failed_row() -> None:
+    """A norm that is no number costs the others nothing."""
+    scenario = _BASE.but(world=1)
+    both = [recorded(scenario), recorded(scenario)]
+    for each in both:
+        each.seconds, each.memory, each.traffic, each.held = [0.1, 0.1], Memory(1, 1, 1), {}, "0" * 64
+    norm: Any = {"the norm": 3.0}
+    both[1].steps[0].norm = norm
+    trial = Trial({"any": recorded(scenario, subject="canonical")}, double(recorded(scenario)), "canonical", 1e-6)
+    good, bad = rows_of([Measured("reference", scenario, trajectories=[each]) for each in both], trial, 0)
+    assert (good["verdict"], good["judgement"]["right"]) == ("ok", True)
+    assert (bad["verdict"], bad["judgement"], bad["time"]) == ("failed", None, None)
+    assert bad["reason"].startswith("Traceback")
+
+
+def finished(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[State | None, bool]:
+    """What a rank sends of a subject's parameters after a step, and whether anything is left of the subject."""
+    key = subject, scenario
+    rank_tasks.build(group, key)
+    seen = weakref.ref(rank_tasks._subjects[key][0])
+    rank_tasks.hush(group)
+    rank_tasks.timed_step(group, key, 0)
+    return rank_tasks.finish(group, key, True), seen() is not None
+
+
+def test_equal_parameters_travel_once(ranks: Pool) -> None:
+    """Rank 0 sends them, another rank only where it has other bits."""
+    (first, _), (second, _) = ranks.run(finished, "reference", _BASE)
+    assert first
+    assert second is None
+    (first, _), (second, _) = ranks.run(finished, _SUBJECT.format("Stale"), _BASE)
+    assert first
+    assert second
+    assert not torch.equal(first["blocks.1.up.weight"], second["blocks.1.up.weight"])
+
+
+def test_nothing_is_left_of_a_closed_subject(ranks: Pool) -> None:
+    """Also where it is a cycle, and the garbage collector was kept from looking at it while steps were timed."""
+    assert [left for _, left in ranks.run(finished, _SUBJECT.format("Cycle"), _BASE)] == [False, False]
+
+
+class _Cyclic:
+    def __init__(self) -> None:
+        self.itself, self.tensor = self, torch.ones(1)
+
+
+def test_peaks_start_without_garbage() -> None:
+    """What nobody reaches is gone when the meter starts."""
+    gc.disable()
+    try:
+        seen = weakref.ref(_Cyclic())
+        assert seen()
+        with PeakMeter():
+            assert not seen()
+    finally:
+        gc.enable()
+
+
+def test_states_have_a_digest_where_bits_are_promised(ranks: Pool) -> None:
+    """No other's are copied and hashed."""
+    for subject, promises in (("reference", True), ("torch-ddp", False)):
+        digests = [digest for *_, digest in ranks.run(rank_tasks.meter, (subject, _BASE))]
+        assert [digest is not None for digest in digests] == [promises, promises]
+
+
+def _wrapping(tensor: Tensor, other: Tensor) -> Tensor:
+    return TwoTensor(tensor, other)  # type: ignore[no-untyped-call]
+
+
+def test_digest_of_tensors_that_wrap_others() -> None:
+    """It is that of what they wrap."""
+    inner = torch.ones(3), torch.zeros(3)
+    assert held({"optimizer": [_wrapping(*inner)]}) == held({"optimizer": inner})
+
+
+def test_full_values_are_plain() -> None:
+    """A shard that a subject hands out as it is ends in an error that names it."""
+    with pytest.raises(TypeError, match="weight is a TwoTensor; expected a plain tensor of full values"):
+        to_cpu({"weight": _wrapping(torch.ones(1), torch.ones(1))})
+
+
+def test_no_bytes_are_a_number(ranks: Pool) -> None:
+    """Host memory of which one rank keeps none is measured on all; where nothing is offloaded it is not known."""
+    subject = _SUBJECT.format("Lopsided")
+    off = _BASE.but(stage=1, offload_optimizer="cpu")
+    some, none = (memory.host for memory, *_ in ranks.run(rank_tasks.meter, (subject, off)))
+    assert some
+    assert none == 0
+    on_device = [memory for memory, *_ in ranks.run(rank_tasks.meter, (subject, off.but(offload_optimizer="none")))]
+    assert {(each.host, each.file) for each in on_device} == {(None, None)}

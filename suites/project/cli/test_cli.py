@@ -1,0 +1,412 @@
+"""The command line: what a user types, and what comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zerobench
+from zerobench import report
+from zerobench.cli import commands
+from zerobench.errors import UsageError
+from zerobench.results import schema
+from zerobench.results.document import document
+from zerobench.scenario import Odd, Scenario
+from zerobench.suites.project.cli import here
+from zerobench.suites.project.reports.page import markdown_tables, received
+from zerobench.suites.support.checkout import ROOT
+from zerobench.workload.data import text
+
+_STAGES = [("reference", stage) for stage in range(4)]
+
+Json = dict[str, Any]
+
+
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``zerobench`` in a process of its own."""
+    command = [sys.executable, "-m", "zerobench", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, check=False, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
+
+
+def run_here(directory: Path, *arguments: str) -> Done:
+    """``zerobench run`` of a small model in this process: where its report is and how it ended."""
+    return directory, here.zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The main job, small: its report's directory and how it ended."""
+    directory = tmp_path_factory.mktemp("clean")
+    return directory / "zerobench-report", run(directory, "run", "--model", "nano", "--steps", "4", "--json")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run with subjects that fail, in a precision in which torch's have other bits."""
+    subjects = [
+        f"zerobench.suites.project.cli.broken:{name}" for name in ("Raises", "Dies", "Stale", "Unreduced", "Shards")
+    ]
+    names = ",".join(["reference", "torch-ddp", *subjects])
+    chosen = "--steps", "2", "--dtype", "bf16", "--stages", "2", "--subjects", names
+    return run_here(tmp_path_factory.mktemp("broken"), *chosen)
+
+
+def results(directory: Path) -> Json:
+    """The results that a run wrote."""
+    value: Json = json.loads((directory / "results.json").read_text())
+    return value
+
+
+def tables(directory: Path) -> dict[str, list[dict[str, str]]]:
+    """The report's tables by the title over them: a list of rows by column, named without the better direction."""
+    found = markdown_tables((directory / "report.md").read_text(encoding="utf-8"))
+    names = {
+        title: [name.rstrip(" \N{DOWNWARDS ARROW}\N{UPWARDS ARROW}") for name in rows[0]]
+        for title, rows in found.items()
+    }
+    return {title: [dict(zip(names[title], row, strict=True)) for row in rows[1:]] for title, rows in found.items()}
+
+
+def test_main_job_is_right(clean: Done) -> None:
+    """The reference engine has the canonical trainer's bits at every stage, the peers are right, the exit code is 0."""
+    directory, done = clean
+    assert done.returncode == 0, done.stderr
+    rows = results(directory)["rows"]
+    assert [(row["subject"], row["stage"]) for row in rows] == [
+        *_STAGES, ("torch-ddp", 0), ("torch-fsdp2", 3), ("compute-only", None)
+    ]  # fmt: skip
+    assert all(row["verdict"] == "ok" for row in rows)
+    assert all(row["judgement"]["bitwise"] for row in rows if row["subject"] == "reference")
+    assert all(row["judgement"]["right"] for row in rows if row["judgement"])
+    assert all(row["loss"]["last"] < row["loss"]["first"] for row in rows)
+
+
+def test_measured_bytes_are_those_predicted(clean: Done) -> None:
+    """Every rank of every subject holds and moves the bytes of the closed forms (suites/accounting has all of them)."""
+    for row in results(clean[0])["rows"][:-1]:
+        for measured, predicted in zip(row["memory"]["measured"], row["memory"]["predicted"], strict=True):
+            assert all(measured[state] == predicted[state] for state in ("parameters", "gradients", "optimizer"))
+        if row["stage"] < 3:
+            assert row["traffic"]["measured"] == row["traffic"]["predicted"]
+
+
+def test_what_was_received_crossed_the_wire(clean: Done) -> None:
+    """Each row has the kernel's count, which holds at least what the meters count on all ranks."""
+    for row in results(clean[0])["rows"][:-1]:
+        traffic = row["traffic"]
+        if traffic["wire"] is None:
+            pytest.skip("the kernel has no counter of loopback")
+        assert traffic["wire"] >= received(traffic) > 0
+
+
+def test_quiet_where_standard_error_is_no_terminal(clean: Done) -> None:
+    """Nothing but where the report is."""
+    out = Path("zerobench-report")
+    names = f"{out / 'report.md'}, {out / 'report.html'} and {out / 'results.json'}"
+    assert clean[1].stderr == f"zerobench: wrote {names}\n"
+
+
+def test_json_on_standard_output_is_what_was_written(clean: Done) -> None:
+    """--json prints the results and nothing else."""
+    assert json.loads(clean[1].stdout) == results(clean[0])
+
+
+def test_nothing_else_is_written(clean: Done) -> None:
+    """Three files, no temporary one."""
+    assert sorted(path.name for path in clean[0].iterdir()) == ["report.html", "report.md", "results.json"]
+
+
+def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
+    """Also where subjects failed."""
+    for directory, _ in (clean, broken):
+        assert schema.flaw(results(directory)) == ""
+
+
+def test_one_digest_for_all_stages(clean: Done) -> None:
+    """Without accumulation stages train the same bits; only who promises bits has a digest; each case is its own."""
+    rows = results(clean[0])["rows"]
+    assert len({row["digest"] for row in rows[:4]}) == 1
+    assert [row["digest"] is None for row in rows] == [False] * 4 + [True] * 3
+    assert len({row["case"] for row in rows}) == len(rows)
+
+
+def test_rows_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> None:
+    """What they have in common stays in the settings; what they differ in is null there."""
+    value = results(clean[0])
+    other = [row | {"scenario": row["scenario"] | {"dtype": "bf16"}, "model": "mini"} for row in value["rows"]]
+    both = document([*value["rows"], *other], "zerobench", value["environment"])
+    assert schema.flaw(both) == ""
+    differing = {name for name in both["settings"] if both["settings"][name] != value["settings"][name]}
+    assert differing == {"dtype", "model"}
+    assert both["settings"]["dtype"] is None
+    names, *rows = markdown_tables(report.write(tmp_path, both))["Right?"]
+    assert {row[names.index("dtype")] for row in rows} == {"fp32", "bf16"}
+
+
+def test_the_schema_refuses(clean: Done) -> None:
+    """A value of another type, a missing one and an unknown one."""
+    value = results(clean[0])
+    row = value["rows"][0]
+    for wrong in (row | {"stage": 4}, row | {"verdict": None}, row | {"more": 1}, {"subject": "reference"}):
+        assert schema.flaw(value | {"rows": [wrong]}).startswith("$.rows[0]")
+
+
+def test_report_shows_the_numbers_of_the_results(clean: Done) -> None:
+    """Bytes exact; suites/project/reports has the other numbers, on results that are made up."""
+    found = tables(clean[0])
+    judged = [row for row in results(clean[0])["rows"] if row["memory"]]
+    for cells, row in zip(found["Memory on each rank, in bytes"], judged, strict=True):
+        for category in ("parameters", "gradients", "optimizer", "peak"):
+            assert _number(cells[category]) == max(rank[category] for rank in row["memory"]["measured"])
+    totals = [cells for cells in found["Traffic of a step, in bytes"] if cells["collective"] == "total"]
+    for cells, row in zip(totals, judged, strict=True):
+        ledgers = row["traffic"]["measured"]
+        assert _number(cells["sent"]) == max(sum(each["sent"] for each in ledger.values()) for ledger in ledgers)
+
+
+def _number(cell: str) -> int:
+    return int(cell.rstrip(" =").replace(",", ""))
+
+
+def test_report_says_how_it_was_made(clean: Done) -> None:
+    """The text's digest, and at the end the command."""
+    written = (clean[0] / "report.md").read_text()
+    assert hashlib.sha256(text("")).hexdigest() in written
+    assert written.endswith("```\nzerobench run --model nano --steps 4 --json\n```\n")
+    assert results(clean[0])["command"] == "zerobench run --model nano --steps 4 --json"
+
+
+def test_times_only(tmp_path: Path) -> None:
+    """Nobody judges, nothing is metered, and the report says so; that is no failure.
+
+    Three steps are a Scenario's default, which the results do not repeat.
+    """
+    _, done = run_here(tmp_path, "--subjects", "reference", "--stages", "3", "--steps", "3", "--times-only")
+    assert done.returncode == 0, done.stderr
+    of_stage_3, alone = results(tmp_path)["rows"]
+    assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
+    assert of_stage_3["time"]["ratio"] > alone["time"]["ratio"] == 1
+    assert "no case was judged" in done.stdout
+    assert [row["right?"] for row in tables(tmp_path)["Right?"]] == ["not judged"]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
+def test_ranks_compute_in_batches(clean: Done) -> None:
+    """Messages do not take the core from who sends them (docs/speed.md), and the results say so."""
+    assert results(clean[0])["environment"]["scheduling"] == "batch"
+
+
+def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
+    """Each with its own verdict and reason; the exit code is 1."""
+    directory, done = broken
+    assert done.returncode == 1, done.stderr
+    raises, dies, stale, unreduced, shards = results(directory)["rows"][2:7]
+    assert raises["verdict"] == "failed"
+    assert "the flux is not aligned" in raises["reason"]
+    assert dies["verdict"] == "crashed"
+    assert dies["reason"].startswith("rank 1 was killed by SIGKILL")
+    assert stale["verdict"] == "ok"
+    assert not stale["judgement"]["right"]
+    assert "only rank 1 of 2 differs" in stale["judgement"]["message"]
+    assert unreduced["verdict"] == "failed"
+    assert "returned a loss of shape [2]; expected a 0-dimensional tensor" in unreduced["reason"]
+    assert not shards["judgement"]["right"]
+    assert "got       torch.float32 [6144]\n  expected  torch.float32 [256, 48]" in shards["judgement"]["message"]
+    shown = [row["right?"] for row in tables(directory)["Right?"]]
+    assert shown == ["bitwise", "within budget", "failed", "crashed", "WRONG", "failed", "WRONG"]
+    assert "the flux is not aligned" in done.stdout
+
+
+def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict and exit code 0; so, too, where the subject does not offer the Scenario."""
+    scenario = Scenario(model=Odd(hidden=(4,)), world=2, stage=2, steps=1).to_json()
+    assert commands.main(["replay", scenario]) == 0
+    assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
+    assert commands.main(["replay", scenario, "--subject", "torch-ddp"]) == 0
+    assert "torch-ddp does not offer this Scenario: torch-ddp is stage 0" in capsys.readouterr().out
+
+
+def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where, got, expected and rank, exit code 1, and the command to run it again."""
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2).to_json()
+    command = ["replay", scenario, "--subject", "zerobench.suites.project.cli.broken:Stale"]
+    assert commands.main(command) == 1
+    said = capsys.readouterr().out
+    assert "where     step 0, parameters, blocks.1.up.weight[4, 0]" in said
+    assert "rank      1\n" in said
+    assert "got " in said
+    assert "expected " in said
+    assert "only the end differs, from element 20 of 70" in said
+    reproduce = next(line for line in said.splitlines() if line.strip().startswith("reproduce"))
+    assert shlex.split(reproduce)[1:] == ["zerobench", *command]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line."""
+    with pytest.raises(SystemExit) as end:
+        commands.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"zerobench {zerobench.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "required: COMMAND"),
+        ("rnu", "invalid choice: 'rnu'"),
+        ("run --model minni", "unknown model 'minni'; did you mean 'mini'?"),
+        ("run --subjects torch-dpd", "unknown subject 'torch-dpd'; did you mean 'torch-ddp'?"),
+        ("run --subjects ,", "--subjects: expected names between commas"),
+        ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
+        ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
+        ("run --subjects .engine:Engine", "cannot load the subject '.engine:Engine' (TypeError: "),
+        ("run --subjects unfinished:Engine", "unfinished:Engine' (SyntaxError: "),
+        ("run --subjects mistaken:Engine", "(NameError: name 'missing' is not defined, "),
+        ("run --subjects mistaken:Engine", "mistaken.py, line 2); name an importable package.module:Class"),
+        ("run --stages 0,4", "unknown stage '4'"),
+        ("run --recompute all", "unknown recomputation 'all'"),
+        ("run --model vit-tiny --data short", "--data: vit-tiny takes no text"),
+        ("run --dtype fp8", "unknown dtype 'fp8'"),
+        ("run --device tpu", "unknown device 'tpu'"),
+        ("run --ranks 0", "--ranks: expected a whole number of at least 1, got '0'"),
+        ("run --steps two", "--steps: expected a whole number of at least 1, got 'two'"),
+        ("run --clip -1", "--clip: expected a number of at least 0, got '-1'"),
+        ("run --clip nan", "--clip: expected a number of at least 0, got 'nan'"),
+        ("run --data no/such/file", "cannot read the data file 'no/such/file'"),
+        ("run --data short", "the text is too short"),
+        ("run --out short", "cannot write to 'short': 'short' is not a directory"),
+        ("run --out short/below", "cannot write to 'short/below'"),
+        ("run --out taken", "its 'report.md' is a directory"),
+        ("run --stage 3", "unrecognized arguments: --stage 3"),
+        ("replay {", "a Scenario must be a JSON object"),
+        ("replay '{\"stge\": 3}'", "unknown field of scenario 'stge'; did you mean 'stage'?"),
+        ("replay '{\"steps\": 0}'", "scenario.steps: expected at least 1, got 0"),
+        ("replay '{\"stage\": 9}'", "scenario.stage: expected 0 to 3, got 9"),
+        ("replay {} --subject nobody", "unknown subject 'nobody'"),
+    ],
+)
+def test_bad_input(
+    arguments: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear line, exit code 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_text("too short")
+    Path("taken/report.md").mkdir(parents=True)
+    Path("unfinished.py").write_text("class Engine(\n")
+    Path("mistaken.py").write_text("def made():\n    return missing\n\n\nEngine = made()\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    code = commands.main(shlex.split(arguments))
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.out == ""
+    assert output.err.startswith("zerobench: ")
+    assert output.err.count("\n") == 1
+    assert says in output.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """--device cuda without a GPU is bad input like any other."""
+    monkeypatch.chdir(tmp_path)
+    assert commands.main(["run", "--device", "cuda"]) == 2
+    assert "torch sees no CUDA GPU" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_ends_the_process_with_code_2() -> None:
+    """As a shell sees it."""
+    done = run(ROOT, "run", "--model", "huge")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zerobench: unknown model 'huge'")
+
+
+@pytest.mark.parametrize("full", ["results.json", "report.html"])
+def test_a_full_disk(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    """No half of a file, no half of a report, and an earlier one stays as it was; results are written first."""
+    value = results(clean[0])
+    report.write(tmp_path, value)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write = Path.write_text
+
+    def fails(path: Path, *args: Any, **kwargs: Any) -> int:
+        if full in path.name:
+            raise OSError(28, "No space left on device")
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(UsageError, match="No space left on device"):
+        report.write(tmp_path, value | {"command": "another"})
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {"results.json"} - {full}
+    assert before.keys() == after.keys()
+
+
+def test_what_cannot_be_written_is_printed(
+    clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose report finds no place in the end has not measured for nothing."""
+    value = results(clean[0])
+
+    def measured(*_: object) -> Json:
+        (tmp_path / "r").touch()
+        return value
+
+    monkeypatch.setattr(commands, "pool", lambda *_: nullcontext())
+    monkeypatch.setattr(commands, "_measure", measured)
+    assert commands.main(["run", "--out", str(tmp_path / "r")]) == 2
+    output = capsys.readouterr()
+    assert json.loads(output.out) == value
+    assert "is not a directory" in output.err
+
+
+def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written over, and gone at the end."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    progress = commands._Progress()
+    progress("round 1 of 2")
+    progress.close()
+    assert isinstance(sys.stderr, Terminal)
+    assert sys.stderr.getvalue() == "\r\x1b[Kround 1 of 2\r\x1b[K"
+
+
+def test_offload(tmp_path: Path) -> None:
+    """Offloaded rows are right, and what they keep and move off the device is what the closed forms say."""
+    chosen = "--steps", "2", "--subjects", "reference", "--stages", "0,3", "--offload", "none,cpu,nvme"
+    _, done = run_here(tmp_path, *chosen, "--nvme-path", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    shown = tables(tmp_path)
+    assert [(row["stage"], row["offload optimizer"], row["right?"]) for row in shown["Right?"]] == [
+        ("0", "none", "bitwise"),
+        ("3", "none", "bitwise"),
+        ("3", "cpu", "bitwise"),
+        ("3", "nvme", "bitwise"),
+    ]
+    off = shown["Offload in a step, in bytes"]
+    assert [row["offload"] for row in off] == ["optimizer cpu, parameters cpu", "optimizer nvme, parameters nvme"]
+    assert all(row[moved].endswith(" =") for row in off for moved in ("to host", "to device", "read", "written"))
+    assert "Device and host are one memory on this machine" in (tmp_path / "report.md").read_text()
+    value = results(tmp_path)
+    assert schema.flaw(value) == ""

@@ -1,0 +1,48 @@
+"""The harness's own memory, beside what torch takes in any program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from zerobench.ranks import Pool
+
+_LIMIT = 300 * 2**20
+_STATUS = Path("/proc/self/status")
+_TELL = f"print(open('{_STATUS}').read())"
+_TORCH = f"import torch, torch.distributed, torch.distributed.fsdp, torch._dynamo; {_TELL}"
+_HARNESS = (
+    "import sys; from zerobench.cli.commands import main; sys.stdout = sys.stderr; "
+    "main(['run', '--model', 'nano', '--steps', '4', '--stages', '0,3', '--out', sys.argv[1]]); "
+    "assert 'torch._dynamo' not in sys.modules, 'the parent loads a compiler it has no use for'; "
+    f"sys.stdout = sys.__stdout__; {_TELL}"
+)
+
+
+def _peak(status: str) -> int:
+    """The most bytes that a process held; getrusage would say no less than its parent had held by then."""
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def _ran(program: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def status(group: dist.ProcessGroup) -> str:
+    """What the system says of a rank's process."""
+    return _STATUS.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's own peak")
+def test_peak_beside_torch(tmp_path: Path) -> None:
+    """The parent of a whole run, and a rank before there is a subject, together take less than 300 MB."""
+    torch_alone = _peak(_ran(_TORCH))
+    with Pool(1) as pool:
+        rank = _peak(pool.run(status)[0]) - torch_alone
+    parent = _peak(_ran(_HARNESS, str(tmp_path))) - torch_alone
+    assert max(0, parent) + max(0, rank) < _LIMIT, f"parent {parent:,} bytes, rank {rank:,} bytes"

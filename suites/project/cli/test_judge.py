@@ -1,0 +1,261 @@
+"""Judging recordings: what counts as the same, what a difference says, and what the error bounds allow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from zerobench.errors import Disagreement
+from zerobench.judge.bounds import gamma, gradient_bound
+from zerobench.judge.difference import Part, first_difference, same_bits
+from zerobench.judge.judgement import agree, agree_within, budget_used, error_against, is_exact, judge
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Dtype, Optimizer, Scenario
+from zerobench.subject import State
+from zerobench.workload.data import DTYPES
+
+_NAN = float("nan")
+
+
+def recorded(scenario: Scenario, rank: int = 0, subject: str = "reference") -> Trajectory:
+    """Two steps of a model of three parameters, made up."""
+    generator = torch.Generator().manual_seed(0)
+    steps = []
+    for _ in range(2):
+        values = torch.randn(3, 4096, generator=generator)
+        state = {"a": values[0].view(64, 64), "b": values[1].view(64, 64), "c": values[2]}
+        losses = [torch.tensor(float(leaf)) for leaf in range(scenario.leaves)]
+        own = losses if subject == "canonical" else losses[rank :: scenario.world]
+        halves = {name: value / 2 for name, value in state.items()}
+        steps.append(Step(own, 3.0, False, 1.0, gradients=halves, parameters=state))
+    return Trajectory(subject, scenario, rank, steps)
+
+
+def everyone(scenario: Scenario) -> list[Trajectory]:
+    """All ranks' recordings, which are right."""
+    return [recorded(scenario, rank) for rank in range(scenario.world)]
+
+
+def message(got: list[Trajectory], scenario: Scenario) -> str:
+    """What is said of the difference from the canonical trainer."""
+    parts: tuple[Part, ...] = ("losses", "gradients", "norm", "skipped", "parameters")
+    with pytest.raises(Disagreement) as caught:
+        agree(got, recorded(scenario, subject="canonical"), parts, name="reference")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [(0.0, 0.0, True), (0.0, -0.0, False), (_NAN, _NAN, True), (1.0, 1.0 + 2**-23, False), (math.inf, math.inf, True)],
+)
+def test_same_bits(left: float, right: float, same: bool) -> None:
+    """NaN equals NaN, -0 is not +0, and one bit is a difference."""
+    assert same_bits(torch.tensor([1.0, left]), torch.tensor([1.0, right])) is same
+
+
+def test_another_dtype_or_shape_differs() -> None:
+    """Equal values in another form are not the same bits."""
+    zeros = torch.zeros(4)
+    assert not same_bits(zeros, zeros.double())
+    assert not same_bits(zeros, zeros.view(2, 2))
+
+
+def test_right_recordings_agree() -> None:
+    """Rank r's micro-step a is the canonical trainer's leaf a * N + r."""
+    scenario = Scenario(world=3, accumulation=2)
+    canonical = recorded(scenario, subject="canonical")
+    assert all(first_difference(each, canonical) is None for each in everyone(scenario))
+
+
+def test_a_lost_step_differs() -> None:
+    """A recording that ends too early does not pass by what it has."""
+    scenario = Scenario(world=1)
+    got, expected = recorded(scenario), recorded(scenario)
+    del got.steps[1]
+    assert "step 1, losses" in str(first_difference(got, expected))
+    assert "step 1, losses" in str(first_difference(expected, got))
+
+
+def test_what_is_missing_differs() -> None:
+    """A gradient that should not be there, or should."""
+    scenario = Scenario(world=1)
+    got, expected = recorded(scenario), recorded(scenario)
+    del got.steps[0].gradients["b"]
+    assert "nothing" in str(first_difference(got, expected))
+    assert "step 0, gradients, b" in str(first_difference(expected, got))
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (3.0, "which is N: not averaged over the ranks"),
+        (1 / 3, "which is 1 / (N): averaged over the ranks twice"),
+        (5.0, "which is A: not averaged over the micro-steps"),
+        (15.0, "which is N * A: not averaged over the leaves"),
+        (2.0, "which is 2: counted twice"),
+        (1 + 1e-6, "equal up to rounding"),
+        (0.0, "all zeros"),
+        (_NAN, "not finite where they should be"),
+    ],
+)
+def test_hint_at_a_factor(factor: float, says: str) -> None:
+    """A gradient that is a multiple of what it should be names the divisor that was forgotten or used twice."""
+    scenario = Scenario(world=3, accumulation=5)
+    got = everyone(scenario)
+    for each in got:
+        each.steps[0].gradients["b"] = each.steps[0].gradients["b"] * factor
+    said = message(got, scenario)
+    assert says in said
+    assert "step 0, gradients, b[0, 0]" in said
+    assert "1 of 3 names differ: b" in said
+
+
+def test_hint_at_a_rank_and_a_tail() -> None:
+    """Only one rank's values are off, and only at their end."""
+    scenario = Scenario(world=3, chunk=1024)
+    got = everyone(scenario)
+    got[2].steps[1].parameters["c"] = got[2].steps[1].parameters["c"].clone()
+    got[2].steps[1].parameters["c"][3072:] += 1
+    said = message(got, scenario)
+    assert "only the end differs, from element 3072 of 4096 (a multiple of the chunk, 1024)" in said
+    assert "only rank 2 of 3 differs" in said
+    assert "1024 of 4096 elements" in said
+    assert said.splitlines()[-1].strip().startswith("reproduce zerobench replay '{")
+
+
+def test_hint_at_what_did_not_move() -> None:
+    """A parameter that kept the value of the step before."""
+    scenario = Scenario(world=1)
+    got = everyone(scenario)
+    got[0].steps[1].parameters["a"] = got[0].steps[0].parameters["a"]
+    assert "did not move" in message(got, scenario)
+
+
+def test_hint_at_the_second_group() -> None:
+    """Exactly the parameters of one group differ."""
+    scenario = Scenario(world=1, optimizer=Optimizer(second_group=True))
+    got = everyone(scenario)
+    for name in ("a", "b"):
+        got[0].steps[0].parameters[name] = got[0].steps[0].parameters[name] * 1.5
+    assert "exactly the first parameter group differs" in message(got, scenario)
+
+
+def test_hint_at_local_values() -> None:
+    """Every rank has its own norm."""
+    scenario = Scenario(world=2)
+    got = everyone(scenario)
+    for each in got:
+        each.steps[0].norm = 1.0 + each.rank
+    said = message(got, scenario)
+    assert "every rank has another value" in said
+    assert "the gradients agree: the norm's own sum is at fault" in said
+
+
+def test_hint_at_stale_weights() -> None:
+    """The parameters were right after a step, and the next loss is not."""
+    scenario = Scenario(world=1)
+    got = everyone(scenario)
+    got[0].steps[1].losses = [torch.tensor(9.0)]
+    assert "the parameters of step 0 agree: this forward used others" in message(got, scenario)
+
+
+def double(trajectory: Trajectory) -> Trajectory:
+    """The same in float64, as the float64 run records it."""
+    for step in trajectory.steps:
+        step.parameters = {name: value.double() for name, value in step.parameters.items()}
+    return trajectory
+
+
+def scaled(trajectory: Trajectory, factor: float) -> Trajectory:
+    """With all parameters times a factor."""
+    for step in trajectory.steps:
+        step.parameters = {name: value * factor for name, value in step.parameters.items()}
+    return trajectory
+
+
+def test_the_error_budget() -> None:
+    """Who promises no bits may err twice as far as the yardstick, and no further; who promises bits may not."""
+    scenario = Scenario(world=1)
+    reference = double(recorded(scenario))
+    canonical = recorded(scenario, subject="canonical")
+    yardstick = error_against(scaled(recorded(scenario), 1 + 1e-5), reference)
+    assert yardstick == pytest.approx(1e-5, rel=0.01)
+    for factor, promises, right in ((1.9e-5, False, True), (2.1e-5, False, False), (1.9e-5, True, False)):
+        got = [scaled(recorded(scenario), 1 + factor)]
+        judgement = judge(got, canonical, reference, yardstick, name="x", promises_bits=promises)
+        assert judgement.right is right
+        assert judgement.budget == pytest.approx(factor / 2e-5, rel=0.01)
+        assert not judgement.bitwise
+
+
+@pytest.mark.parametrize("promises", [False, True])
+def test_another_shape_is_wrong(promises: bool) -> None:
+    """A shard in place of a full parameter is an infinite error, and the message has both shapes."""
+    scenario = Scenario(world=2)
+    got = everyone(scenario)
+    shard = got[1].steps[1].parameters["b"].flatten()[:2048]
+    got[1].steps[1].parameters["b"] = shard
+    canonical, reference = recorded(scenario, subject="canonical"), double(recorded(scenario))
+    judgement = judge(got, canonical, reference, 1e-5, name="x", promises_bits=promises)
+    assert (judgement.right, judgement.error, judgement.budget, judgement.worst) == (False, math.inf, math.inf, "b")
+    assert "where     step 1, parameters, b" in str(judgement)
+    assert "got       torch.float32 [2048]\n  expected  torch.float32 [64, 64]" in str(judgement)
+
+
+def test_a_budget_is_never_less_than_a_rounding() -> None:
+    """A yardstick that happens to be exact asks no one for more than fp32 can hold; NaN is too much."""
+    assert budget_used(2**-24, 0.0) == 0.5
+    assert budget_used(_NAN, 1.0) == math.inf
+
+
+def test_exact_data_ask_everyone_for_bits() -> None:
+    """Where nothing was rounded, an error within the budget is no excuse."""
+    scenario = Scenario(world=1, data="dyadic")
+    canonical, reference = recorded(scenario, subject="canonical"), double(recorded(scenario))
+    assert is_exact(canonical, reference)
+    got = [scaled(recorded(scenario), 1 + 1e-6)]
+    assert not judge(got, canonical, reference, 1.0, name="x", promises_bits=False).right
+    assert not is_exact(canonical, scaled(reference, 1 + 1e-9))
+
+
+def bounded(error: float) -> tuple[list[Trajectory], Trajectory, list[State]]:
+    """Gradients that are off by a share of their bound."""
+    scenario = Scenario(world=4, steps=1)
+    got, expected = [recorded(scenario)], recorded(scenario, subject="canonical")
+    magnitudes = {name: value.double().abs() for name, value in expected.steps[0].gradients.items()}
+    bound = gradient_bound(scenario, magnitudes)
+    for name, value in got[0].steps[0].gradients.items():
+        got[0].steps[0].gradients[name] = value.double() + error * bound[name]
+    return got, expected, [bound]
+
+
+def test_gradients_within_their_bound() -> None:
+    """The share that is used is returned; beyond it the message says what was allowed."""
+    assert agree_within(*bounded(0.5), name="x") == pytest.approx(0.5)
+    with pytest.raises(Disagreement, match="allowed"):
+        agree_within(*bounded(1.01), name="x")
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 2**-24), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_gamma(dtype: torch.dtype, unit: float) -> None:
+    """Higham's, from each dtype's unit roundoff."""
+    assert gamma(3, dtype) == 3 * unit / (1 - 3 * unit)
+    assert gamma(2**24, dtype) == math.inf
+
+
+def test_the_bound_holds_for_any_order_of_adding() -> None:
+    """Sums of the same leaves in random orders, in fp32 and with every partial sum rounded to bf16."""
+    generator = torch.Generator().manual_seed(0)
+    wires: tuple[Dtype, ...] = ("fp32", "bf16")
+    for wire in wires:
+        scenario, dtype = Scenario(world=4, accumulation=2, communication_dtype=wire), DTYPES[wire]
+        leaves = torch.randn(scenario.leaves, 2000, generator=generator).to(dtype)
+        bound = gradient_bound(scenario, {"x": leaves.double().abs().mean(0)})["x"]
+        exact = leaves.double().mean(0)
+        for _ in range(20):
+            total = torch.zeros(2000, dtype=dtype)
+            for index in torch.randperm(scenario.leaves, generator=generator).tolist():
+                total = total + leaves[index]
+            assert bool(((total / scenario.leaves).double() - exact).abs().le(bound / 2).all())

@@ -1,0 +1,63 @@
+"""Replay: what a row of ``zerobench run`` was given, and no more memory than a model of its size allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from zerobench.bench.replay import replay
+from zerobench.errors import UsageError
+from zerobench.judge.judgement import Judgement
+from zerobench.ranks import Pool
+from zerobench.ranks.pool import TIME_LIMIT
+from zerobench.scenario import Odd, Scenario
+
+_STALE = "zerobench.suites.project.cli.broken:Stale"
+
+
+class _Watched(Pool):
+    """Remembers what it was asked for."""
+
+    threads_given = 0
+    limits: tuple[float, ...] = ()
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        type(self).threads_given = self.threads
+
+    def run(self, task: Callable[..., Any], *args: Any, **how: Any) -> list[Any]:
+        type(self).limits += (how["timeout"],)
+        return super().run(task, *args, **how)
+
+
+def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cores between the ranks, and the time limit for each step."""
+    monkeypatch.setattr("zerobench.bench.replay.Pool", _Watched)
+    verdict = replay(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference")
+    assert isinstance(verdict, Judgement)
+    assert verdict.right
+    assert _Watched.threads_given == len(os.sched_getaffinity(0))
+    assert set(_Watched.limits) == {2 * TIME_LIMIT}
+
+
+def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its states are compared after the last step only, by which a wrong engine is still caught."""
+    monkeypatch.setattr("zerobench.bench.replay._ROOM", 0)
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2)
+    right, wrong = replay(scenario, "reference"), replay(scenario, _STALE)
+    assert isinstance(right, Judgement)
+    assert isinstance(wrong, Judgement)
+    assert right.bitwise
+    assert not wrong.right
+    assert wrong.difference
+    assert (wrong.difference.step, wrong.difference.part, wrong.difference.rank) == (1, "parameters", 1)
+
+
+def test_a_configuration_that_the_subject_refuses() -> None:
+    """One line of its own, not the tracebacks of ranks."""
+    scenario = Scenario(stage=1, world=1, offload_optimizer="cpu", offload_ratio=1.5)
+    with pytest.raises(UsageError, match=r"reference: .*less than or equal to 1"):
+        replay(scenario, "reference")

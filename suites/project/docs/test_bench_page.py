@@ -1,0 +1,153 @@
+"""The tables of docs/bench.md are what the published reports and the closed forms say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from zerobench.bench.rounds import COMPUTE_ONLY, STAGES_OF_ZERO, rows
+from zerobench.results.document import Json
+from zerobench.scenario import Scenario
+from zerobench.suites.bench import capacity, grid
+from zerobench.suites.bench.collectives import COLLECTIVES
+from zerobench.suites.project.docs.published import published
+from zerobench.suites.project.reports.page import markdown_tables, received
+from zerobench.suites.support.checkout import ROOT
+from zerobench.theory import memory, offload, traffic
+from zerobench.workload import models
+
+_STATES = ("parameters", "gradients", "optimizer")
+_BASE = Scenario(model=models.SIZES["vit-1b"], world=8, dtype="bf16", micro_batch=4, data="random", device="cuda")
+_STEP = 2
+
+
+def lines() -> Iterator[list[str]]:
+    """Of each stage and offload setting: GB on the device, of parameters whole at once, elsewhere, and moved."""
+    for row in rows(_BASE, ["reference"], STAGES_OF_ZERO, ("none", "cpu", "nvme"))[:-1]:
+        scenario, model = row.scenario, models.shapes(row.scenario)
+        held = memory.predicted(scenario, model)
+        ledger = traffic.predicted(scenario, model, step=_STEP)
+        off = offload.predicted(scenario, model, _STEP)
+        assert held
+        assert ledger
+        values = [
+            *(held[name] for name in ("parameters", "gradients", "optimizer")),
+            sum(held.values()),
+            memory.parameter_peak(scenario, model, step=_STEP),
+            sum(off.host.values()),
+            sum(off.files.values()),
+            sum(each.sent for each in ledger.values()),
+            sum(off.moved.get(name, 0) for name in ("to_host", "to_device")),
+            sum(off.moved.get(name, 0) for name in ("file_read", "file_written")),
+        ]
+        yield [str(scenario.stage), scenario.optimizer_at, *(f"{value / 1e9:.2f}" for value in values)]
+
+
+def _shown(title: str) -> list[list[str]]:
+    """The lines of the table under a title of the page."""
+    [_, _, *shown] = markdown_tables((ROOT / "docs" / "bench.md").read_text(encoding="utf-8"))[title]
+    return shown
+
+
+def _place(setting: str | None) -> str:
+    """Where the optimizer is, of an offload setting."""
+    return (setting or "optimizer none").split(",")[0].removeprefix("optimizer ")
+
+
+def of_collectives() -> list[list[str]]:
+    """Of sizes 16 times apart, in MiB, on 2 and 4 ranks: milliseconds of each, and how much faster the engine's is."""
+    measured = published("cpu-collectives")["collectives"]
+    found = {(each["world"], each["bytes"], each["collective"]): each for each in measured}
+    lines = []
+    for world in (2, 4):
+        for size in (1 << 18, 1 << 22, 1 << 26):
+            took = {name: found[world, size, name]["seconds"] * 1e3 for name in COLLECTIVES}
+            times = took["reduce_scatter"] / took["fold_reduce_scatter"]
+            lines.append([str(world), f"{size / 2**20:g}", *(f"{each:.2f}" for each in took.values()), f"{times:.2f}"])
+    return lines
+
+
+def test_collectives() -> None:
+    """Every number is the published report's."""
+    assert _shown("Collectives, measured") == of_collectives()
+
+
+def of_scaling() -> list[list[str]]:
+    """Of each subject and stage: multiples of compute-only on 1, 2 and 4 ranks, and wire / received on 2 and 4."""
+    found: dict[tuple[str, int], dict[int, Json]] = {}
+    for row in published("cpu-scaling")["rows"]:
+        if row["subject"] != COMPUTE_ONLY:
+            world = Scenario.from_json(json.dumps(row["scenario"])).world
+            found.setdefault((row["subject"], row["stage"]), {})[world] = row
+    lines = []
+    for (subject, stage), rows_of in found.items():
+        ratios = [f"{rows_of[world]['time']['ratio']:.2f}" for world in (1, 2, 4)]
+        lines.append([subject, str(stage), *ratios, *(_wire(rows_of[world]["traffic"]) for world in (2, 4))])
+    return lines
+
+
+def _wire(moved: Json) -> str:
+    return f"{moved['wire'] / received(moved):.2f}"
+
+
+def test_scaling() -> None:
+    """Every number is the published report's."""
+    assert _shown("Scaling, measured") == of_scaling()
+
+
+def test_predicted_table() -> None:
+    """Every number, as it stands there."""
+    assert _shown("A vision transformer of a billion parameters, predicted") == list(lines())
+
+
+def of_vit() -> list[list[str]]:
+    """Of each row: MB on the rank that has most, and the multiple of compute-only."""
+    found = []
+    for row in published("cpu-vit")["rows"]:
+        if row["subject"] == COMPUTE_ONLY:
+            continue
+        ranks = row["memory"]["measured"]
+        held = max(sum(rank[name] for name in _STATES) for rank in ranks)
+        off = [max(rank[name] or 0 for rank in ranks) for name in ("host", "file")]
+        megabytes = [f"{value / 1e6:.1f}" for value in (held, *off)]
+        peak = f"{max(rank['peak'] for rank in ranks) / 1e6:,.0f}"
+        place = _place((row["offload"] or {}).get("setting"))
+        ratio = f"{row['time']['ratio']:.2f}"
+        found.append([row["subject"], str(row["stage"]), place, *megabytes, peak, ratio])
+    return found
+
+
+def test_measured_table() -> None:
+    """Every number is the published report's."""
+    assert sorted(_shown("A vision transformer of 22 million parameters, measured")) == sorted(of_vit())
+
+
+def of_capacity() -> list[list[str]]:
+    """Of each search: the largest model, as many times the first, and what states alone allow by the closed forms."""
+    fits = published("cpu-capacity")["fits"]
+    asked = {_asked(each): each.row.scenario for each in grid.capacity(False, "cpu", 2)}
+    found = []
+    for fit in (each for each in fits if each["verdict"] == "ok"):
+        key = fit["subject"], str(fit["stage"]), _place(fit["offload"])
+        numbers = [f"{fit['parameters'] / 1e6:.1f}", f"{fit['parameters'] / fits[0]['parameters']:.2f}"]
+        scenario = capacity.with_layers(asked[key], fit["layers"])
+        found.append([*key, *numbers, _states_alone(scenario, fit)])
+    return found
+
+
+def test_table_of_the_largest_models() -> None:
+    """Every number is the published report's."""
+    assert sorted(_shown("The largest model within a limit of memory, measured")) == sorted(of_capacity())
+
+
+def _asked(search: grid.Search) -> tuple[str, str, str]:
+    return search.row.subject, str(search.row.scenario.stage), search.row.scenario.optimizer_at
+
+
+def _states_alone(scenario: Scenario, fit: Json) -> str:
+    """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
+    held = memory.predicted(scenario, models.shapes(scenario), subject=fit["subject"])
+    if held is None:
+        return ""
+    each = max(4, sum(held[name] for name in _STATES) / fit["parameters"])
+    return f"{fit['limit'] / each / 1e6:.1f}"

@@ -1,0 +1,105 @@
+"""The workflow parses, and every command of it, of the README, docs/ci.md and docs/gate.md is one that exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from zerobench.bench import rounds
+from zerobench.cli import options
+from zerobench.digests import case
+from zerobench.gate import grid
+from zerobench.gate.baseline import Baseline
+from zerobench.suites.support.checkout import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "docs" / "ci.md", ROOT / "docs" / "gate.md"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def _workflow(path: Path) -> dict[str, Any]:
+    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(value, dict)
+    return value
+
+
+def _steps() -> Iterator[dict[str, Any]]:
+    for path in WORKFLOWS:
+        for job in _workflow(path)["jobs"].values():
+            yield from job["steps"]
+
+
+def _commands() -> Iterator[str]:
+    for step in _steps():
+        yield from step.get("run", "").splitlines()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            if language == "yaml":
+                yield from (step["run"] for step in yaml.safe_load(block) if "run" in step)
+            elif not language:
+                yield from block.splitlines()
+
+
+@pytest.fixture(scope="module")
+def sessions() -> set[str]:
+    """The names of nox's sessions."""
+    command = [sys.executable, "-m", "nox", "-l"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    return set(re.findall(r"^[*-] (\w+) -> ", listed, re.MULTILINE))
+
+
+def test_there_are_workflows() -> None:
+    """Else the other tests look at nothing."""
+    assert WORKFLOWS
+    assert len(list(_commands())) > 15
+
+
+@pytest.mark.parametrize("command", sorted(set(_commands())))
+def test_command_exists(command: str, sessions: set[str]) -> None:
+    """Sessions, subcommands, options and files are there; an unknown program is an error."""
+    program, *arguments = shlex.split(command)
+    if program == "nox":
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        assert own[:2] == ["--no-venv", "-s"]
+        assert set(own[2:]) <= sessions
+        if own[2:] == ["gate"]:
+            options.parser().parse_args(["gate", "--baseline", "x", *arguments[len(own) + 1 :]])
+    elif program == "zerobench":
+        options.parser().parse_args(arguments)
+    elif program == "pytest":
+        suite = arguments[arguments.index("--pyargs") + 1] if "--pyargs" in arguments else arguments[0]
+        assert (ROOT / suite.replace(".", "/")).is_dir()
+    else:
+        assert command.startswith(("python -m pip install ", "cat zerobench-bench/report.md >> "))
+
+
+def test_actions_are_pinned_and_may_only_read() -> None:
+    """A major version, or a commit; no permission but to read the code."""
+    for path in WORKFLOWS:
+        workflow = _workflow(path)
+        assert workflow["permissions"] == {"contents": "read"}
+        assert workflow["concurrency"]
+        assert all(job["timeout-minutes"] for job in workflow["jobs"].values())
+    for step in _steps():
+        assert re.search(r"@(v\d+|[0-9a-f]{40})$", step.get("uses", "@v1"))
+        assert "${{" not in step.get("run", ""), "text from outside goes through the environment, not into the shell"
+
+
+def test_the_baseline_has_the_cases_of_the_grid() -> None:
+    """A grid that changed without its baseline is seen before anything is measured."""
+    committed = Baseline.read(ROOT / "reports" / "baselines" / "cpu.json")
+    expected = set()
+    for arguments in grid.accounted(grid.SUBJECT):
+        given = options.parser().parse_args(["run", *arguments])
+        base = options.base_scenario(given)
+        rows = rounds.rows(base, given.subjects, given.stages)
+        expected |= {case(row.subject, row.scenario) for row in rows if row.subject != rounds.COMPUTE_ONLY}
+    assert set(committed.cases) == expected

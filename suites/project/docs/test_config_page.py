@@ -1,0 +1,82 @@
+"""The tables of docs/config.md and docs/offload.md have every key of the configuration, with its default."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from zerobench.engine.config.schema import AdamParams, Config, SgdParams
+from zerobench.suites.support.checkout import ROOT
+
+_DOCS = ROOT / "docs"
+_OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_param.")
+
+
+def _stated() -> Iterator[tuple[str, Any]]:
+    """Every key of the page's table and its default, None where that is told in words.
+
+    A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
+    """
+    page = (_DOCS / "config.md").read_text(encoding="utf-8")
+    for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
+        section, keys = "", []
+        for key in re.findall(r"`([\w.]+)`", names):
+            section = key.rpartition(".")[0] or section
+            keys.append(f"{section}.{key.rpartition('.')[2]}".lstrip("."))
+        defaults = _values(stated)
+        yield from zip(keys, defaults if len(defaults) > 1 else defaults * len(keys), strict=True)
+
+
+def _values(stated: str) -> list[Any]:
+    bare = re.sub(r" \(.*?\)", "", stated).replace("`", '"')
+    try:
+        return json.loads(f"[{bare}]") or [None]
+    except json.JSONDecodeError:
+        return [None]
+
+
+def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield above + key, value
+
+
+def _defaults() -> dict[str, Any]:
+    params = AdamParams().model_dump(mode="json") | SgdParams().model_dump(mode="json")
+    return dict(_flat(Config().model_dump(mode="json") | {"optimizer": {"type": None, "params": params}}))
+
+
+def test_every_key_and_default() -> None:
+    """The page has every key with the default that the code has; of the offload sections it has the device."""
+    expected = {
+        key: value for key, value in _defaults().items() if not key.startswith(_OFFLOAD) or key.endswith(".device")
+    }
+    stated = list(_stated())
+    assert dict(stated) == expected
+    assert len(stated) == len(expected), "a key is there twice"
+
+
+def test_rules_share_their_defaults() -> None:
+    """lr and weight_decay, which have one row, are the same for Adam and SGD."""
+    adam, sgd = AdamParams().model_dump(), SgdParams().model_dump()
+    assert all(adam[key] == sgd[key] for key in adam.keys() & sgd.keys())
+
+
+def test_what_words_say() -> None:
+    """The defaults that the page tells in words."""
+    for section in ("fp16", "bf16"):
+        config = Config.model_validate({section: {"enabled": True}})
+        assert str(config.communication_dtype) == {"fp16": "torch.float16", "bf16": "torch.bfloat16"}[section]
+        assert str(config.accumulator_dtype) == "torch.float32"
+
+
+def test_every_key_of_offload() -> None:
+    """The other page has every key of the offload sections."""
+    page = (_DOCS / "offload.md").read_text(encoding="utf-8")
+    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    expected = {key.rpartition(".")[2] for key in _defaults() if key.startswith(_OFFLOAD)}
+    assert expected <= set(re.findall(r"`(\w+)`", rows))

@@ -1,0 +1,76 @@
+"""The tables of docs/speed.md, and the report in the README, are what the published reports say."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from zerobench.bench.rounds import COMPUTE_ONLY
+from zerobench.results.document import Json
+from zerobench.suites.project.docs.published import published
+from zerobench.suites.project.reports.page import markdown_tables
+from zerobench.suites.support.checkout import ROOT
+
+_PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+_AIMS = {0: 1.15, 1: 1.15, 2: 1.15, 3: 1.3}
+#: What torch has for a stage, and what the page calls it.
+_PEERS = {0: ("torch-ddp", "DDP"), 1: ("torch-zero1", "ZeroRedundancyOptimizer"), 3: ("torch-fsdp2", "FSDP2")}
+
+
+def _met(value: float, aim: float, what: str) -> str:
+    return f"{'met' if value <= aim else 'missed'}: {what}"
+
+
+def of_aims() -> list[list[str]]:
+    """Of each stage: the multiple of compute-only, its aim, and torch's engine beside it."""
+    ratios = {(row["subject"], row["stage"]): row["time"]["ratio"] for row in published("cpu-two-cores")["rows"]}
+    lines = []
+    for stage, aim in _AIMS.items():
+        ours = ratios["reference", stage]
+        subject, name = _PEERS.get(stage, ("", ""))
+        theirs = ratios.get((subject, stage))
+        peer = _met(ours, theirs, f"{name} {theirs:.2f}") if theirs else ""
+        lines.append([str(stage), f"{ours:.2f}", _met(ours, aim, f"{aim:g}"), peer])
+    return lines
+
+
+def of_settings() -> list[list[str]]:
+    """Of each stage: the least and the largest multiple over the settings in which nothing is offloaded."""
+    found: dict[tuple[str, int], list[Json]] = defaultdict(list)
+    for row in published("cpu-grid")["rows"]:
+        if row["verdict"] == "ok" and row["offload"] is None and row["subject"] != COMPUTE_ONLY:
+            found[row["subject"], row["stage"]].append(row)
+    lines = []
+    for stage in _AIMS:
+        subject, name = _PEERS.get(stage, ("", ""))
+        peer = f"{name} {_span(found[subject, stage])}" if name else ""
+        lines.append([str(stage), _span(found["reference", stage]), peer, _span(found["deepspeed", stage])])
+    return lines
+
+
+def _span(rows: list[Json]) -> str:
+    ratios = [row["time"]["ratio"] for row in rows]
+    fp32_only = all(row["scenario"].get("dtype", "fp32") == "fp32" for row in rows)
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" + " (fp32 only)" * fp32_only
+
+
+def test_aims() -> None:
+    """Every number, and whether the aim was met."""
+    [_, _, *shown] = markdown_tables(_PAGE)["The aims"]
+    assert shown == of_aims()
+
+
+def test_settings() -> None:
+    """The spans over the settings of the grid."""
+    [_, _, *shown] = markdown_tables(_PAGE)["In other settings"]
+    assert shown == of_settings()
+
+
+def test_the_report_in_the_readme() -> None:
+    """Each of its lines stands in the published report."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [excerpt] = re.findall(r"\n## A report\n(.*?)\n## ", readme + "\n## ", re.DOTALL)
+    report = (ROOT / "reports" / "cpu-two-cores" / "report.md").read_text(encoding="utf-8").splitlines()
+    shown = [line for line in excerpt.splitlines() if line.startswith(("|", "- **"))]
+    assert len(shown) > 20
+    assert set(shown) <= set(report)

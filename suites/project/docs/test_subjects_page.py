@@ -1,0 +1,59 @@
+"""The example of docs/subjects.md is run, as it stands there, through the equivalence suite."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from zerobench.suites.support.checkout import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def _example() -> str:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "subjects.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 1
+    return str(blocks[0])
+
+
+def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade"]
+    return subprocess.run(
+        [
+            *command,
+            "--hypothesis-profile",
+            "quick",
+            "-n",
+            "0",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-k",
+            "exact or bound",
+        ],
+        cwd=DOCS.parent,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_example_passes(tmp_path: Path) -> None:
+    """The engine of the page passes."""
+    done = _run(tmp_path, _example())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"[1-9]\d* Scenarios on my_engine:HandMade", done.stdout), done.stdout
+
+
+def test_broken_example_fails(tmp_path: Path) -> None:
+    """The same engine without the division by the leaves fails, with a Scenario and a command to run it again."""
+    done = _run(tmp_path, _example().replace("p.grad /= self.leaves", "pass"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "zerobench replay" in done.stdout

@@ -1,0 +1,296 @@
+"""A report: the same numbers in all its forms, text that stays text, a page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench import report
+from zerobench.errors import UsageError
+from zerobench.report import markdown
+from zerobench.report.document import document
+from zerobench.report.frame import Frames
+from zerobench.report.summary import summary
+from zerobench.report.table import scaled
+from zerobench.results.load import load
+from zerobench.suites.project.reports import golden, sample
+from zerobench.suites.project.reports.page import Page, markdown_tables, received
+from zerobench.suites.support.checkout import ROOT
+
+Json = dict[str, Any]
+
+_PUBLISHED = sorted((ROOT / "reports").glob("*/results.json"))
+_MARKS = " \N{DOWNWARDS ARROW}\N{UPWARDS ARROW}"
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_PARTS = {"parameters", "gradients", "optimizer", "whole at once", "peak", "host"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's report."""
+    directory = tmp_path_factory.mktemp("report")
+    report.write(directory, sample.results())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def page(written: Path) -> Page:
+    """Its HTML."""
+    return Page((written / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tables(written: Path) -> dict[str, list[dict[str, str]]]:
+    """The tables of its Markdown: rows by column."""
+    found = {}
+    for title, (head, *rows) in markdown_tables((written / "report.md").read_text(encoding="utf-8")).items():
+        names = [name.rstrip(_MARKS) for name in head]
+        found[title] = [dict(zip(names, row, strict=True)) for row in rows]
+    return found
+
+
+def test_markdown_and_html_show_the_same(page: Page, tables: dict[str, list[dict[str, str]]]) -> None:
+    """Every table, heading and cell."""
+    assert len(tables) == 8
+    assert {
+        title: [dict(zip(head, row, strict=True)) for row in rows] for title, (head, *rows) in page.tables.items()
+    } == tables
+
+
+def test_bytes_are_those_of_the_json(written: Path, tables: dict[str, list[dict[str, str]]]) -> None:
+    """Memory, traffic and offload: exact, the fullest rank's; what was predicted in brackets where it differs."""
+    rows = [row for row in _json(written)["rows"] if row["subject"] != "compute-only"]
+    for cells, row in zip(tables["Memory on each rank, in bytes"], rows, strict=True):
+        shown = {name: _number(cell) for name, cell in cells.items() if name in _PARTS and cell[0].isdigit()}
+        held = row["memory"]["measured"] if row["memory"] else []
+        keys = {"whole at once": "peak_parameters"}
+        expected = {name: max(each.get(keys.get(name, name), -1) for each in held) for name in _PARTS} if held else {}
+        assert shown == {name: most for name, most in expected.items() if most >= 0}
+    totals = [cells for cells in tables["Traffic of a step, in bytes"] if cells["collective"] == "total"]
+    measured = [row for row in rows if row["traffic"]]
+    for cells, row in zip(totals, measured, strict=True):
+        for number in ("calls", "sent", "received"):
+            sums = [sum(each[number] for each in ledger.values()) for ledger in row["traffic"]["measured"]]
+            assert _number(cells[number]) == max(sums)
+        wire = row["traffic"].get("wire")
+        assert cells["wire / received"] == (f"{wire / received(row['traffic']):.3f}" if wire else "-")
+    [off] = [cells for cells in tables["Offload in a step, in bytes"] if cells["offload"] == "cpu"]
+    assert (off["to host"], off["written"]) == ("5,656,576 =", "0 =")
+    [beside] = [cells["sent"] for cells in tables["Traffic of a step, in bytes"] if "(" in cells["sent"]][:1]
+    assert beside == "11,313,152 (11,313,151)"
+
+
+def test_times_are_those_of_the_json(written: Path, tables: dict[str, list[dict[str, str]]]) -> None:
+    """Medians, spread, parts and rates, as they are rounded."""
+    for cells, row in zip(tables["Time of a step"], _json(written)["rows"], strict=True):
+        took = row["time"]
+        if took is None:
+            continue
+        low, high = took["quartiles"]
+        assert (cells["step, ms"], cells["IQR, ms"]) == (scaled(took["median"], 1e-3), scaled(high - low, 1e-3))
+        assert float(cells["step, ms"]) == pytest.approx(1e3 * took["median"], abs=0.05)
+        assert float(cells["x compute"]) == pytest.approx(took["ratio"], abs=0.005)
+        assert _number(cells["tokens/s"]) == pytest.approx(took["tokens_per_second"], abs=0.5)
+        parts = {name: cells[f"{name}, ms"] for name in ("forward", "backward", "communication", "optimizer")}
+        split = took["split"] or dict.fromkeys(parts)
+        assert parts == {name: scaled(split[name], 1e-3) for name in parts}
+
+
+def test_the_plots_hold_the_numbers_of_the_frames(written: Path) -> None:
+    """What the plots say of themselves in words is what they draw."""
+    text = (written / "report.html").read_text(encoding="utf-8")
+    [memory] = re.findall(r'<desc id="memory-description">(.*?)</desc>', text)
+    held = _json(written)["rows"][0]["memory"]["measured"]
+    for name in ("parameters", "gradients", "optimizer"):
+        assert f"{name} {max(rank[name] for rank in held) / 2**20:.4g}" in memory.split(";")[0]
+    [trade] = re.findall(r'<desc id="trade-description">(.*?)</desc>', text)
+    frontier = trade.partition("On it: ")[2].rstrip(".").split("; ")
+    assert [name.split(",")[0] for name in frontier] == ["reference stage 0", "reference stage 1", "reference stage 3",
+                                                         "reference stage 3"]  # fmt: skip
+
+
+def test_every_verdict_is_told_apart_in_every_table(tables: dict[str, list[dict[str, str]]]) -> None:
+    """Unsupported, not measured, failed, crashed and timeout, each in each table that has rows."""
+    for title in tables.keys() - {"Collectives on this machine", "Kernels", "Largest model within a limit of memory"}:
+        said = {cell for cells in tables[title] for cell in cells.values()}
+        assert {"unsupported", "not measured", "failed", "crashed", "timeout"} <= said, title
+
+
+def test_columns_for_what_differs_and_no_others(tables: dict[str, list[dict[str, str]]]) -> None:
+    """The sample has two precisions and, at stage 3, two sub-groups; the width of the model, say, is no column."""
+    assert list(tables["Right?"][0])[:5] == ["subject", "stage", "dtype", "sub group", "right?"]
+    assert {cells["sub group"] for cells in tables["Right?"] if cells["stage"] != "3"} == {"-"}
+
+
+def test_the_summary_leads_with_what_is_wrong() -> None:
+    """And then with what was not measured; the rest is read after that."""
+    points = [what for what, _ in summary(Frames.of(sample.results()))]
+    assert points[:6] == ["WRONG", "Crashed", "Failed", "Timeout", "Unsupported", "Not measured"]
+
+
+def test_text_from_outside_stays_text(written: Path, page: Page) -> None:
+    """Names, paths and messages: no element, no link, no cell and no fence of theirs."""
+    assert not {"script", "b", "i", "a", "img", "link", "iframe"} & set(page.elements)
+    text = (written / "report.md").read_text(encoding="utf-8")
+    outside_fences = re.sub(r"^(`{3,})\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert "<" not in outside_fences
+    assert "\n# a heading" not in outside_fences
+    assert r"evil\|\*pkg\*:&lt;script>" in outside_fences
+
+
+def test_the_page_asks_for_nothing(page: Page, written: Path) -> None:
+    """No reference leaves it, and its policy forbids what would; ids are unique though plots share a page."""
+    assert all(target.startswith("#") for target in page.loads)
+    text = (written / "report.html").read_text(encoding="utf-8")
+    assert not re.findall(r"url\((?!#)|@import|<script", text)
+    assert "default-src 'none'" in text
+    assert len(page.ids) == len(set(page.ids))
+    assert {target[1:] for target in page.loads} <= set(page.ids)
+
+
+def test_plots_can_be_read_without_seeing_them(written: Path) -> None:
+    """Each is an image with a title and a text; each table has a caption, and headings that say of what."""
+    text = (written / "report.html").read_text(encoding="utf-8")
+    plots = re.findall(r"<svg [^>]*>", text)
+    assert len(plots) == 4
+    assert all('role="img"' in plot and "aria-labelledby" in plot for plot in plots)
+    assert text.count("<caption>") == text.count("<table>") == 8
+    assert not re.findall(r"<th(?! scope=)[^ea>]*>", text)
+
+
+def test_a_measured_subject_with_a_hostile_name(tmp_path: Path) -> None:
+    """It stays text in the plots, too."""
+    value = sample.results()
+    for row in value["rows"][:2]:
+        row["subject"] = f"{sample.HOSTILE} $x^{{$"
+    report.write(tmp_path, value)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "script" not in Page(text).elements
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;`x` $x^{$ stage 0") > 3
+
+
+def _failed(value: Json) -> Json:
+    return value | {"rows": [sample.bare("reference", stage, "crashed", "gone") for stage in range(2)]}
+
+
+@pytest.mark.parametrize("few", [
+    lambda value: value | {"rows": []},
+    _failed,
+    lambda value: value | {"rows": value["rows"][:1]},
+    lambda value: value | {"rows": value["rows"][-1:]},
+    lambda value: value | dict.fromkeys(("settings", "text", "budget", "peaks", "collectives", "kernels", "fits")),
+], ids=["no rows", "all crashed", "one row", "compute-only", "nothing in common"])  # fmt: skip
+def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Path) -> None:
+    """A run of collectives alone, one in which all crashed, one row: what there is is shown."""
+    report.write(tmp_path, few(sample.results()))
+    shown = markdown_tables((tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert shown
+    assert shown.keys() == Page((tmp_path / "report.html").read_text(encoding="utf-8")).tables.keys()
+
+
+def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
+    """A path or a message that is no UTF-8 costs no report, and can be printed."""
+    value = sample.results()
+    value["command"] += " --data caf\udce9.txt"
+    value["rows"][0]["subject"] = "mine\udcff"
+    value["rows"][-4]["reason"] = "cannot read \udcff"
+    text = report.write(tmp_path, value)
+    assert all(said in text for said in ("caf\\udce9.txt", "cannot read \\udcff"))
+    assert text.encode("utf-8") == (tmp_path / "report.md").read_bytes()
+    assert "mine\\udcff stage 0" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert load([tmp_path / "results.json"])["rows"][0]["subject"] == "mine\\udcff"
+
+
+def test_results_outlive_a_report_that_cannot_be_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written first; the error says where they are, and an earlier report stays."""
+    report.write(tmp_path, sample.results())
+    before = {name: (tmp_path / name).read_bytes() for name in ("report.md", "report.html")}
+    monkeypatch.setattr("zerobench.report.html.render", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as failed:
+        report.write(tmp_path, sample.results() | {"command": "another"})
+    assert failed.value.__notes__ == [f"The results are in '{tmp_path}/results.json'; `zerobench report` renders them."]
+    assert _json(tmp_path)["command"] == "another"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "results.json"} == before
+
+
+def test_a_directory_that_nobody_may_look_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is one that nothing can be written to."""
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", denied)
+    with pytest.raises(UsageError, match=r"cannot write to '.*': Permission denied"):
+        report.writable(tmp_path / "secret")
+
+
+def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:
+    """The same bytes each time, plots and all."""
+    report.write(tmp_path, sample.results())
+    for name in report.FILES:
+        assert (tmp_path / name).read_bytes() == (written / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["report.md", "tables.html"])
+def test_golden(name: str) -> None:
+    """The rendering is the one that was last looked at; ``golden.py`` writes it anew."""
+    assert golden.rendering()[name] == (golden.DIRECTORY / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("results", _PUBLISHED, ids=lambda path: path.parent.name)
+def test_published_reports_show_their_results(results: Path) -> None:
+    """`zerobench report` writes the Markdown that stands there."""
+    rendered = markdown.render(document(Frames.of(load([results]))))
+    assert rendered == (results.parent / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("written")  # so that imports are not counted
+def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:
+    """Of processor time: tables, plots and all three files; the plots draw the first cases and say so."""
+    value = sample.many(500)
+    start = time.process_time()
+    report.write(tmp_path, value)
+    assert time.process_time() - start < 5
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The first 40 of 500 cases; the table has all." in text
+
+
+def test_start_up_loads_neither_pandas_nor_matplotlib() -> None:
+    """The command line starts without what draws and what counts."""
+    code = "import sys, zerobench.cli.commands; print({'pandas', 'matplotlib', 'tabulate'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_browser_shows_the_page(written: Path, tmp_path: Path) -> None:
+    """It says nothing on its console; the screenshot is left in the test's directory."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser to look with: none of {', '.join(_BROWSERS)} is installed")
+    shot = tmp_path / "report.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+             "--enable-logging=stderr", "--v=0", f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}",
+             "--window-size=1200,6000"]  # fmt: skip
+    command = [browser, *flags, (written / "report.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert shot.stat().st_size > 100_000, done.stderr
+    assert "CONSOLE" not in done.stderr
+
+
+def _json(directory: Path) -> Json:
+    value: Json = json.loads((directory / "results.json").read_text(encoding="utf-8"))
+    return value
+
+
+def _number(cell: str) -> int:
+    return int(cell.split(" ", maxsplit=1)[0].replace(",", ""))

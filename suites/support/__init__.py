@@ -1,0 +1,1 @@
+"""Support of the suites: strategies, trials, and engines under special conditions."""

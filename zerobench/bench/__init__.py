@@ -1,0 +1,1 @@
+"""The benchmark: cases trained side by side on a pool of ranks."""

@@ -1,0 +1,236 @@
+"""The command line's flags and what each accepts; a value that cannot be is a UsageError of one line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn, get_args
+
+from zerobench import __version__
+from zerobench.bench.rounds import STAGES_OF_ZERO
+from zerobench.errors import UsageError, unknown
+from zerobench.gate import command as gate
+from zerobench.gate.grid import SUBJECT
+from zerobench.ranks import Launch
+from zerobench.scenario import Dtype, Offload, Recompute, Scenario, Vit
+from zerobench.workload.models import SIZES
+
+_SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
+_RANKS = 2
+_STEPS = 15
+_WARMUP = 3
+_MICRO_BATCH = 4
+_OUT = Path("zerobench-report")
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises in place of printing the usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """A UsageError that says where help is."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def parser() -> Parser:
+    """The parser of the whole command line; ``options.command`` is the command's name."""
+    top = Parser(prog="zerobench", description="The benchmark and conformance suite for ZeRO.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"zerobench {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_run(commands.add_parser("run", help="train a model with several engines and report", allow_abbrev=False))
+    replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
+    replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
+    replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
+    doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
+    doctor.description = (
+        "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 where something is "
+        "missing."
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
+    _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
+    gate.add_options(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
+    return top
+
+
+def _add_report(report: argparse.ArgumentParser) -> None:
+    report.description = (
+        "Merges results of zerobench run, and of pytest-benchmark with zerobench's measurements, and writes report.md, "
+        "report.html and results.json."
+    )
+    report.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="files as results.json")
+    report.add_argument("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.description = (
+        "Compares two results, case by case. Exit code 0: nothing is worse; 1: a case fails that did not, or bytes or "
+        "calls grew; 2: nothing was measured, or less than in the base; 3: the two cannot be compared."
+    )
+    compare.add_argument("base", metavar="BASE", help="a results.json, or a git revision, whose own code is measured")
+    compare.add_argument("head", metavar="HEAD", help="another, measured with the same options")
+    compare.add_argument(
+        "--subject", default=SUBJECT, metavar="NAME", help=f"what is measured of revisions; default: {SUBJECT}"
+    )
+    compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.description = (
+        "Trains a GPT on text, or a ViT on synthetic images, with several engines, a step of each by turns, judges "
+        "what they computed, meters memory and traffic, and writes report.md, report.html and results.json."
+    )
+    _add_subjects(run.add_argument_group("what is compared").add_argument)
+    _add_job(run.add_argument_group("what each trains").add_argument)
+    _add_ways(run.add_argument_group("how it is measured and told").add_argument)
+
+
+def _add_subjects(add: Callable[..., object]) -> None:
+    add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
+    add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
+    add(
+        "--offload",
+        type=_offload,
+        default=("none",),
+        metavar="none,cpu",
+        help="a row each from stage 1 on: none, cpu or nvme; default: none",
+    )
+    add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
+
+
+def _add_job(add: Callable[..., object]) -> None:
+    add("--ranks", type=_whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
+    add(
+        "--model",
+        type=_one_of("model", SIZES),
+        default="mini",
+        metavar="NAME",
+        help=f"{', '.join(SIZES)}; default: mini",
+    )
+    add("--dtype", type=_one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
+    add(
+        "--recompute",
+        type=_one_of("recomputation", get_args(Recompute)),
+        default="none",
+        metavar="HOW",
+        help="activations of blocks: none, reentrant or non_reentrant; default: none, kept",
+    )
+    add(
+        "--accumulation",
+        type=_whole("accumulation", 1),
+        default=1,
+        metavar="A",
+        help="micro-steps in a step; default: 1",
+    )
+    add(
+        "--clip", type=_number("clip"), default=0.0, metavar="NORM", help="clip gradients to this norm; default: 0, off"
+    )
+    add(
+        "--steps",
+        type=_whole("steps", 1),
+        default=_STEPS,
+        metavar="N",
+        help="the first 3, or half, warm up; default: 15",
+    )
+    add("--data", default="", metavar="FILE", help="text for a GPT; default: the English of pydoc_data.topics")
+    add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
+    add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
+
+
+def _add_ways(add: Callable[..., object]) -> None:
+    add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
+    add("--json", action="store_true", help="print the results as JSON, not as tables")
+    add("--times-only", action="store_true", help="judge nothing and meter neither memory nor traffic")
+    add(
+        "--time-limit",
+        type=_number("time-limit"),
+        default=120.0,
+        metavar="S",
+        help="of one step, seconds; default: 120",
+    )
+
+
+def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> Scenario:
+    """What all rows of a run have in common.
+
+    Raises:
+        UsageError: text for a model that takes none, or other ranks than those that were launched.
+    """
+    launched = launch.world if launch else None
+    if launched and options.ranks not in (None, launched):
+        raise UsageError(f"--ranks: expected {launched}, as many as were launched, got {options.ranks}; leave it out")
+    model = dataclasses.replace(SIZES[options.model], recompute=options.recompute)
+    if isinstance(model, Vit) and options.data:
+        raise UsageError(f"--data: {options.model} takes no text, its images are synthetic; leave it out")
+    return Scenario(
+        model=model,
+        world=launched or options.ranks or _RANKS,
+        dtype=options.dtype,
+        steps=options.steps,
+        micro_batch=_MICRO_BATCH,
+        accumulation=options.accumulation,
+        clip=options.clip,
+        data="random" if isinstance(model, Vit) else "text",
+        data_path=options.data,
+        nvme_path=options.nvme_path,
+        device=options.device,
+        seed=options.seed,
+    )
+
+
+def warmup(steps: int) -> int:
+    """How many of the first steps are not timed."""
+    return min(_WARMUP, steps // 2)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Distinct names between commas."""
+    names = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
+    if not names:
+        raise UsageError(f"--subjects: expected names between commas, got {text!r}")
+    return names
+
+
+def _stages(text: str) -> tuple[int, ...]:
+    one = _one_of("stage", map(str, STAGES_OF_ZERO))
+    return tuple(dict.fromkeys(int(one(stage.strip())) for stage in text.split(",")))
+
+
+def _offload(text: str) -> tuple[str, ...]:
+    one = _one_of("offload", get_args(Offload))
+    return tuple(dict.fromkeys(one(place.strip()) for place in text.split(",")))
+
+
+def _one_of(kind: str, known: Iterable[str]) -> Callable[[str], str]:
+    names = list(known)
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise unknown(kind, text, names)
+        return text
+
+    return parse
+
+
+def _whole(flag: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise UsageError(f"--{flag}: expected a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _number(flag: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise UsageError(f"--{flag}: expected a number of at least 0, got {text!r}")
+        return value
+
+    return parse

@@ -1,0 +1,1 @@
+"""Judgement: whether a recording is right."""

@@ -1,0 +1,240 @@
+"""Difference: the first bit in which a recording is not what it should be, and all that can be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from zerobench.judge import hints
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import State
+
+Part = Literal[
+    "losses",
+    "gradients",
+    "norm",
+    "skipped",
+    "loss_scale",
+    "optimizer_state",
+    "parameters",
+    "model_parameters",
+    "evaluation",
+]
+#: In the order in which a step makes them: the first part that differs is the nearest to the fault.
+ALL_PARTS: tuple[Part, ...] = get_args(Part)
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that is not what it should be; ``str()`` is the message."""
+
+    subject: str
+    against: str
+    scenario: Scenario
+    rank: int
+    step: int | None  # None: after the last step
+    part: Part
+    name: str
+    got: str
+    expected: str
+    index: tuple[int, ...] = ()
+    differing: int = 0  # elements
+    size: int = 0
+    largest: float = 0.0  # absolute difference
+    allowed: str = ""  # by a bound
+    hints: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Step, part, name and index."""
+        when = "after the last step" if self.step is None else f"step {self.step}"
+        at = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return ", ".join(filter(None, [when, self.part.replace("_", " "), self.name])) + at
+
+    def __str__(self) -> str:
+        count = f"{self.differing} of {self.size} elements, by {self.largest:.3g} at most" if self.size else ""
+        lines = {
+            "where": self.where,
+            "rank": str(self.rank),
+            "got": self.got,
+            "expected": self.expected,
+            "allowed": self.allowed,
+            "differ": count,
+            "hint": "\n            ".join(self.hints),
+        }
+        shown = [f"  {name:9} {text}" for name, text in lines.items() if text]
+        return "\n".join([f"{self.subject} differs from {self.against}", *shown])
+
+
+def first_difference(
+    got: Trajectory, expected: Trajectory, parts: Collection[Part] = ALL_PARTS, beyond: float = 0.0
+) -> Difference | None:
+    """The first bit of ``parts`` in which one rank's recording is not ``expected``, or None.
+
+    Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
+    ``expected`` is the canonical trainer's recording, whose leaf a * N + r is micro-step a on rank r, or one rank's
+    recording of another subject or Scenario. What only one of them recorded differs, except a norm: not every subject
+    computes one. With ``beyond``, a tensor that is apart by no more than that share of its 2-norm passes.
+    """
+    agreed: set[str] = set()
+    for step in range(max(len(got.steps), len(expected.steps))):
+        for part in ALL_PARTS[:-1]:
+            if part in parts:
+                found = _Comparison(got, expected, part, step, beyond).first()
+                if found is not None:
+                    return replace(found, hints=(*found.hints, *_follow(part, step, agreed)))
+                agreed.add(part)
+    if "evaluation" not in parts or got.rank != expected.rank:  # every rank evaluates with its own buffers
+        return None
+    return _Comparison(got, expected, "evaluation", None, beyond).first()
+
+
+def same_bits(got: Tensor, expected: Tensor) -> bool:
+    """Equal in shape, dtype and every bit; NaN equals NaN."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    integer = _INTEGERS[got.element_size()]
+    return torch.equal(got.view(integer), expected.view(integer)) or not bool(_differs(got, expected).any())
+
+
+def _differs(got: Tensor, expected: Tensor) -> Tensor:
+    """Where two tensors of one shape and dtype differ in a bit, two NaNs aside; bool, of their shape."""
+    integer = _INTEGERS[got.element_size()]
+    return (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())
+
+
+#: A part that is made of another, and what is at fault where only it differs.
+_FOLLOWS = {
+    "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
+    "skipped": ("norm", "the norm agrees: what is made of an overflow is at fault"),
+    "parameters": (
+        "optimizer_state",
+        "the optimizer's state agrees: the end of the update is at fault",
+    ),
+    "model_parameters": ("parameters", "the fp32 parameters agree: their rounding or their way back is at fault"),
+}
+
+
+def _follow(part: Part, step: int, agreed: set[str]) -> Iterator[str]:
+    """What agreed, though it would differ were the fault any earlier."""
+    source, text = _FOLLOWS.get(part, ("", ""))
+    if source in agreed:
+        yield text
+    if part == "losses" and step > 0 and "parameters" in agreed:
+        yield f"the parameters of step {step - 1} agree: this forward used others (stale, not gathered) or other data"
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One part of one step (None: after the last) of two recordings."""
+
+    got: Trajectory
+    expected: Trajectory
+    part: Part
+    step: int | None
+    beyond: float
+
+    def first(self) -> Difference | None:
+        got, expected = self._values(self.got, self.step), self._values(self.expected, self.step)
+        if self.part == "norm" and not (got and expected):
+            return None
+        names = [name for name in expected | got if not _agree(got.get(name), expected.get(name), self.beyond)]
+        if not names:
+            return None
+        shapes = {name: value.shape for name, value in (got | expected).items()}
+        found = self._difference(names[0], got.get(names[0]), expected.get(names[0]))
+        return replace(found, hints=(*found.hints, *hints.of_names(names, shapes, self.got.scenario)))
+
+    def _values(self, trajectory: Trajectory, step: int | None) -> State:
+        """The part's values by name; empty where there was no such step."""
+        if step is None:
+            return {} if trajectory.evaluation is None else {"": trajectory.evaluation}
+        return _values(self.part, trajectory.steps[step], self.got) if 0 <= step < len(trajectory.steps) else {}
+
+    def _difference(self, name: str, got: Tensor | None, expected: Tensor | None) -> Difference:
+        trajectory = self.got
+        found = Difference(
+            trajectory.subject,
+            self.expected.subject,
+            trajectory.scenario,
+            trajectory.rank,
+            self.step,
+            self.part,
+            name,
+            *(describe(got), describe(expected)),
+        )
+        if got is None or expected is None or got.shape != expected.shape or got.dtype != expected.dtype:
+            return found
+        differs = _differs(got, expected)
+        return replace(located(found, got, expected, differs), hints=tuple(self._hints(name, got, expected, differs)))
+
+    def _hints(self, name: str, got: Tensor, expected: Tensor, differs: Tensor) -> Iterator[str]:
+        if self.step is None:
+            return iter(())
+        before = self._values(self.expected, self.step - 1).get(name)
+        loss_scale = self.got.steps[self.step].loss_scale
+        return hints.of_pair(hints.Pair(self.got.scenario, self.part, got, expected, differs, loss_scale, before))
+
+
+def located(found: Difference, got: Tensor, expected: Tensor, differs: Tensor) -> Difference:
+    """With the first element that differs, and how many do by how much."""
+    index = tuple(differs.nonzero()[0].tolist())
+    apart = (got.double() - expected.double()).abs()[differs].nan_to_num(torch.inf, torch.inf)
+    return replace(
+        found,
+        index=index,
+        got=describe(got[index]),
+        expected=describe(expected[index]),
+        differing=int(differs.sum()),
+        size=differs.numel(),
+        largest=float(apart.max()),
+    )
+
+
+def describe(value: Tensor | None) -> str:
+    """A scalar with its bits, a tensor by dtype and shape."""
+    if value is None:
+        return "nothing"
+    if value.dim():
+        return f"{value.dtype} {list(value.shape)}"
+    item = value.item()
+    return f"{item!r} ({item.hex()}, {value.dtype})" if isinstance(item, float) else repr(item)
+
+
+def _agree(got: Tensor | None, expected: Tensor | None, beyond: float) -> bool:
+    if got is None or expected is None or got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if same_bits(got, expected):
+        return True
+    right = expected.double()
+    return bool((got.double() - right).norm() <= beyond * right.norm())
+
+
+def _values(part: Part, step: Step, compared: Trajectory) -> State:
+    """A part of a step as tensors by name; of all leaves' losses, those of the compared rank."""
+    match part:
+        case "losses":
+            return {f"micro-step {a}": loss for a, loss in enumerate(_own_losses(step, compared))}
+        case "norm":
+            return {} if step.norm is None else {"": torch.tensor(step.norm, dtype=torch.float64)}
+        case "skipped":
+            return {"": torch.tensor(step.skipped)}
+        case "loss_scale":
+            return {"": torch.tensor(step.loss_scale, dtype=torch.float64)}
+        case "optimizer_state":
+            return {f"{name}.{key}": t for name, state in step.optimizer_state.items() for key, t in state.items()}
+    values: State = getattr(step, part)
+    return values
+
+
+def _own_losses(step: Step, compared: Trajectory) -> list[Tensor]:
+    scenario = compared.scenario
+    every_leaf = scenario.world > 1 and len(step.losses) == scenario.leaves
+    return step.losses[compared.rank :: scenario.world] if every_leaf else step.losses

@@ -1,0 +1,238 @@
+"""Judge: is what a subject did right, to the bit or within its budget of error?
+
+Three measures, each of all ranks at once: :func:`agree`, bit for bit; :func:`agree_within`, gradients element by
+element inside a bound derived from the sums' condition; :func:`judge`, which asks for the bits of those who promise
+them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the same precision.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from zerobench.errors import Disagreement
+from zerobench.judge import hints
+from zerobench.judge.bounds import excess, gradient_bound
+from zerobench.judge.difference import ALL_PARTS, Difference, Part, describe, first_difference, located
+from zerobench.recording import Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import State
+from zerobench.workload.data import DTYPES
+
+__all__ = [
+    "ALL_PARTS",
+    "Difference",
+    "Judgement",
+    "Part",
+    "agree",
+    "agree_within",
+    "budget_used",
+    "error_against",
+    "first_difference",
+    "gradient_bound",
+    "is_exact",
+    "judge",
+    "reproduce",
+]
+
+#: An engine that promises no bits may be this many times as far from the float64 run as the yardstick.
+BUDGET = 2.0
+#: No fp32 result can be asked to be nearer than one rounding of each parameter.
+_UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a subject is right in a Scenario; ``str()`` says why not, where not."""
+
+    subject: str  # as --subject takes it
+    scenario: Scenario
+    right: bool
+    error: float  # against the float64 run, at the last step; the worst rank's
+    budget: float  # the share of the error budget used
+    worst: str  # the parameter that holds most of the error
+    difference: Difference | None  # from the canonical trainer
+
+    @property
+    def bitwise(self) -> bool:
+        """Equal to the canonical trainer."""
+        return self.difference is None
+
+    def __str__(self) -> str:
+        share = f"error {self.error:.3g} against the float64 run, {self.budget:.0%} of the budget"
+        if self.difference is None:
+            return f"{self.subject}: right, bit for bit ({share})"
+        if self.right:
+            return f"{self.subject}: right within the error budget ({share})"
+        verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
+        return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
+
+    def demand(self) -> None:
+        """Raise :class:`Disagreement` unless right."""
+        if not self.right:
+            raise Disagreement(str(self))
+
+
+def judge(
+    got: Sequence[Trajectory],
+    canonical: Trajectory,
+    reference64: Trajectory,
+    yardstick: float,
+    *,
+    name: str,
+    promises_bits: bool,
+    parts: Collection[Part] = ALL_PARTS,
+) -> Judgement:
+    """Judge one subject's recordings, one of each rank.
+
+    Bits are due from who promises them, and from everyone where the data are exact (:func:`is_exact`); else an error
+    within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, without it, of the canonical trainer.
+    """
+    difference = across_ranks(got, canonical, parts)
+    errors = [error_against(each, reference64) for each in got]
+    budget = budget_used(max(errors), yardstick)
+    bits_due = promises_bits or is_exact(canonical, reference64)
+    right = difference is None or (not bits_due and budget <= 1)
+    if not right and not bits_due:  # rounding is not to blame: show what is, if it can be seen
+        half_the_digits = torch.finfo(DTYPES[canonical.scenario.dtype]).eps ** 0.5
+        difference = across_ranks(got, canonical, parts, half_the_digits) or difference
+    worst = _worst(got[errors.index(max(errors))], reference64)
+    return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
+
+
+def agree(
+    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part], *, name: str
+) -> None:
+    """Demand the same bits on every rank, ``expected`` being the canonical trainer's or each rank's own.
+
+    Raises:
+        Disagreement: with the first difference, the Scenario and the command that runs it again.
+    """
+    difference = across_ranks(got, expected, parts)
+    if difference is not None:
+        raise Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}")
+
+
+def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
+    """Demand that the gradients of every step are within their bound, one :func:`gradient_bound` for each step.
+
+    Returns the largest share of a bound that was used.
+
+    Raises:
+        Disagreement: as :func:`agree` does.
+    """
+    for each, (step, bound) in itertools.product(got, enumerate(bounds)):
+        found = _first_excess(each, expected, step, bound)
+        if found is not None:
+            raise Disagreement(f"{found}\n{reproduce(each.scenario, name)}")
+    shares = (
+        _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
+        for each, (step, bound) in itertools.product(got, enumerate(bounds))
+        for key in bound
+    )
+    return max(shares, default=0.0)
+
+
+def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
+    """The relative error of all fp32 parameters after ``step``, in the 2-norm, against the float64 run's.
+
+    Infinite where names or shapes are not the same.
+    """
+    expected = reference64.steps[step].parameters
+    apart = sum(_squares(trajectory, reference64, step).values())
+    return math.sqrt(apart / (sum(float(p.square().sum()) for p in expected.values()) or 1.0))
+
+
+def _squares(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> dict[str, float]:
+    """Each parameter's sum of squared errors."""
+    got, expected = trajectory.steps[step].parameters, reference64.steps[step].parameters
+    return {name: _square(got.get(name), expected.get(name)) for name in expected | got}
+
+
+def _square(got: Tensor | None, expected: Tensor | None) -> float:
+    """The sum of squared errors; infinite where one is not there, or has another shape."""
+    if got is None or expected is None or got.shape != expected.shape:
+        return math.inf
+    return float((got.double() - expected).square().sum())
+
+
+def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:
+    squares = _squares(trajectory, reference64)
+    return max(squares, key=squares.__getitem__, default="no parameter")
+
+
+def budget_used(error: float, yardstick: float) -> float:
+    """The share of the budget that ``error`` uses; more than one is too much, and NaN counts as infinite."""
+    share = error / (BUDGET * max(yardstick, _UNIT_ROUNDOFF))
+    return share if not math.isnan(share) else math.inf
+
+
+def is_exact(canonical: Trajectory, reference64: Trajectory) -> bool:
+    """Whether the data are dyadic and no sum was rounded, so that every right engine has the same bits."""
+    if canonical.scenario.data != "dyadic":
+        return False
+    return all(
+        all(torch.equal(step.parameters[name].double(), p) for name, p in reference.parameters.items())
+        for step, reference in zip(canonical.steps, reference64.steps, strict=True)
+    )
+
+
+def across_ranks(
+    got: Sequence[Trajectory],
+    expected: Trajectory | Sequence[Trajectory],
+    parts: Collection[Part],
+    beyond: float = 0.0,
+) -> Difference | None:
+    """The first :func:`first_difference` of any rank, with what the ranks' differences have in common."""
+    others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
+    pairs = zip(got, others, strict=True)
+    all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)
+    found = {difference.rank: difference for difference in all_found if difference is not None}
+    if not found:
+        return None
+    first = min(found.values(), key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))
+    same = [rank for rank, d in found.items() if (d.step, d.part, d.name) == (first.step, first.part, first.name)]
+    alike = len({found[rank].got for rank in same}) == 1
+    shared = () if first.part == "losses" else tuple(hints.of_ranks(same, len(got), alike))
+    return replace(first, hints=(*first.hints, *shared))
+
+
+def reproduce(scenario: Scenario, name: str) -> str:
+    """The Scenario and the one command that runs it again, for the end of a message."""
+    text = scenario.to_json()
+    return f"  scenario  {text}\n  reproduce zerobench replay {shlex.quote(text)} --subject {shlex.quote(name)}"
+
+
+def _first_excess(got: Trajectory, expected: Trajectory, step: int, bound: State) -> Difference | None:
+    """The first gradient of a step that is not there, or out of its bound."""
+    ours, theirs = got.steps[step].gradients, expected.steps[step].gradients
+    for name in theirs | ours:
+        left, right = ours.get(name), theirs.get(name)
+        found = Difference(
+            got.subject,
+            expected.subject,
+            got.scenario,
+            got.rank,
+            step,
+            "gradients",
+            name,
+            *(describe(left), describe(right)),
+        )
+        if left is None or right is None or left.shape != right.shape:
+            return found
+        outside = excess(left, right, bound[name])
+        if outside.any():
+            found = located(found, left, right, outside)
+            return replace(found, allowed=f"{float(bound[name][found.index]):.3g}")
+    return None
+
+
+def _share(got: Tensor, expected: Tensor, bound: Tensor) -> float:
+    shares = (got.double() - expected.double()).abs() / bound
+    return float(shares.nan_to_num(0.0).max()) if shares.numel() else 0.0

@@ -1,0 +1,1 @@
+"""The machine: its environment, GPUs and files."""

@@ -1,0 +1,249 @@
+"""The canonical trainer: the numerical contract as a program of one process, with nothing sharded.
+
+What a step computes, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/contract.md has the
+reasons):
+
+1. *Weights.* The model's floating-point parameters are rounded to the Scenario's dtype; every trainable one has an fp32
+   master, which is the original value. Buffers keep their dtype.
+2. *Leaves*, in order. The leaf's random state and the rank's own buffers are set; forward; backward of
+   ``loss * loss_scale``. What travels is the gradient rounded to the communication dtype. A leaf on which a parameter
+   receives no gradient contributes nothing to it.
+3. *Sum.* Accumulators start at +0 and add in fp32, one contribution after the other, element by element.
+   ``micro_step``: after a micro-step's contributions, in the order of ranks, the accumulator is rounded to its dtype.
+   ``boundary``: each rank adds its own unrounded gradients in the same way; these sums are rounded to the
+   communication dtype and added in the order of ranks, and the result is rounded to the accumulator's dtype.
+4. *Norm.* Every trainable parameter's accumulator (zeros where it received nothing), in the order of
+   ``named_parameters`` and each in its memory order, is padded with zeros to whole chunks. A chunk's squares are added
+   in fp64 by halving; the chunks' sums are added in fp64 from the first to the last. The norm is the root divided by
+   ``L * loss_scale``.
+5. *Overflow.* Where that sum is not finite nothing moves, in every precision; the loss scaler is told.
+6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); else 1. The gradient is the accumulator, as
+   fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
+7. *Update.* torch.optim's single-tensor rule on the masters, its square root rounded as IEEE 754 says. A parameter that
+   received a gradient on no leaf has None.
+8. The model's parameters become the masters rounded to nearest even.
+
+The ranks' arithmetic depends on their number of threads and their device; run this with the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.driver import Keep, to_cpu
+from zerobench.errors import UsageError
+from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
+from zerobench.oracles.scaler import LossScaler
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import LossScale, Scenario
+from zerobench.subject import Batch, State
+from zerobench.workload import models
+from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
+
+
+@dataclass
+class OracleStep(Step):
+    """A step with the losses of all leaves in order and, where asked for, the sums' conditions."""
+
+    #: Of every active parameter, the sum over leaves of abs(contribution), scaled as the gradient is, in fp64.
+    magnitudes: State = field(default_factory=dict)
+
+
+def canonical(scenario: Scenario, keep: Keep = frozenset(), *, magnitudes: bool = False) -> Trajectory:
+    """Train by the contract; every step is an :class:`OracleStep`. The evaluation is rank 0's.
+
+    Raises:
+        UsageError: a chunk that is not a power of two, or no such model or data.
+    """
+    return _Trainer(scenario, _arithmetic(scenario), keep, magnitudes).train(())
+
+
+def float64(scenario: Scenario, keep: Keep = frozenset(), *, skipped: Sequence[bool] = ()) -> Trajectory:
+    """The same leaves in float64 from the fp32 weights to the update, with no loss scale: the reference for errors.
+
+    ``skipped`` are the decisions of the run to be compared, by step; without them a step that is not finite is skipped.
+    """
+    return _Trainer(scenario, _Arithmetic(*[torch.float64] * 4), keep, False).train(skipped)
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """The dtype at each place of a step."""
+
+    model: torch.dtype
+    wire: torch.dtype
+    fold: torch.dtype  # sums, masters and update
+    store: torch.dtype  # accumulators between micro-steps
+
+
+def _arithmetic(scenario: Scenario) -> _Arithmetic:
+    return _Arithmetic(
+        model=DTYPES[scenario.dtype],
+        wire=DTYPES[scenario.communication_dtype or scenario.dtype],
+        fold=torch.float32,
+        store=DTYPES[scenario.accumulator_dtype or "fp32"],
+    )
+
+
+class _Trainer:
+    def __init__(self, scenario: Scenario, dtypes: _Arithmetic, keep: Keep, magnitudes: bool) -> None:
+        if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
+            raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
+        self.scenario, self.dtypes, self.keep, self.wants_magnitudes = scenario, dtypes, keep, magnitudes
+        self.reference = dtypes.model == torch.float64
+        self.model = models.build(scenario).to(scenario.device)
+        if self.reference:
+            self.model.double()
+        self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.masters = {n: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for n, p in self.working.items()}
+        for p in self.model.parameters():
+            p.data = p.data.to(dtypes.model)
+        self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
+        scales = scenario.dtype == "fp16" and not self.reference
+        self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
+        self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
+        self.losses: list[Tensor] = []
+        self.magnitudes: State = {}
+
+    def train(self, skipped: Sequence[bool]) -> Trajectory:
+        decisions: list[bool | None] = [*skipped] or [None] * self.scenario.steps
+        steps: list[Step] = [self.step(index, decisions[index]) for index in range(self.scenario.steps)]
+        name = "float64" if self.reference else "canonical"
+        return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.evaluate())
+
+    def step(self, index: int, skip: bool | None) -> OracleStep:
+        self.losses, self.magnitudes = [], {}
+        scale = self.scaler.scale
+        divisor = self.scenario.leaves * scale
+        fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
+        accumulated = fold(index)
+        total = self.square_sum(accumulated)
+        norm = math.sqrt(total) / divisor
+        skipped = not math.isfinite(total) if skip is None else skip
+        if not skipped:
+            clip = self.scenario.clip
+            self.update(self.scaled(accumulated, (min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0) / divisor))
+        self.scaler.update(skipped)
+        return self.record(self.scaled(accumulated, 1.0 / divisor), divisor, norm, skipped, scale)
+
+    def gradient(self, step: int, index: int) -> State:
+        """The gradient of one leaf, by parameter that received one, in the model's dtype."""
+        buffers = self.buffers[index % self.scenario.world]
+        seed_leaf(self.scenario, step, index)
+        self.set_buffers(buffers)
+        loss: Tensor = self.model(**self.batch(leaf(self.scenario, step, index)))
+        (loss * self.scaler.scale).backward()  # type: ignore[no-untyped-call]
+        for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
+            kept.copy_(buffer)
+        self.losses.append(loss.detach())
+        gradient = {name: p.grad for name, p in self.working.items() if p.grad is not None}
+        self.model.zero_grad(set_to_none=True)
+        if self.wants_magnitudes:
+            for name, g in gradient.items():
+                self.magnitudes[name] = self.magnitudes.get(name, 0) + g.double().abs()
+        return gradient
+
+    def sum_by_micro_step(self, step: int) -> State:
+        accumulated: State = {}
+        for leaves in self.micro_steps():
+            folded: State = {}
+            for index in leaves:
+                for name, g in self.gradient(step, index).items():
+                    before = folded[name] if name in folded else self.start(accumulated, name)
+                    folded[name] = before + g.to(self.dtypes.wire).to(self.dtypes.fold)
+            accumulated |= {name: total.to(self.dtypes.store) for name, total in folded.items()}
+        return accumulated
+
+    def sum_at_boundary(self, step: int) -> State:
+        local: list[State] = [{} for _ in range(self.scenario.world)]
+        for leaves in self.micro_steps():
+            for rank, index in enumerate(leaves):
+                for name, g in self.gradient(step, index).items():
+                    total = self.start(local[rank], name) + g.to(self.dtypes.fold)
+                    local[rank][name] = total.to(self.dtypes.store)
+        folded: State = {}
+        for totals in local:
+            for name, total in totals.items():
+                folded[name] = self.start(folded, name) + total.to(self.dtypes.wire).to(self.dtypes.fold)
+        return {name: total.to(self.dtypes.store) for name, total in folded.items()}
+
+    def micro_steps(self) -> Iterator[range]:
+        """The leaves of each micro-step, in the order of ranks."""
+        world = self.scenario.world
+        return (range(a * world, (a + 1) * world) for a in range(self.scenario.accumulation))
+
+    def start(self, accumulated: State, name: str) -> Tensor:
+        """What a contribution is added to: the accumulator, or +0, so that the sign of a zero sum is defined."""
+        before = accumulated.get(name)
+        return torch.zeros_like(self.masters[name]) if before is None else before.to(self.dtypes.fold)
+
+    def square_sum(self, accumulated: State) -> float:
+        """The sum of squares of all accumulators, in fp64, in the contract's order."""
+        total = 0.0
+        for name, p in self.masters.items():
+            if name in accumulated:  # zeros add nothing to a sum that is not negative
+                for partial in _chunk_sums(accumulated[name], p, self.scenario.chunk).tolist():
+                    total += partial
+        return total
+
+    def scaled(self, accumulated: State, factor: float) -> State:
+        """The accumulators times ``factor`` rounded once."""
+        rounded = torch.tensor(factor, dtype=self.dtypes.fold, device=self.scenario.device)
+        return {name: total.to(self.dtypes.fold) * rounded for name, total in accumulated.items()}
+
+    @torch.no_grad()
+    def update(self, gradients: State) -> None:
+        for name, master in self.masters.items():
+            master.grad = gradients.get(name)
+        with IeeeSqrt():
+            self.optimizer.step()
+        for name, master in self.masters.items():
+            self.working[name].copy_(master)
+
+    def record(self, gradients: State, divisor: float, norm: float, skipped: bool, scale: float) -> OracleStep:
+        step = OracleStep([loss.cpu() for loss in self.losses], norm, skipped, scale)
+        step.magnitudes = to_cpu({name: total / divisor for name, total in self.magnitudes.items()})
+        if "gradients" in self.keep:
+            step.gradients = to_cpu(gradients)
+        if "parameters" in self.keep:
+            step.parameters = to_cpu(self.masters)
+        if "model_parameters" in self.keep:
+            step.model_parameters = to_cpu(dict(self.model.named_parameters()))
+        if "optimizer_state" in self.keep:
+            state = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
+            step.optimizer_state = {name: to_cpu(tensors) for name, tensors in state.items()}
+        return step
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        self.set_buffers(self.buffers[0])
+        loss: Tensor = self.model.eval()(**self.batch(held_out(self.scenario)))
+        return loss.cpu()
+
+    @torch.no_grad()
+    def set_buffers(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self.model.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+    def batch(self, batch: Batch) -> Batch:
+        """As it is, or in float64."""
+        if not self.reference:
+            return batch
+        return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}
+
+
+def _chunk_sums(accumulated: Tensor, like: Tensor, chunk: int) -> Tensor:
+    """Sum of squares of each chunk, fp64 [chunks]: neighbours are not added, the halves of the chunk are."""
+    chunks = -(-like.numel() // chunk)
+    flat = accumulated.new_zeros(chunks * chunk)
+    flat.as_strided(like.size(), like.stride()).copy_(accumulated)
+    sums = flat.view(chunks, chunk).double().square()
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    return sums[:, 0]

@@ -1,0 +1,1 @@
+"""Results as JSON: identity, schema, reading and comparison. Nothing here loads torch."""

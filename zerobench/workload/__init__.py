@@ -1,0 +1,1 @@
+"""The workload: models and data."""

@@ -1,0 +1,67 @@
+"""The models of a Scenario: a GPT and a ViT in the field's usual sizes, and an odd one that holds every peculiarity."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from zerobench.scenario import Gpt, Odd, Scenario, Vit
+from zerobench.workload.data import dyadic_weights
+from zerobench.workload.models import gpt, vit
+from zerobench.workload.models.gpt import GptModel
+from zerobench.workload.models.odd import OddModel
+from zerobench.workload.models.vit import VitModel
+
+__all__ = ["SIZES", "GptModel", "OddModel", "VitModel", "build", "name_of", "shapes"]
+
+#: The models that have a name.
+SIZES: dict[str, Gpt | Vit] = {**gpt.SIZES, **vit.SIZES}
+
+
+def build(scenario: Scenario) -> nn.Module:
+    """The Scenario's model: fp32, on the CPU, in training mode, with the same bits in every process.
+
+    ``model(**batch)`` is the mean loss of a leaf, a 0-dimensional tensor. The caller's random state is left as it was.
+
+    Raises:
+        UsageError: sizes that make no model.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(scenario.seed)
+        model = _of(scenario.model)
+    if scenario.data == "dyadic":
+        dyadic_weights(model, scenario.seed)
+    return model
+
+
+def shapes(scenario: Scenario) -> nn.Module:
+    """The Scenario's model without its values: on torch's meta device."""
+    with torch.device("meta"), _DrawsNothing():
+        return build(scenario)
+
+
+class _DrawsNothing(TorchFunctionMode):
+    """No weight is drawn: on the meta device that would do nothing but load torch's compiler, which takes a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
+
+
+def _of(spec: Gpt | Vit | Odd) -> nn.Module:
+    if isinstance(spec, Gpt):
+        return GptModel(spec)
+    return VitModel(spec) if isinstance(spec, Vit) else OddModel(spec)
+
+
+def name_of(spec: Gpt | Vit | Odd) -> str | None:
+    """The name of a size in :data:`SIZES`, with whatever recomputation and dropout; None where it has none."""
+    plain = dataclasses.replace(spec, recompute="none", dropout=0.0)
+    return next((name for name, size in SIZES.items() if size == plain), None)
