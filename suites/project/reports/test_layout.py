@@ -81,6 +81,7 @@ def test_only_boxes_hold_what_is_wide() -> None:
     assert style[".wide"].items() >= {"position": "relative", "overflow-x": "auto"}.items()
     assert style["pre"]["overflow-x"] == "auto"
     assert style["main"]["overflow-wrap"] == "anywhere"
+    assert style[".wide svg"]["min-width"] != "0"
     wide = {selector for selector, rule in style.items() if "min-width" in rule or rule.get("white-space") == "nowrap"}
     assert wide == {"th", "td", "th:first-child", ".wide svg"}
 
