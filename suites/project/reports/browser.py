@@ -48,7 +48,7 @@ def needed() -> str:
 def browse(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the browser with its profile in ``directory``."""
     command = [needed(), *_FLAGS, f"--user-data-dir={directory / 'profile'}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def measured(directory: Path, pages: Mapping[str, str], widths: tuple[int, ...]) -> list[dict[str, Any]]:
