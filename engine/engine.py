@@ -286,7 +286,7 @@ def initialize(
         model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
         config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/config.md).
         model_parameters: parameters or parameter groups for the config's optimizer; default all that train.
-        optimizer: a fresh torch.optim Adam, AdamW or SGD whose rule and groups to use instead of the config's.
+        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad whose rule and groups to use instead of the config's.
         lr_scheduler: a torch scheduler made from ``optimizer``, or a callable that makes one from the returned
             optimizer; the engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.

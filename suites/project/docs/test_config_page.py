@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerobench.engine.config.schema import AdamParams, Config, SgdParams
+from zerobench.engine.config.schema import Config
+from zerobench.engine.rules import RULES
 from zerobench.suites.support.checkout import ROOT
 
 _DOCS = ROOT / "docs"
@@ -15,11 +16,11 @@ _OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_p
 
 
 def _stated() -> Iterator[tuple[str, Any]]:
-    """Every key of the page's table and its default, None where that is told in words.
+    """Every key of the page's first table and its default, None where that is told in words.
 
     A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
     """
-    page = (_DOCS / "config.md").read_text(encoding="utf-8")
+    page, _, _ = (_DOCS / "config.md").read_text(encoding="utf-8").partition("## Optimizers")
     for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
         section, keys = "", []
         for key in re.findall(r"`([\w.]+)`", names):
@@ -46,8 +47,8 @@ def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _defaults() -> dict[str, Any]:
-    params = AdamParams().model_dump(mode="json") | SgdParams().model_dump(mode="json")
-    return dict(_flat(Config().model_dump(mode="json") | {"optimizer": {"type": None, "params": params}}))
+    optimizer = {"optimizer": {"type": None, "params": None}}  # the params have a table of their own
+    return dict(_flat(Config().model_dump(mode="json") | optimizer))
 
 
 def test_every_key_and_default() -> None:
@@ -60,10 +61,20 @@ def test_every_key_and_default() -> None:
     assert len(stated) == len(expected), "a key is there twice"
 
 
-def test_rules_share_their_defaults() -> None:
-    """lr and weight_decay, which have one row, are the same for Adam and SGD."""
-    adam, sgd = AdamParams().model_dump(), SgdParams().model_dump()
-    assert all(adam[key] == sgd[key] for key in adam.keys() & sgd.keys())
+def test_every_rule_and_default() -> None:
+    """The page's table of optimizers has every type with its parameters and their defaults, and the class to pass."""
+    page = (_DOCS / "config.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("## Optimizers")
+    stated = {}
+    for types, classes, keys, defaults in re.findall(
+        r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \| .* \|$", table, re.MULTILINE
+    ):
+        params = dict(zip(re.findall(r"`(\w+)`", keys), _values(defaults), strict=True))
+        stated[tuple(re.findall(r"`(\w+)`", types))] = (re.findall(r"`([\w.]+)`", classes), params)
+    assert stated == {
+        rule.types: ([f"torch.optim.{each.__name__}" for each in rule.clients], rule.params().model_dump(mode="json"))
+        for rule in RULES
+    }
 
 
 def test_what_words_say() -> None:
