@@ -1,4 +1,4 @@
-"""The tables of docs/config.md and docs/offload.md have every key of the configuration, with its default."""
+"""The tables of the configuration and of offload have every key, with its default; the example can be loaded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerobench.engine.config.schema import AdamParams, Config, SgdParams
-from zerobench.suites.support.checkout import ROOT
+from zerobench.engine.config.schema import AdamParams, Config, SgdParams, load
+from zerobench.suites.project.docs.pages import block, read
 
-_DOCS = ROOT / "docs"
+_PAGE = "docs/reference/configuration.md"
 _OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_param.")
 
 
@@ -19,8 +19,7 @@ def _stated() -> Iterator[tuple[str, Any]]:
 
     A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
     """
-    page = (_DOCS / "config.md").read_text(encoding="utf-8")
-    for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
+    for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", read(_PAGE), re.MULTILINE):
         section, keys = "", []
         for key in re.findall(r"`([\w.]+)`", names):
             section = key.rpartition(".")[0] or section
@@ -76,7 +75,11 @@ def test_what_words_say() -> None:
 
 def test_every_key_of_offload() -> None:
     """The other page has every key of the offload sections."""
-    page = (_DOCS / "offload.md").read_text(encoding="utf-8")
-    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    rows = "".join(re.findall(r"^\| (`.*?) \|", read("docs/reference/offload.md"), re.MULTILINE))
     expected = {key.rpartition(".")[2] for key in _defaults() if key.startswith(_OFFLOAD)}
     assert expected <= set(re.findall(r"`(\w+)`", rows))
+
+
+def test_example() -> None:
+    """The engine takes the configuration of the page."""
+    assert load(json.loads(block(_PAGE, "json"))).zero_optimization.stage == 3
