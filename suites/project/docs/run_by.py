@@ -14,7 +14,7 @@ COMMANDS: dict[str, str] = {
     ),
     r"zerobench run": f"{_INSTALL}::test_run_beside_own_modules",
     r"zerobench run --model vit-tiny .*": f"{_HERE}/test_commands.py::test_a_vit_that_recomputes",
-    r"zerobench run --model nano .*": f"{_HERE}/test_commands.py::test_run",
+    r"zerobench run --model nano --steps 4": "suites/project/cli/test_cli.py::test_main_job_is_right",
     r"zerobench run --subjects package\.module:Class,torch-ddp( --stages 0,1,2,3)?": (
         f"{_GATE}::test_the_example_of_the_pages_has_a_baseline"
     ),
