@@ -158,7 +158,7 @@ class Scenario:
 
     @property
     def reduction(self) -> Literal["micro_step", "boundary"]:
-        """The reduction schedule in force; the two are different sums (see docs/contract.md)."""
+        """The reduction schedule in force; the two are different sums (see docs/reference/contract.md)."""
         if self.schedule == "auto":
             return "boundary" if self.stage < 2 else "micro_step"
         return self.schedule

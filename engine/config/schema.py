@@ -53,7 +53,7 @@ class Zero(Section):
     """``zero_optimization``; all sizes are in elements.
 
     ``chunk_size`` and ``reduction_schedule`` are this engine's own: the grid on which parameters and ownership are
-    aligned and norms are summed, and when gradients are reduced (docs/contract.md).
+    aligned and norms are summed, and when gradients are reduced (docs/reference/contract.md).
     """
 
     stage: int = Field(default=0, ge=0, le=3)
@@ -127,7 +127,7 @@ class OptimizerConfig(Section):
 
 
 class Config(Section):
-    """A whole configuration; see docs/config.md for every key."""
+    """A whole configuration; see docs/reference/configuration.md for every key."""
 
     train_batch_size: int | None = Field(default=None, gt=0)
     train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)

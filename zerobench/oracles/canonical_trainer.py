@@ -1,6 +1,6 @@
 """The canonical trainer: the numerical contract as a program of one process, with nothing sharded.
 
-What a step computes, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/contract.md has the
+A step, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/reference/contract.md has the
 reasons):
 
 1. *Weights.* The model's floating-point parameters are rounded to the Scenario's dtype; every trainable one has an fp32

@@ -1,4 +1,4 @@
-"""The tables of docs/config.md and docs/offload.md have every key of the configuration, with its default."""
+"""The tables of the configuration and of offload have every key, with its default; the example can be loaded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerobench.engine.config.schema import Config
+from zerobench.engine.config.schema import Config, load
 from zerobench.engine.rules import RULES
-from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.project.docs.pages import block, read
 
-_DOCS = ROOT / "docs"
+_PAGE = "docs/reference/configuration.md"
 _OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_param.")
 
 
@@ -20,7 +20,7 @@ def _stated() -> Iterator[tuple[str, Any]]:
 
     A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
     """
-    page, _, _ = (_DOCS / "config.md").read_text(encoding="utf-8").partition("## Optimizers")
+    page, _, _ = read(_PAGE).partition("## Optimizers")
     for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
         section, keys = "", []
         for key in re.findall(r"`([\w.]+)`", names):
@@ -63,7 +63,7 @@ def test_every_key_and_default() -> None:
 
 def test_every_rule_and_default() -> None:
     """The page's table of optimizers has every type with its parameters and their defaults, and the class to pass."""
-    page = (_DOCS / "config.md").read_text(encoding="utf-8")
+    page = read(_PAGE)
     _, _, table = page.partition("## Optimizers")
     stated = {}
     for types, classes, keys, defaults in re.findall(
@@ -87,7 +87,11 @@ def test_what_words_say() -> None:
 
 def test_every_key_of_offload() -> None:
     """The other page has every key of the offload sections."""
-    page = (_DOCS / "offload.md").read_text(encoding="utf-8")
-    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    rows = "".join(re.findall(r"^\| (`.*?) \|", read("docs/reference/offload.md"), re.MULTILINE))
     expected = {key.rpartition(".")[2] for key in _defaults() if key.startswith(_OFFLOAD)}
     assert expected <= set(re.findall(r"`(\w+)`", rows))
+
+
+def test_example() -> None:
+    """The engine takes the configuration of the page."""
+    assert load(json.loads(block(_PAGE, "json"))).zero_optimization.stage == 3
