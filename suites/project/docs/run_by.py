@@ -46,9 +46,10 @@ COMMANDS: dict[str, str] = {
         f"{_HERE}/test_property_page.py::test_property_holds"
     ),
     r"pytest suites/meta -k DependsOnTheClock": f"{_HERE}/test_property_page.py::test_mutant_is_caught",
-    r"pytest suites/(equivalence --hypothesis-profile quick|accounting -k offload)": (
+    r"pytest suites/(equivalence --hypothesis-profile quick|accounting -k offload|equivalence suites/accounting)": (
         f"{_HERE}/test_commands.py::test_suites"
     ),
+    r"pytest suites/kernels/test_optimizers\.py .*": f"{_HERE}/test_commands.py::test_suites",
     r"pytest suites/bench.*": f"{_HERE}/test_commands.py::test_suites",
     r"nox --no-venv -s .*": f"{_HERE}/test_ci.py::test_command_exists",
     r"python limited\.py (cpu|nvme) /tmp": f"{_HERE}/test_offload_page.py::test_example",
