@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import Tensor, nn
 
 import zerobench
+from zerobench import subjects
 from zerobench.driver import run_step, start
 from zerobench.errors import Disagreement
 from zerobench.oracles.scaler import LossScaler
@@ -34,7 +35,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
     modifier = None if modifier is None else modifier % one.world
     reference.ran += 1
     for rank, (parameter, master, untouched) in enumerate(
-        reference.pool.run(_edit, one, modifier, which, world=one.world, timeout=60.0)
+        reference.pool.run(_edit, reference.name, one, modifier, which, world=one.world, timeout=60.0)
     ):
         if not (parameter == 0.5).all() or not (master == 0.5).all():
             raise Disagreement(f"rank {rank} lost the edit: {parameter} (master {master}) in {one.to_json()}")
@@ -43,9 +44,9 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
 
 
 def _edit(
-    group: dist.ProcessGroup, scenario: Scenario, modifier: int | None, which: int
+    group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int
 ) -> tuple[Tensor, Tensor, bool]:
-    subject = start(Reference, scenario, group)
+    subject = start(subjects.load(name), scenario, group)
     assert isinstance(subject, Reference)
     run_step(subject, scenario, 0, dist.get_rank(group))
     before = subject.parameters()
