@@ -18,7 +18,7 @@ from torch import nn
 import zerobench
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.meters import OffloadMeter
-from zerobench.results.document import Json
+from zerobench.results import Json
 from zerobench.suites.bench.kernels import turns
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs

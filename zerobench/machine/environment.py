@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 import zerobench
 from zerobench.machine.gpu import gpus, lines
@@ -27,8 +28,8 @@ _VARIABLES = (
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
 
 
-def environment() -> dict[str, Any]:
-    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None where not to be had.
+def describe_environment() -> dict[str, Any]:
+    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None if not to be had.
 
     ``load`` is how many processes wanted a core in the last minute; a quiet machine has less than a run's ranks.
     """
@@ -54,6 +55,12 @@ def environment() -> dict[str, Any]:
         "gpu": gpus() if torch.cuda.is_available() else None,
         "variables": _variables(),
     }
+
+
+def rank_environment(group: dist.ProcessGroup) -> dict[str, Any]:
+    """The environment as a rank sees it: its number of threads, not the parent's; the number of ranks it works with."""
+    world = dist.get_world_size()
+    return describe_environment() | {"world": world, "backend": str(dist.get_backend_config())}
 
 
 def cpu_model() -> str:

@@ -62,14 +62,14 @@ def fence(text: str) -> str:
 
 
 def _troubles(troubles: list[Trouble]) -> Iterator[str]:
-    """A section that says of each row that is not right why, if there is one."""
+    """A section that says of each case that is not right why, if there is one."""
     if troubles:
         yield "## What went wrong, or was not measured"
     for each in troubles:
-        name = f"**{escape(each.label)}**: {each.state}"
+        name = f"**{escape(each.label)}**: {each.verdict}"
         if not each.message:
             yield name
-        elif "\n" in each.message or each.state != "unsupported":
+        elif "\n" in each.message or each.verdict != "unsupported":
             yield f"{name}\n\n{fence(each.message)}"
         else:
             yield f"{name}. {escape(each.message)}"

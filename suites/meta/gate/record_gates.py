@@ -32,7 +32,7 @@ def record(number: int) -> None:
             gates.append([_short(each) for each in value["times"]["rounds"]])
             _write(gates)
             said = ", ".join(f"{each['verdict']} {each['ratio']:.3f}" for each in value["times"]["timed"])
-            print(f"{value['verdict']}, {len(gates[-1])} rounds: {said}", flush=True)
+            print(f"{value['outcome']}, {len(gates[-1])} rounds: {said}", flush=True)
 
 
 def _short(of_round: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -85,17 +85,17 @@ def test_bench() -> None:
 
 
 def test_a_vit_that_recomputes(tmp_path: Path) -> None:
-    """docs/bench.md: its gathers and what is saved follow from its structure as a gpt's do; its rows know no tokens."""
+    """docs/bench.md: its gathers and savings follow from its structure as a gpt's do; its cases have no tokens."""
     page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
     value = json.loads(_here(line, "--json", "--out", str(tmp_path)))
     assert schema.flaw(value) == ""
-    for row in value["rows"][:-1]:
-        assert row["judgement"]["right"]
-        assert row["scenario"]["model"] == {**row["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
-        assert row["traffic"]["measured"] == row["traffic"]["predicted"]
-        assert row["time"]["tokens_per_second"] is None
-        assert row["loss"]["last"] < row["loss"]["first"]
+    for case in value["cases"][:-1]:
+        assert case["verdict"] == "right"
+        assert case["scenario"]["model"] == {**case["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
+        assert case["traffic"]["measured"] == case["traffic"]["predicted"]
+        assert case["time"]["tokens_per_second"] is None
+        assert case["loss"]["last"] < case["loss"]["first"]
     assert value["text"] is None
 
 
