@@ -14,7 +14,7 @@ from zerobench.workload.sizes import SIZES
 Knobs = dict[str, str]
 
 #: Only stage 3 reads these: their values at other stages say nothing.
-_STAGE_3 = frozenset({"max_live", "persistence", "prefetch_bucket", "sub_group"})
+_STAGE_3 = frozenset({"max_live", "persistence", "prefetch_bucket"})
 #: Cases that differ in one of these do not train the same model on as much data: their costs are not compared.
 _JOB = ("model", "world", "micro_batch", "accumulation", "device")
 
