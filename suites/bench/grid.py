@@ -87,7 +87,7 @@ class Search:
         return f"{self.case.label} in {self.limit >> 20} MiB"
 
 
-def capacity(quick: bool, device: str, world: int) -> list[Search]:
+def searches(quick: bool, device: str, world: int) -> list[Search]:
     """Stage x offload for one shape of GPT, whose layers are what is searched for; peers beside them."""
     scenario = _capacity_base(quick, device, world)
     subjects, at, targets, limits = _CAPACITY[device, quick]

@@ -15,7 +15,7 @@ from zerobench.suites.bench.runs import Runs, world_size
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
-    found = grid.capacity(quick, device, world_size(device))
+    found = grid.searches(quick, device, world_size(device))
     metafunc.parametrize("search", [pytest.param(search, id=search.name) for search in found])
 
 

@@ -131,7 +131,7 @@ def test_the_search_finds_the_largest(fit: int) -> None:
 @pytest.mark.parametrize(("limit", "layers"), [(1 << 20, 0), (1 << 30, 1)])
 def test_memory_is_limited(limit: int, layers: int) -> None:
     """One layer trains in 1 GiB and not in 1 MiB, and what comes of it fits the schema."""
-    search = replace(grid.capacity(True, "cpu", 2)[0], limit=limit, most=1)
+    search = replace(grid.searches(True, "cpu", 2)[0], limit=limit, most=1)
     found = capacity.measure(search, 1, print)
     assert (found["verdict"], found["reason"]) == ("measured", "")
     assert (found["layers"], found["parameters"] > 0) == (layers, layers == 1)

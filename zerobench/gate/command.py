@@ -32,7 +32,7 @@ def execute(given: argparse.Namespace) -> int:
     if page:
         _append(page, "")  # so that an impossible file is told of before anything is measured
     found = _gate(given)
-    text = outcome.markdown(found)
+    text = outcome.render(found)
     print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
     if page:
         _append(page, text)

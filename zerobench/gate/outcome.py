@@ -56,7 +56,7 @@ def as_json(outcome: Outcome) -> Json:
     return {"outcome": _WORDS[outcome.code].lower(), "exit_code": outcome.code, **asdict(outcome)}
 
 
-def markdown(outcome: Outcome) -> str:
+def render(outcome: Outcome) -> str:
     """For a pull request: the verdict, then a table for each kind of rule, then what to do."""
     parts = [f"# Gate: {_WORDS[outcome.code]}\n\n{_headline(outcome)}"]
     if outcome.findings:

@@ -90,7 +90,7 @@ def time_verdicts(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[T
         floor = max(map(abs, interval(nothing(base, head))))
         yield Timed(
             case,
-            verdict(ratio, low, high, floor, math.log1p(effect)),
+            time_verdict(ratio, low, high, floor, math.log1p(effect)),
             math.exp(ratio),
             math.exp(low),
             math.exp(high),
@@ -111,7 +111,7 @@ def nothing(base: Sequence[float], head: Sequence[float]) -> list[float]:
     return ratios[1 - len(ratios) % 2 :]
 
 
-def verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> TimeVerdict:
+def time_verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> TimeVerdict:
     """From logarithms of ratios.
 
     The median of a change is beyond both the effect and the floor, and its interval excludes one. SAME takes

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from zerobench.report.knobs import differing_fields, job, label
+from zerobench.report.table import Largest
 from zerobench.results import Json
 
 SPLIT = ("forward", "backward", "communication", "optimizer")
@@ -19,15 +20,6 @@ OFF = ("host", "file")
 TOTAL = "total"
 _TYPES = {"judged": "bool", "stage": "Int64", "on_device": "Int64", "peak": "Int64"}
 _KEY = ["case", "part", "name", "number"]
-
-
-@dataclass(frozen=True)
-class Largest:
-    """A metric on the rank that has most of it, beside the value predicted for that rank."""
-
-    measured: int
-    predicted: int | None
-    agrees: bool  # measured and predicted are the same on every rank
 
 
 #: Of one part (memory, traffic, offload) of one case: by name and number; what no rank measured is not there.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from zerobench.report.document import Document, Trouble
 from zerobench.report.table import Column, Table
+
+if TYPE_CHECKING:  # a comparison is rendered without pandas
+    from zerobench.report.document import Document, Trouble
 
 _ARROWS = {"": "", "less": " \N{DOWNWARDS ARROW}", "more": " \N{UPWARDS ARROW}"}
 KEY = "\N{DOWNWARDS ARROW}: less is better; \N{UPWARDS ARROW}: more is better; -: not known."

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zerobench.report.frame import Largest
-
 UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A metric on the rank that has most of it, beside the value predicted for that rank."""
+
+    measured: int
+    predicted: int | None
+    agrees: bool  # measured and predicted are the same on every rank
 
 
 @dataclass(frozen=True)

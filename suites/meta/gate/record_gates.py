@@ -25,7 +25,7 @@ def record(number: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         tree = real_gate.cloned(Path(directory, "tree"))
         while len(gates) < number:
-            done = real_gate.gate(tree, "--time-against", "HEAD", "--json")
+            done = real_gate.run_gate(tree, "--time-against", "HEAD", "--json")
             if done.returncode not in (0, 1):
                 sys.exit(done.stderr)
             value = json.loads(done.stdout)

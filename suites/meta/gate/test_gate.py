@@ -213,6 +213,27 @@ def test_a_dropped_case_is_an_error(gate: Gate, measured: dict[str, Json]) -> No
     assert "new: nothing watches it" in said
 
 
+def test_a_case_that_nobody_judged_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
+    """It was right in the baseline; its bytes are still compared."""
+    results = copy.deepcopy(measured["Same"])
+    results["cases"][0] |= {"verdict": "measured", "judgement": None}
+    code, said = gate(results)
+    assert (code, "| right " in said, "| measured " in said) == (2, True, True)
+    results["cases"][0]["memory"]["measured"][0]["optimizer"] += 1
+    code, said = gate(results)
+    assert (code, "+1 bytes on rank 0" in said) == (1, True)
+
+
+def test_a_baseline_of_schema_1(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
+    """It called a verdict a state: it is read as it is, and written in the words of today."""
+    path = tmp_path / "baseline.json"
+    text = path.read_text()
+    path.write_text(text.replace('"schema": 2,', '"schema": 1,').replace('"verdict":', '"state":'))
+    assert gate(measured["Same"])[0] == 0
+    Baseline.read(path).write(path)
+    assert path.read_text() == text
+
+
 def test_an_empty_result_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
     """Nothing measured is never a pass."""
     code, said = gate({**measured["Same"], "cases": []})

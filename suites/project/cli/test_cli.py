@@ -43,7 +43,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_here(directory: Path, *arguments: str) -> Done:
     """``zerobench run`` of a small model in this process: where its report is and how it ended."""
-    return directory, here.zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
+    return directory, here.run_zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
 
 
 @pytest.fixture(scope="module")

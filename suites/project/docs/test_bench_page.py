@@ -127,7 +127,7 @@ def test_measured_table() -> None:
 def of_capacity() -> list[list[str]]:
     """Of each search: the largest model, as many times the first, and what states alone allow by the closed forms."""
     fits = read_published("cpu-capacity")["fits"]
-    asked = {_asked(each): each.case.scenario for each in grid.capacity(False, "cpu", 2)}
+    asked = {_asked(each): each.case.scenario for each in grid.searches(False, "cpu", 2)}
     found = []
     for fit in (each for each in fits if each["verdict"] == "measured"):
         key = fit["subject"], str(fit["stage"]), _target(fit["offload"])

@@ -30,7 +30,7 @@ def _here(line: str, *more: str) -> str:
     """What a ``zerobench`` command prints, in this process."""
     name, *arguments = shlex.split(line)
     assert name == "zerobench"
-    done = here.zerobench(*arguments, *more)
+    done = here.run_zerobench(*arguments, *more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

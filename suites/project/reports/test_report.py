@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -270,13 +269,6 @@ def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:
     assert time.process_time() - start < 5
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 40 of 500 cases; the table has all." in text
-
-
-def test_start_up_loads_neither_pandas_nor_matplotlib() -> None:
-    """The command line starts without what draws and what counts."""
-    code = "import sys, zerobench.cli.commands; print({'pandas', 'matplotlib', 'tabulate'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_a_browser_shows_the_page(written: Path, tmp_path: Path) -> None:
