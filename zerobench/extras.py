@@ -21,4 +21,4 @@ def demand_extra(name: str) -> None:
     """
     missing = [module for module in _MODULES[name] if find_spec(module) is None]
     if missing:
-        raise UsageError(f"{', '.join(missing)}: not installed; python -m pip install 'zerobench[{name}]'")
+        raise UsageError(f"not installed: {', '.join(missing)}; python -m pip install 'zerobench[{name}]'")

@@ -81,10 +81,11 @@ def _report(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     """Print what differs between two results."""
     from zerobench.extras import demand_extra
+
+    demand_extra("report")
     from zerobench.report import comparison
     from zerobench.results.comparison import compare
 
-    demand_extra("report")
     found = compare(*(_measured(named, given.subject) for named in (given.base, given.head)))
     print(json.dumps(comparison.as_json(found)) + "\n" if given.json else comparison.render(found), end="")
     return found.exit_code
@@ -102,9 +103,10 @@ def _measured(named: str, subject: str) -> Json:
 
 def _gate(given: argparse.Namespace) -> int:
     from zerobench.extras import demand_extra
-    from zerobench.gate import command
 
     demand_extra("report")
+    from zerobench.gate import command
+
     return command.execute(given)
 
 

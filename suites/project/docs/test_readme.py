@@ -39,8 +39,8 @@ def test_two_commands() -> None:
     """The two commands are those that the wheel's test and CI run."""
     lines = [line.split("#")[0].strip() for line in _blocks("")[0].splitlines()]
     assert lines == [
-        "python -m pip install -e . && zerobench run",
-        "python -m pip install -e '.[test]' && pytest",
+        "python -m pip install -e '.[report]' && zerobench run",
+        "python -m pip install -e '.[dev]' && pytest",
     ]
     assert "pytest" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
