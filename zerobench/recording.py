@@ -46,7 +46,7 @@ class Memory:
     peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
     peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
     host: int | None = None  # of the states, what lies in host memory ...
-    file: int | None = None  # ... and in files; None where nothing is, nor was to be
+    file: int | None = None  # ... and in files; None if nothing is, nor was to be
     pinned: int | None = None  # host memory that is pinned, on CUDA
     reserved: int | None = None  # peak of what CUDA's caching allocator took of the device
 

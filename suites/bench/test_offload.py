@@ -62,7 +62,7 @@ def test_update_from_files(
 
 
 def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, float]:
-    """Seconds of the plain run and of the update, by turns first."""
+    """Seconds of the plain run and of the update, which alternate in being first."""
     _backward(engine)
     if index % 2:
         return _timed(plain.run), _timed(engine.step)

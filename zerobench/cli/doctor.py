@@ -16,7 +16,7 @@ import zerobench
 from zerobench.machine.environment import cpu_capability, cpu_model
 from zerobench.results import Json
 
-#: Distributions whose versions matter: what zerobench stands on, and the peers that it measures where they are there.
+#: Distributions whose versions matter: what zerobench stands on, and the peers that it measures if they are installed.
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "deepspeed", "hypothesis", "pytest")
 _COMPILERS = ("c++", "g++", "clang++", "nvcc")
 

@@ -82,19 +82,19 @@ def _cpu_mhz() -> list[int] | None:
 
 
 def _of_each_core(name: str) -> list[str]:
-    """What the system says of every core under a name; empty where it says nothing of that kind."""
+    """What the system says of every core under a name; empty if it says nothing of that kind."""
     lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
     return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
 
 
 def _cpu_throttled() -> int | None:
-    """How often a core was throttled for its temperature since the machine started; None where nobody counts."""
+    """How often a core was throttled for its temperature since the machine started; None if nobody counts."""
     counts = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     return sum(int(count.read_text()) for count in counts) if counts else None
 
 
 def _scheduling() -> str | None:
-    """The policy under which this thread gets a core; None where the system tells no such policies apart."""
+    """The policy under which this thread gets a core; None if the system tells no such policies apart."""
     if not hasattr(os, "sched_getscheduler"):
         return None
     names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "batch"}
@@ -120,7 +120,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, None where there is no such command or it fails."""
+    """What a command prints, None if there is no such command or it fails."""
     found = lines(*command)
     return None if found is None else "\n".join(found)
 

@@ -64,7 +64,7 @@ class Launch:
 
     @classmethod
     def seen(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
-        """The launch that the environment tells of; None where there is none, or Slurm's is an allocation or a shell.
+        """The launch that the environment tells of; None if there is none, or Slurm's is an allocation or a shell.
 
         Raises:
             UsageError: a launch that does not say where the ranks meet.

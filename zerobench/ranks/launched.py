@@ -106,21 +106,21 @@ class LaunchedPool(Pool):
             self._store.wait([f"{_LEFT}/{rank}" for rank in range(1, self.launch.world)], timedelta(seconds=MEETING))
 
     def close(self) -> None:
-        """End the ranks, also where they still wait for a first task."""
+        """End the ranks, also if they still wait for a first task."""
         if not self._told:
             self._let_go()
         super().close()
 
 
 def _listen(callers: int) -> socket.socket:
-    """A socket that listens at a port of the system's choice, to IPv4 and, where there is that, IPv6."""
+    """A socket that listens at a port of the system's choice, to IPv4 and, if there is that, IPv6."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, backlog=callers, dualstack_ipv6=True)
     return socket.create_server(("", 0), backlog=callers)
 
 
 def _greet(caller: socket.socket, key: bytes) -> tuple[int, Connection] | None:
-    """A caller's rank and its connection; None where it does not know the key, or falls silent."""
+    """A caller's rank and its connection; None if it does not know the key, or falls silent."""
     with caller:
         caller.setblocking(True)
         connection = Connection(os.dup(caller.fileno()))
@@ -145,7 +145,7 @@ def follow(launch: Launch, device: str, threads: int) -> int:
     """Serve as a rank other than 0 until rank 0 has done; the exit code.
 
     All that this process prints from here on goes to its standard error. The code is 1, with a line that says why,
-    where rank 0 cannot be met; where it is gone in the middle of a task the process ends with code 1 and its stacks.
+    if rank 0 cannot be met; if it is gone in the middle of a task the process ends with code 1 and its stacks.
     """
     os.dup2(2, 1)
     speak()
@@ -161,7 +161,7 @@ def follow(launch: Launch, device: str, threads: int) -> int:
 
 
 def _call(launch: Launch) -> Connection | None:
-    """The connection to rank 0; None where it has no task for anyone."""
+    """The connection to rank 0; None if it has no task for anyone."""
     store = launch.store(host=False)
     listener = json.loads(store.get(_LISTENER))
     if listener is None:
@@ -186,7 +186,7 @@ def _unmet(launch: Launch, error: Exception) -> str:
 
 
 def _end_with_parent(rank: int, connection: Connection) -> None:
-    """End this process where the parent is gone before it has its reply, which then may never come.
+    """End this process if the parent is gone before it has its reply, which then may never come.
 
     The end is looked for first: after it no task can come, so that a rank which is busy then is so with its last.
     """

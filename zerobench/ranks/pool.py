@@ -27,7 +27,7 @@ from zerobench.ranks.worker import Raised, RankSlot, Returned
 
 T = TypeVar("T")
 
-#: Seconds that a task may take where the caller does not say.
+#: Seconds that a task may take if the caller does not say.
 TIME_LIMIT = 120.0
 #: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
 GRACE = 1.0
@@ -173,7 +173,7 @@ class Pool:
     """Runs a task on real ranks, which keep their process group from one task to the next.
 
     A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA
-    it is NCCL where there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
+    it is NCCL if there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
     pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
 
     Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time
@@ -184,7 +184,7 @@ class Pool:
     and the workers live on.
 
     Raises:
-        UsageError: a world size below 1, or no CUDA where it is asked for.
+        UsageError: a world size below 1, or no CUDA if it is asked for.
     """
 
     #: Whether a task after a fault finds fresh workers.

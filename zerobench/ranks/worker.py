@@ -95,7 +95,7 @@ def main(slot: RankSlot, connection: Connection) -> None:
 def serve(slot: RankSlot, connection: Connection, output: int | None = None) -> None:
     """Serve tasks until the parent closes its end; the first message says whether the group could be joined.
 
-    ``output`` is a file in which each task finds nothing of the one before; None where what is printed goes elsewhere.
+    ``output`` is a file in which each task finds nothing of the one before; None if prints go elsewhere.
     """
     BUSY.set()
     try:
@@ -222,7 +222,7 @@ def _use_loopback() -> None:
 
 
 def _receive(connection: Connection) -> bytes | None:
-    """The next task, or None where the parent closed its end."""
+    """The next task, or None if the parent closed its end."""
     try:
         return connection.recv_bytes()
     except (EOFError, OSError):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from zerobench.report.frame import SPLIT, TOTAL, Frames
+from zerobench.report.machine_tables import tables_beside
 from zerobench.report.table import UNKNOWN, Column, Table, beside, is_known, known, number, scaled
 from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY
@@ -18,8 +19,7 @@ RIGHT, MEMORY, TRAFFIC, TIME = (
     "Traffic of a step, in bytes",
     "Time of a step",
 )
-OFFLOAD, COLLECTIVES, KERNELS = "Offload in a step, in bytes", "Collectives on this machine", "Kernels"
-FITS = "Largest model within a limit of memory"
+OFFLOAD = "Offload in a step, in bytes"
 MEMORY_NAMES = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -38,8 +38,7 @@ _EXACT = "=: just what the closed form predicts, on every rank; a number in brac
 def make_tables(frames: Frames) -> list[Table]:
     """Every table that has a row, in the order of the report."""
     every = [_right(frames), _memory(frames), _traffic(frames), _time(frames), _offload(frames)]
-    of_machine = [_collectives(frames), _kernels(frames), _fits(frames)]
-    return [table for table in [*every, *of_machine] if table.rows]
+    return [table for table in [*every, *tables_beside(frames.results)] if table.rows]
 
 
 def _names(frames: Frames) -> list[Column]:
@@ -229,96 +228,3 @@ def _offload(frames: Frames) -> Table:
             "Device and host are one memory on this machine: what would be on the host is counted as if it were."
         )
     return _table(frames, OFFLOAD, columns, lines if offloads else [], legend)
-
-
-def _collectives(frames: Frames) -> Table:
-    columns = [
-        Column("collective", text=True),
-        Column("ranks"),
-        Column("bytes"),
-        Column("backend", text=True),
-        Column("time, us", "less"),
-        Column("algorithm GB/s", "more"),
-        Column("bus GB/s", "more"),
-    ]
-    lines = [
-        [
-            str(each["collective"]),
-            number(each["world"], "d"),
-            number(each["bytes"], ",d"),
-            str(each.get("backend") or UNKNOWN),
-            scaled(each["seconds"], 1e-6),
-            scaled(each["algorithm_bandwidth"], 1e9),
-            scaled(each["bus_bandwidth"], 1e9),
-        ]
-        for each in frames.results["collectives"] or []
-    ]
-    return Table(COLLECTIVES, columns, lines, ["Bandwidths as nccl-tests defines them; 1 GB is 10^9 bytes."])
-
-
-def _kernels(frames: Frames) -> Table:
-    columns = [
-        Column("kernel", text=True),
-        Column("implementation", text=True),
-        Column("elements"),
-        Column("bytes"),
-        Column("time, us", "less"),
-        Column("GB/s", "more"),
-        Column("x faster", "more"),
-        Column("than", text=True),
-    ]
-    lines = [
-        [
-            str(each["kernel"]),
-            str(each["implementation"]),
-            number(each["elements"], ",d"),
-            number(each["bytes"], ",d"),
-            scaled(each["seconds"], 1e-6),
-            scaled(each["bandwidth"], 1e9),
-            number(each["ratio"], ".2f"),
-            str(each["against"] or UNKNOWN),
-        ]
-        for each in frames.results["kernels"] or []
-    ]
-    return Table(KERNELS, columns, lines, ["1 GB is 10^9 bytes."])
-
-
-def _fits(frames: Frames) -> Table:
-    columns = [
-        Column("subject", text=True),
-        Column("stage"),
-        Column("offload", text=True),
-        Column("dtype", text=True),
-        Column("ranks"),
-        Column("limit, MiB"),
-        Column("parameters", "more"),
-        Column("x first", "more"),
-        Column("too many"),
-        Column("step, ms", "less"),
-    ]
-    fits = frames.results["fits"] or []
-    first = {each["limit"]: each["parameters"] for each in reversed(fits)}
-    lines = [
-        [
-            str(each["subject"]),
-            str(each["stage"]),
-            str(each["offload"] or "none"),
-            str(each["dtype"]),
-            number(each["world"], "d"),
-            number(each["limit"] >> 20, ",d"),
-            number(each["parameters"], ",d") if each["verdict"] == "measured" else each["verdict"],
-            number(_times(each["parameters"], first[each["limit"]]), ".2f"),
-            number(each["beyond"], ",d"),
-            scaled(each["seconds"], 1e-3),
-        ]
-        for each in fits
-    ]
-    legend = [
-        "parameters: of the largest model that trained; too many: of the next one, which did not.",
-        "x first: as many times those of the first line with this limit.",
-    ]
-    return Table(FITS, columns, lines, legend)
-
-
-def _times(value: int | None, first: int | None) -> float | None:
-    return value / first if value is not None and first else None

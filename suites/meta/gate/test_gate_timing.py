@@ -131,7 +131,7 @@ def test_a_change_below_the_effect_is_none() -> None:
 
 
 def test_order_and_number_of_runs() -> None:
-    """A warm-up of each; then each side is first by turns, and only those unsure ask for more than seven pairs."""
+    """A warm-up of each; then the sides alternate; only cases that are unsure ask for more than seven pairs."""
     order: list[Side] = []
 
     def run(side: Side) -> Multiples:
