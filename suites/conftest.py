@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from zerobench import subjects
 from zerobench.errors import UsageError
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, preload
 from zerobench.suites.support.alone import admitted
 from zerobench.suites.support.trials import Trials
 
@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: meters the whole machine, so that no other test may run meanwhile")
     torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
+    preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # what the ranks of nearly every test run
 
 
 @pytest.fixture(scope="session")

@@ -13,20 +13,36 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.errors import UsageError
+from zerobench.extras import demand_extra
+
 _PACKAGE = Path(__file__).parent
 _NAME = "zerobench.suites"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Replace what names a suite by its path below the package."""
+    """Replace what names a suite by its path below the package.
+
+    Raises:
+        pytest.UsageError: a suite is to run, and the packages that the suites need are not installed.
+    """
     known = early_config.known_args_namespace
+    if any(_path(given) is not None for given in known.file_or_dir or early_config.getini("testpaths")):
+        _demand_packages()
     renamed = {given: found for given in known.file_or_dir if (found := _path(given)) is not None}
     if renamed:
         known.file_or_dir[:] = [renamed.get(each, each) for each in known.file_or_dir]
         args[:] = [renamed.get(each, each) for each in args]
         if os.curdir not in sys.path:
             sys.path.insert(0, os.curdir)  # --subject package.module:Class is looked for here
+
+
+def _demand_packages() -> None:
+    try:
+        demand_extra("suites")
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _path(given: str) -> str | None:

@@ -19,7 +19,7 @@ from zerobench.errors import UsageError, unknown
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
-Offload = Literal["none", "cpu", "nvme"]
+OffloadTarget = Literal["none", "cpu", "nvme"]
 
 #: The least and the most of numbers on which the harness itself depends; others an engine or a model refuses.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -136,8 +136,8 @@ class Scenario:
     persistence: int = 0
     max_live: int = 0
     sub_group: int = 1_000_000_000
-    offload_optimizer: Offload = "none"  # in force from stage 1 on: see optimizer_at
-    offload_param: Offload = "none"  # in force at stage 3: see parameters_at
+    offload_optimizer: OffloadTarget = "none"  # in force from stage 1 on: see optimizer_at
+    offload_param: OffloadTarget = "none"  # in force at stage 3: see parameters_at
     offload_ratio: float = 1.0  # of the optimizer
     nvme_path: str = ""  # "": the system's directory for temporary files
     buffer_count: int = 8
@@ -164,22 +164,22 @@ class Scenario:
         return self.schedule
 
     @property
-    def optimizer_at(self) -> Offload:
+    def optimizer_at(self) -> OffloadTarget:
         """Where owners keep optimizer states; "none" is the device, and where a stage has no owners."""
         return self.offload_optimizer if self.stage >= 1 else "none"
 
     @property
-    def parameters_at(self) -> Offload:
+    def parameters_at(self) -> OffloadTarget:
         """Where owners keep their shards of the parameters; "none" is the device, and where a stage has no shards."""
         return self.offload_param if self.stage == 3 else "none"
 
     @property
     def elsewhere(self) -> frozenset[str]:
         """What may hold states off the device: ``host``, and for nvme ``file`` too, whose buffers are on the host."""
-        places = {self.optimizer_at, self.parameters_at}
-        if places == {"none"}:
+        targets = {self.optimizer_at, self.parameters_at}
+        if targets == {"none"}:
             return frozenset()
-        return frozenset(("host", "file") if "nvme" in places else ("host",))
+        return frozenset(("host", "file") if "nvme" in targets else ("host",))
 
     def but(self, **changes: Any) -> Scenario:
         """The same Scenario with some fields changed."""

@@ -10,7 +10,7 @@ from zerobench.errors import Disagreement
 from zerobench.meters import Stray
 from zerobench.scenario import Gpt, LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import (
+from zerobench.suites.accounting.ledger import (
     STEPS,
     Census,
     census,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import zerobench
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers
+from zerobench.suites.accounting.ledger import demand, ledgers
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory import offload

@@ -11,7 +11,7 @@ import zerobench
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import config, parameter_groups
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers
+from zerobench.suites.accounting.ledger import demand, ledgers
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.theory import memory

@@ -8,7 +8,7 @@ from hypothesis import assume
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers, skip_unless_offered
+from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory import traffic

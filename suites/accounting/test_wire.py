@@ -13,7 +13,7 @@ from zerobench.driver import run_step
 from zerobench.meters import TrafficMeter, crossing
 from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
-from zerobench.suites.accounting.ledgers import demand
+from zerobench.suites.accounting.ledger import demand
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.workload import models
 

@@ -18,7 +18,7 @@ from torch import nn
 import zerobench
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.meters import OffloadMeter
-from zerobench.results.document import Json
+from zerobench.results import Json
 from zerobench.suites.bench.kernels import turns
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs
@@ -62,7 +62,7 @@ def test_update_from_files(
 
 
 def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, float]:
-    """Seconds of the plain run and of the update, by turns first."""
+    """Seconds of the plain run and of the update, which alternate in being first."""
     _backward(engine)
     if index % 2:
         return _timed(plain.run), _timed(engine.step)

@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.bench.rounds import STAGES_OF_ZERO, Measured, rows
+from zerobench.bench.plan import STAGES_OF_ZERO, plan_cases
 from zerobench.driver import run_step, start
 from zerobench.ranks import Pool
+from zerobench.results.identity import Case
 from zerobench.scenario import Gpt, Scenario
 
 _SHARED = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor, torch.autograd, dist)
@@ -22,7 +23,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """All known subjects, or the one that ``--subject`` names, at each of their stages."""
     named = metafunc.config.getoption("--subject")
     names = list(subjects.REGISTRY) if named in subjects.REGISTRY else [named]
-    metafunc.parametrize("row", [pytest.param(row, id=row.label) for row in rows(_SCENARIO, names, STAGES_OF_ZERO)])
+    cases = plan_cases(_SCENARIO, names, STAGES_OF_ZERO)
+    metafunc.parametrize("case", [pytest.param(case, id=case.label) for case in cases])
 
 
 def _found() -> dict[str, int]:
@@ -40,7 +42,7 @@ def _replaced(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[s
     return [name for name, value in before.items() if not value == now[name] == after[name]]
 
 
-def test_torch_is_left_as_it_was(pool: Pool, row: Measured) -> None:
-    if reason := subjects.load(row.subject).unsupported(row.scenario):
+def test_torch_is_left_as_it_was(pool: Pool, case: Case) -> None:
+    if reason := subjects.load(case.subject).unsupported(case.scenario):
         pytest.skip(reason)
-    assert pool.run(_replaced, row.subject, row.scenario, world=row.scenario.world) == [[]] * row.scenario.world
+    assert pool.run(_replaced, case.subject, case.scenario, world=case.scenario.world) == [[]] * case.scenario.world

@@ -1,8 +1,9 @@
 """Judge: is what a subject did right, to the bit or within its budget of error?
 
 Three measures, each of all ranks at once: :func:`agree`, bit for bit; :func:`agree_within`, gradients element by
-element inside a bound derived from the sums' condition; :func:`judge`, which asks for the bits of those who promise
-them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the same precision.
+element inside a bound derived from the sums' condition; :func:`judge_recordings`, which asks for the bits of
+those who promise them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in
+the same precision.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
     "first_difference",
     "gradient_bound",
     "is_exact",
-    "judge",
+    "judge_recordings",
     "reproduce",
 ]
 
@@ -79,7 +80,7 @@ class Judgement:
             raise Disagreement(str(self))
 
 
-def judge(
+def judge_recordings(
     got: Sequence[Trajectory],
     canonical: Trajectory,
     reference64: Trajectory,

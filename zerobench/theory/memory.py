@@ -37,7 +37,7 @@ def predicted(
     and no optimizer state before the first step. None where no closed form of the subject is known.
     """
     if subject != "reference":
-        return peers.memory(scenario, model, rank, subject, steps)
+        return peers.memory_of_peer(scenario, model, rank, subject, steps)
     cut = units(scenario, model)
     trained = [unit for unit in cut if unit.trainable]
     kept = [unit for unit in cut if scenario.stage < 3 or unit.persistent]

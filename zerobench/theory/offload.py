@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from zerobench.oracles.rules import state_keys
-from zerobench.recording import Offload
+from zerobench.recording import OffloadBytes
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
@@ -85,11 +85,11 @@ def arriving(scenario: Scenario) -> int:
     return min(wire, accumulator) if contributions == 1 else accumulator
 
 
-def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> Offload:
+def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> OffloadBytes:
     """The same on every rank; moved in step ``step`` (from 0), which is not skipped."""
     cut = units(scenario, model)
     off = _Off(scenario, cut)
-    return Offload(*map(_known, (off.host(), off.files(), off.moved(_gathers(scenario, model, step)))))
+    return OffloadBytes(*map(_known, (off.host(), off.files(), off.moved(_gathers(scenario, model, step)))))
 
 
 def _known(sizes: dict[str, int]) -> dict[str, int]:

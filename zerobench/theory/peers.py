@@ -27,7 +27,7 @@ _FP32 = _INT32 = 4
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20  # bytes after which DDP closes a bucket: the first one, any other
 
 
-def memory(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps: int) -> Bytes | None:
+def memory_of_peer(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps: int) -> Bytes | None:
     """Bytes on ``rank`` after ``steps`` steps, as :func:`zerobench.theory.memory.predicted` describes."""
     if subject == "torch-fsdp2":
         return _fsdp2_memory(scenario, model, rank, steps)
@@ -44,7 +44,9 @@ def memory(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps:
     }
 
 
-def traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str, step: int) -> dict[str, Traffic] | None:
+def traffic_of_peer(
+    scenario: Scenario, model: nn.Module, rank: int, subject: str, step: int
+) -> dict[str, Traffic] | None:
     """Traffic on ``rank`` in one step, as :func:`zerobench.theory.traffic.predicted` describes."""
     if subject == "compute-only":
         return {}

@@ -64,7 +64,7 @@ def predicted(
     None where no closed form of the subject is known.
     """
     if subject != "reference":
-        return peers.traffic(scenario, model, rank, subject, step)
+        return peers.traffic_of_peer(scenario, model, rank, subject, step)
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Done
 from zerobench.engine.state.scratch import page_memory
-from zerobench.scenario import Offload, Scenario
+from zerobench.scenario import OffloadTarget, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants.plain import Mutant
 
@@ -19,7 +19,7 @@ from zerobench.suites.meta.mutants.plain import Mutant
 class Offloading:
     """Offloads the optimizer where the stage allows it, in sub-groups of which several fit into most shards."""
 
-    place: ClassVar[Offload]
+    place: ClassVar[OffloadTarget]
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         pipeline = {"pipeline_read": True, "pipeline_write": True}

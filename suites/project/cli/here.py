@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from zerobench.cli import commands
 
 
-def zerobench(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_zerobench(*arguments: str) -> subprocess.CompletedProcess[str]:
     """How it ended and what it printed, as of a process of its own."""
     said, complained = io.StringIO(), io.StringIO()
     with redirect_stdout(said), redirect_stderr(complained):

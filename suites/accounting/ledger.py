@@ -12,7 +12,6 @@ import pytest
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.bench.rank_tasks import off_device
 from zerobench.driver import model_for, run_step
 from zerobench.errors import Disagreement
 from zerobench.judge.judgement import reproduce
@@ -22,10 +21,11 @@ from zerobench.meters import (
     Stray,
     TrafficMeter,
     live_tensors,
+    off_device,
     resident,
     unattributed,
 )
-from zerobench.recording import Offload, Traffic
+from zerobench.recording import OffloadBytes, Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -46,7 +46,7 @@ class Ledger:
     resident: list[dict[str, int]] = field(default_factory=list)  # after it
     traffic: list[dict[str, Traffic]] = field(default_factory=list)
     parameter_peaks: list[int] = field(default_factory=list)
-    offload: list[Offload] = field(default_factory=list)
+    offload: list[OffloadBytes] = field(default_factory=list)
 
 
 def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: int) -> Ledger:
