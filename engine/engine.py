@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.engine.backward import AtOnce
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.mesh import Mesh
 from zerobench.engine.comm.wire import CastFormat
 from zerobench.engine.config.schema import Config, accumulation_steps, load
-from zerobench.engine.gradients import AtOnce, GradientReducer
+from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.layout import Layout
 from zerobench.engine.optim.loss_scaler import LossScaler
 from zerobench.engine.optim.optimizer import ZeroOptimizer, make_optimizer

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from zerobench.engine.backward import Backward, Coordinator, may_nest
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.comm.wire import WireFormat
 from zerobench.engine.layout import Slot, neighbours
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack
-from zerobench.engine.stage3.passes import Reductions
 from zerobench.engine.state.unit import UnitState
 
 # Buckets on their way at once; more would only hold more memory.
@@ -32,53 +32,6 @@ class _Bucket:
     sent: Tensor
     received: Tensor
     work: Any
-
-
-@dataclass
-class Backward:
-    """The backward of one micro-step: born when it begins, gone when all its gradients have been reduced.
-
-    Units count in the order of reduction: the first ``finished`` have all their gradients, ``ready`` of these are whole
-    batches, and ``launched`` of these are under way.
-    """
-
-    first: bool  # micro-step of its step
-    last: bool
-    missing: list[int]  # by unit, the gradients that are still to come
-    finished: int = 0
-    ready: int = 0
-    launched: int = 0
-    task: int | None = None  # autograd's, once the outermost backward has begun
-
-
-class Coordinator(Protocol):
-    """Says when ready units are launched; the Unsharder does so by agreement between the ranks."""
-
-    def begin_reductions(self, reductions: Reductions) -> None:
-        """A backward begins."""
-
-    def offer(self) -> None:
-        """Another unit is ready."""
-
-    def finish_reductions(self) -> None:
-        """All units are ready; returns when all have been launched. A collective."""
-
-
-class AtOnce:
-    """The Coordinator of parameters that are whole: a unit is launched as soon as it is ready, in the same order on
-    all ranks."""
-
-    def begin_reductions(self, reductions: Reductions) -> None:
-        """A backward begins."""
-        self._reductions = reductions
-
-    def offer(self) -> None:
-        """Launch it."""
-        self._reductions.launch(self._reductions.ready)
-
-    def finish_reductions(self) -> None:
-        """Launch the rest."""
-        self.offer()
 
 
 class GradientReducer:
@@ -140,7 +93,7 @@ class GradientReducer:
 
     def begin(self, micro_step: int, steps: int, loss: Tensor) -> None:
         """Get ready for the backward of one micro-step of ``steps``."""
-        self._plain = self._plain or not _may_nest(loss)
+        self._plain = self._plain or not may_nest(loss)
         if micro_step == 0:
             self.active = [False] * len(self.active)
         missing = [len(state.unit.slots) for state in self.states]
@@ -274,20 +227,6 @@ class GradientReducer:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
-
-
-def _may_nest(loss: Tensor) -> bool:
-    """Whether a backward may run within this one: only a function that is written in Python could do that."""
-    seen: set[Any] = set()
-    ahead: list[Any] = [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            ahead += [before for before, _ in node.next_functions]
-    return False
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

@@ -51,7 +51,8 @@ class Unsharder:
         self._arriving: dict[UnitState, list[Handle]] = {}
         self._unused: set[UnitState] = set()  # gathered ahead of their use
         self._stale: set[UnitState] = set()  # whole, but with the values from before an optimizer step
-        self._by_storage: dict[int, UnitState] = {}  # the units that have memory
+        self._by_storage: dict[int, UnitState] = {}  # the units that have memory, by its address
+        self._live = 0  # elements of these
         self._orders: dict[str, Sequence[UnitState]] = {}  # of uses, by the kind of pass
         self._pass: Pass | None = None
         #: Collectives are being issued, and their observers may look at the model (see ParameterHooks.use).
@@ -170,24 +171,25 @@ class Unsharder:
         return ahead
 
     def _evict(self) -> None:
+        if self._live <= self.max_live:
+            return
         current = self._pass.current if self._pass is not None else ()
-        live = sum(state.unit.padded for state in self.states if state.resident)
-        for state in self.states:
-            if live <= self.max_live:
+        for state in sorted(self._by_storage.values(), key=self._position.__getitem__):
+            if self._live <= self.max_live:
                 return
-            if state.resident and state not in current and self._reshard(state):
-                live -= state.unit.padded
+            if state not in current:
+                self._reshard(state)
 
-    def _reshard(self, state: UnitState) -> bool:
+    def _reshard(self, state: UnitState) -> None:
         """Free a whole unit's memory if nobody uses it."""
         if self._pins[state] or state in self._unused or state in self._arriving:
-            return False
+            return
         address = state.storage._cdata
         if not state.reshard():
-            return False
-        self._by_storage.pop(address, None)  # a unit without elements never had memory
+            return
+        if self._by_storage.pop(address, None) is not None:  # a unit without elements never had memory
+            self._live -= state.unit.padded
         self._stale.discard(state)
-        return True
 
     def _unbind_idle(self) -> None:
         for state in self.states:
@@ -229,6 +231,7 @@ class Unsharder:
             if not state.resident:
                 state.allocate()
                 self._by_storage[state.storage._cdata] = state
+                self._live += state.unit.padded
                 self._unused.add(state)
             target = state.full
         self._stale.discard(state)

@@ -73,7 +73,9 @@ class UnitState:
     @property
     def aliased(self) -> bool:
         """Whether somebody besides the engine and the model's parameters uses the whole unit's memory."""
-        return _use_count(self.storage) > self._references or any(binding.exported for binding in self._bindings)
+        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters would ask Python for each attribute
+            exported = any(binding.exported for binding in self._bindings)
+        return exported or _use_count(self.storage) > self._references
 
     def allocate(self) -> None:
         """Get the memory of the whole unit; its values are undefined until they are gathered."""
