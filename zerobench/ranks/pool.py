@@ -37,7 +37,7 @@ _DUMPING = 0.2
 _ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
 #: What the fork server imports.
-_PRELOAD = ["__main__", "zerobench.ranks.preload"]
+PRELOAD = ["__main__", "zerobench.ranks.preload"]
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def seat(given: Seat) -> Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
     cuda = given.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload(PRELOAD)
     ours, theirs = context.Pipe()
     with theirs:
         process = context.Process(target=worker.main, args=(given, theirs), name=f"rank {given.rank}", daemon=True)

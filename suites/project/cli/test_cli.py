@@ -52,7 +52,8 @@ def run_here(directory: Path, *arguments: str) -> Done:
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The main job, small: its report's directory and how it ended."""
     directory = tmp_path_factory.mktemp("clean")
-    return directory / "zerobench-report", run(directory, "run", "--model", "nano", "--steps", "4", "--json")
+    done = here.zerobench("run", "--model", "nano", "--steps", "4", "--json", cwd=directory)
+    return directory / "zerobench-report", done
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -20,6 +18,7 @@ from zerobench.ranks.launch import MEETING
 from zerobench.suites.project.cluster.test_launch import free_port
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import Program
 
 #: Whose tasks belong to a module that every rank can name.
 _PROGRAM = "from zerobench.suites.project.cluster.launched import main; raise SystemExit(main('{}'))"
@@ -28,17 +27,12 @@ _IMPATIENT = "from zerobench.ranks import launch; launch.MEETING = 1.0; "
 _LIMIT = MEETING - 20
 
 
-def _rank(folder: Path, rank: int, port: int, program: str) -> subprocess.Popen[str]:
+def _rank(folder: Path, rank: int, port: int, program: str) -> Program:
     """One of two ranks as MPICH's mpirun starts it; its temporary files lie in ``folder``."""
     place = {"PMI_RANK": rank, "PMI_SIZE": 2, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": 2, "MASTER_PORT": port}
     given = {name: str(value) for name, value in place.items()}
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**outside(), **given, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    meeting = {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    return Program("-c", program, cwd=folder, env={**outside(), **given, **meeting})
 
 
 def _both(folder: Path, what: str) -> tuple[int, int, str, str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,15 @@ import pytest
 from zerobench.cli.options import parser
 from zerobench.results import schema
 from zerobench.suites.project.cli import here
+from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 
 def _run(*arguments: str) -> str:
-    command = [sys.executable, "-m", *arguments]
     env = {**outside(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run("-m", *arguments, cwd=ROOT, env=env, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -47,7 +46,7 @@ def test_doctor() -> None:
     """docs/kernels.md: the doctor finds this machine usable, for people and for machines."""
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^zerobench doctor.*$", page, re.MULTILINE)
-    assert _run(*shlex.split(line)).endswith("usable\n")
+    assert _here(line).endswith("usable\n")
     findings = json.loads(_here(line, "--json"))
     assert findings["problems"] == []
     assert {"devices", "compilers", "kernels", "backends", "versions"} < findings.keys()
