@@ -29,7 +29,7 @@ _COMMON: dict[str, Any] = {
 }
 settings.register_profile("quick", max_examples=8, derandomize=True, database=None, **_COMMON)
 settings.register_profile("default", max_examples=40, derandomize=True, database=None, **_COMMON)
-settings.register_profile("thorough", max_examples=400, **_COMMON)
+settings.register_profile("thorough", max_examples=800, **_COMMON)
 settings.load_profile("default")
 
 _WORLD = 4

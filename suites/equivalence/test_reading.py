@@ -20,10 +20,10 @@ from zerobench.suites.support.trials import Trials
 from zerobench.workload.data import held_out
 
 
-@drawn(scenarios(model=models(), steps=2), share=0.75)
+@drawn(scenarios(model=models(), steps=2), share=0.5)
 def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
     """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
-    trajectories, expected = bits.run_beside_canonical(scenario)
+    trajectories, expected = bits.run_beside_canonical(scenario, ["evaluation"])
     bits.agree(trajectories, expected, ["evaluation"])
 
 
