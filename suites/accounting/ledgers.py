@@ -35,8 +35,9 @@ from zerobench.suites.support.trials import TIME_LIMIT, Trials
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
 
-#: Seconds in which gloo's own threads let go of what they have sent; they take microseconds, if they are given time.
-_SETTLING = 0.1
+#: Seconds after which gloo's own threads may have let go of what they have sent; they take microseconds, if they are
+#: given time.
+_SETTLING = 0.2
 
 
 #: The account that a test asks for. A meter sees every operation, and a step under it takes several times as long.
@@ -130,11 +131,19 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
         for index in range(at[-1]):
             run_step(engine, scenario, index, rank)
             if index + 1 in at:
-                time.sleep(_SETTLING)
-                live[index + 1] = resident(live_tensors()) - start
+                live[index + 1] = _settled() - start
         kept = [*engine.resident().values(), *engine.offloaded().host.values()]
         declared = [tensor for tensors in kept for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
+
+
+def _settled() -> int:
+    """Bytes of all tensors alive once they no longer change."""
+    before, now = -1, resident(live_tensors())
+    while now != before:
+        time.sleep(_SETTLING)
+        before, now = now, resident(live_tensors())
+    return now
 
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:

@@ -16,7 +16,7 @@ from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.support.strategies import drawn, models, scenarios
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.workload.data import held_out
 
 
@@ -34,7 +34,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
     modifier = None if modifier is None else modifier % one.world
     reference.ran += 1
     for rank, (parameter, master, untouched) in enumerate(
-        reference.pool.run(_edit, one, modifier, which, world=one.world, timeout=60.0)
+        reference.pool.run(_edit, one, modifier, which, world=one.world, timeout=TIME_LIMIT)
     ):
         if not (parameter == 0.5).all() or not (master == 0.5).all():
             raise Disagreement(f"rank {rank} lost the edit: {parameter} (master {master}) in {one.to_json()}")

@@ -17,9 +17,9 @@ def is_single(test: str) -> bool:
 
 def scheduler(config: pytest.Config, log: Any) -> Any:
     """Hands out whole files in the order of collection, and single tests."""
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class Files(LoadFileScheduling):  # type: ignore[misc]  # xdist may be missing
+    class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return nodeid if is_single(nodeid) else str(super()._split_scope(nodeid))
 

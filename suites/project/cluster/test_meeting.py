@@ -35,7 +35,7 @@ def _rank(folder: Path, rank: int, port: int, program: str) -> Program:
     return Program("-c", program, cwd=folder, env={**outside(), **given, **meeting})
 
 
-def _both(folder: Path, what: str) -> tuple[int, int, str, str]:
+def _both(folder: Path, what: str) -> tuple[int | None, int | None, str, str]:
     """The codes of two ranks, and what each wrote to its standard error; they write nowhere else."""
     port = free_port()
     with ExitStack() as stack:
@@ -85,7 +85,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     """Rank 0 says which rank it was, and where to read on: what it printed and where it was."""
     first, second, said, other = _both(tmp_path, "hangs")
     assert (first, second) == (1, 1)
-    assert said.startswith("rank 1 did not finish within 1 s")
+    assert said.startswith("rank 1 did not finish within 5 s")
     assert "is in its launcher's standard error" in said
     assert "the loader waits" in other
     assert "zerobench: rank 0 ended rank 1, which was here:" in other
@@ -103,7 +103,7 @@ def test_a_rank_that_aborts(tmp_path: Path) -> None:
 
 def test_callers_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who says nothing, hangs up in the middle or has another key is sent away; a rank is taken in, and may be slow."""
-    monkeypatch.setattr(launched, "_GREETING", 0.2)
+    monkeypatch.setattr(launched, "_GREETING", 1.0)
     silent, kept = socket.socketpair()
     with kept:
         assert launched._greet(silent, b"key") is None
@@ -125,7 +125,7 @@ def _caller(key: bytes, *words: bytes) -> socket.socket:
             deliver_challenge(connection, key)
             for word in words:
                 connection.send_bytes(word)
-                time.sleep(0.4)
+                time.sleep(1.5)
 
     threading.Thread(target=call, daemon=True).start()
     return ours

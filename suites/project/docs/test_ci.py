@@ -19,6 +19,7 @@ from zerobench.digests import case
 from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "ci.md", ROOT / "docs" / "gate.md"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -52,7 +53,7 @@ def _commands() -> Iterator[str]:
 def sessions() -> set[str]:
     """The names of nox's sessions."""
     command = [sys.executable, "-m", "nox", "-l"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
     return set(re.findall(r"^[*-] (\w+) -> ", listed, re.MULTILINE))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from zerobench.cli.options import parser
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -29,7 +30,7 @@ def test_engine_example(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
