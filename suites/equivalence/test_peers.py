@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
@@ -16,6 +17,9 @@ from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.rounding import IeeeDdp
 from zerobench.suites.support.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
 from zerobench.suites.support.trials import Trials, exact
+
+#: Lion steps by a sign: if a rounding turns it, a parameter moves the other way, and the error says nothing.
+_CONTINUOUS = st.sampled_from(["adam", "adamw", "sgd", "sgd", "sgd", "adagrad"])
 
 _PARAMETERS: tuple[Part, ...] = ("parameters",)
 _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters")
@@ -43,7 +47,7 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     agree_within(trials.run(scenario, ["gradients"]), expected, [bound], name=trials.name)
 
 
-@drawn(scenarios(clip=0.0), share=0.75)
+@drawn(scenarios(clip=0.0, optimizer=optimizers(name=_CONTINUOUS)), share=0.75)
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of DDP in the same precision."""
     ddp = scenario.but(stage=0, overlap=True)

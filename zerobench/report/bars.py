@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zerobench.report.svg import INK
@@ -18,6 +19,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _GREY = "#8c959f"
 _MARKERS = ("d", "|")
 _MOST = 40
+#: Longer labels stand above their bars: beside them they would leave the bars no room, least of all on a phone.
+_BESIDE = 30
 #: Marks at so many times the median one stand at the edge, as numbers.
 _SQUEEZED = 4.0
 #: The part that is all of a bar whose parts are not known.
@@ -55,13 +58,21 @@ class Bars:
 
 def stacked(bars: Bars) -> Figure:
     """The bars, the first case on top."""
-    figure = Figure(figsize=(8.6, 0.9 + 0.27 * len(bars.labels)), layout="constrained")
+    above = max(map(len, bars.labels)) > _BESIDE
+    figure = Figure(figsize=(8.6, 0.9 + (0.42 if above else 0.27) * len(bars.labels)), layout="constrained")
     axes = figure.add_subplot()
     places = np.arange(len(bars.labels))
     start = np.zeros(len(bars.labels))
     for name, colour in zip(bars.parts, itertools.cycle(COLOURS), strict=False):
         values = bars.parts[name]
-        axes.barh(places, values, left=start, height=0.68, color=_GREY if name == NOT_SPLIT else colour, label=name)
+        axes.barh(
+            places,
+            values,
+            left=start,
+            height=0.42 if above else 0.68,
+            color=_GREY if name == NOT_SPLIT else colour,
+            label=name,
+        )
         start = start + np.asarray(values)
     edge = _edge(start.tolist(), bars.marks)
     for marker, (name, marks) in zip(_MARKERS, bars.marks.items(), strict=False):
@@ -73,14 +84,21 @@ def stacked(bars: Bars) -> Figure:
     if bars.whiskers:
         low, high = zip(*bars.whiskers, strict=True)
         axes.hlines(places, low, high, color=INK, linewidth=1.2)
-    axes.set_yticks(places, bars.labels)
-    axes.set_ylim(len(bars.labels) - 0.4, -0.6)
+    _label(axes, bars.labels, above)
     axes.set_xlim(0, edge or None)
     axes.set_xlabel(bars.unit)
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
     figure.legend(loc="outside upper left", ncols=6)
     return figure
+
+
+def _label(axes: Axes, labels: Sequence[str], above: bool) -> None:
+    """The names of the cases, above their bars or beside them."""
+    axes.set_yticks(range(len(labels)), [""] * len(labels) if above else labels)
+    axes.set_ylim(len(labels) - (0.6 if above else 0.4), -0.8 if above else -0.6)
+    for place, label in enumerate(labels if above else ()):
+        axes.annotate(label, (0, place - 0.3), xytext=(3, 0), textcoords="offset points", fontsize=8)
 
 
 def _edge(ends: Sequence[float], marks: Mapping[str, Sequence[float | None]]) -> float:

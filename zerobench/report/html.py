@@ -22,9 +22,7 @@ def render(report: Document, plots: Sequence[Plot]) -> str:
     style = (files("zerobench") / "report" / "style.css").read_text(encoding="utf-8")
     body = [
         "<h1>zerobench</h1>",
-        "<dl class=summary>",
-        *(f"<div><dt>{escape(what)}</dt><dd>{escape(told)}</dd></div>" for what, told in report.summary),
-        "</dl>",
+        *_summary(report),
         *(f"<p>{escape(line)}</p>" for line in report.setting),
         *(part for table in report.tables for part in _section(table, plots)),
         *_troubles(report.troubles),
@@ -46,10 +44,9 @@ def render(report: Document, plots: Sequence[Plot]) -> str:
 
 
 def render_table(table: Table) -> Iterator[str]:
-    """A table with a caption; wide ones scroll by themselves, also by keyboard."""
-    title = escape(table.title)
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{title}, table">'
-    yield f"<table>\n<caption>{title}</caption>"
+    """A table with a caption, in a box of its own."""
+    yield _box(f"{table.title}, table")
+    yield f"<table>\n<caption>{escape(table.title)}</caption>"
     yield f"<thead><tr>{''.join(map(_heading, table.columns))}</tr></thead>\n<tbody>"
     for row in table.rows:
         cells = (_cell(text, column, at) for at, (text, column) in enumerate(zip(row, table.columns, strict=True)))
@@ -58,13 +55,26 @@ def render_table(table: Table) -> Iterator[str]:
     yield from (f'<p class="legend">{escape(line)}</p>' for line in table.legend)
 
 
+def _summary(report: Document) -> Iterator[str]:
+    if report.summary:
+        yield "<dl class=summary>"
+        yield from (f"<div><dt>{escape(what)}</dt><dd>{escape(told)}</dd></div>" for what, told in report.summary)
+        yield "</dl>"
+
+
 def _section(table: Table, plots: Sequence[Plot]) -> Iterator[str]:
     yield f"<section>\n<h2>{escape(table.title)}</h2>"
     yield from render_table(table)
     for plot in plots:
         if plot.table == table.title:
-            yield f"<figure>\n{plot.svg}\n<figcaption>{escape(plot.caption)}</figcaption>\n</figure>"
+            yield f"<figure>\n{_box(f'{plot.title}, plot')}\n{plot.svg}\n</div>"
+            yield f"<figcaption>{escape(plot.caption)}</figcaption>\n</figure>"
     yield "</section>"
+
+
+def _box(label: str) -> str:
+    """The start of a box that scrolls what is wider than the page, by keyboard too."""
+    return f'<div class="wide" role="region" tabindex="0" aria-label="{escape(label)}">'
 
 
 def _heading(column: Column) -> str:
@@ -72,7 +82,7 @@ def _heading(column: Column) -> str:
     arrow = ""
     if column.better:
         sign, meaning = _BETTER[column.better]
-        arrow = f' <span aria-hidden="true" title="{meaning}">{sign}</span><span class="unseen">, {meaning}</span>'
+        arrow = f'&nbsp;<span aria-hidden="true" title="{meaning}">{sign}</span><span class="unseen">, {meaning}</span>'
     return f'<th scope="col"{kind}>{escape(column.title)}{arrow}</th>'
 
 

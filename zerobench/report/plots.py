@@ -23,9 +23,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing and the title of the table under which it stands."""
+    """A drawing, its title, and the title of the table under which it stands."""
 
     table: str
+    title: str
     caption: str
     svg: str
 
@@ -88,14 +89,15 @@ def _trade_off(frames: Frames) -> Iterator[Plot]:
         figure, frontier = trade_off(points)
         caption = "Peak memory against the time of a step; the line is the frontier: no other case is better in both."
         text = f"{caption} On it: {'; '.join(frontier)}."
-        yield Plot(TIME, caption, markup(figure, "trade", "Memory against time", text))
+        title = "Memory against time"
+        yield Plot(TIME, title, caption, markup(figure, "trade", title, text))
 
 
 def _plot(name: str, table: str, caption: str, bars: Bars) -> Plot:
     shown = bars.first()
     if len(shown.labels) < len(bars.labels):
         caption = f"{caption} The first {len(shown.labels)} of {len(bars.labels)} cases; the table has all."
-    return Plot(table, caption, markup(stacked(shown), name, table, f"{caption} {shown.told()}"))
+    return Plot(table, table, caption, markup(stacked(shown), name, table, f"{caption} {shown.told()}"))
 
 
 def _mib(frames: Frames, column: str, rows: Sequence[int]) -> list[float | None]:

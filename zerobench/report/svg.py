@@ -51,4 +51,11 @@ def markup(figure: Figure, name: str, title: str, description: str) -> str:
     texts = (
         f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-description">{escape(description)}</desc>'
     )
-    return re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {labels} {found.group(1)}>\n{texts}", text, count=1).strip()
+    return re.sub(
+        r"<svg ([^>]*)>", lambda found: f"<svg {labels} {_unsized(found[1])}>\n{texts}", text, count=1
+    ).strip()
+
+
+def _unsized(attributes: str) -> str:
+    """The attributes without width and height: the page's style sizes the drawing, and its viewBox gives the shape."""
+    return re.sub(r'\b(?:width|height)="[^"]*"\s*', "", attributes)

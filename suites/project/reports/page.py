@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 
@@ -33,6 +34,15 @@ def received(traffic: dict[str, Any]) -> int:
     return sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
 
 
+@dataclass(frozen=True)
+class Element:
+    """An element of a page and the classes of its parent."""
+
+    tag: str
+    attributes: dict[str, str]
+    parent: frozenset[str]
+
+
 class Page(HTMLParser):
     """An HTML page: its tables by caption, every element, and every value that could name something to load."""
 
@@ -40,14 +50,19 @@ class Page(HTMLParser):
         super().__init__()
         self.tables: Tables = {}
         self.elements: list[str] = []
+        self.tree: list[Element] = []
         self.ids: list[str] = []
         self.loads: list[str] = []
+        self._within: list[frozenset[str]] = [frozenset()]
         self._title, self._open, self._text = "", "", ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note an element."""
         self.elements.append(tag)
+        self.tree.append(Element(tag, {name: value or "" for name, value in attrs}, self._within[-1]))
+        if tag != "meta":  # it has no end
+            self._within.append(frozenset(self.tree[-1].attributes.get("class", "").split()))
         self.ids += [value or "" for name, value in attrs if name == "id"]
         self.loads += [
             value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "action")
@@ -66,6 +81,7 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         """Note a cell."""
+        self._within.pop()
         if tag == "caption":
             self._title = self._text
             self.tables[self._title] = []
