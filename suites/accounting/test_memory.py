@@ -75,7 +75,7 @@ def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None
 
 def _demand_resident(trials: Trials, scenario: Scenario) -> None:
     model, subject = models.build(scenario), trials.subject.name
-    measured = ledgers(trials, scenario)
+    measured = ledgers(trials, scenario, "states")
     for ledger in measured:
         for steps, got in ((0, ledger.before), (1, ledger.resident[0]), (STEPS, ledger.resident[-1])):
             expected = memory.predicted(scenario, model, ledger.rank, subject, steps)

@@ -44,7 +44,7 @@ def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int,
     however many ranks and micro-steps there are."""
     scenario = grid.HALF.but(dtype=dtype, accumulator_dtype=dtype, accumulation=accumulation, stage=stage)
     elements = owned(units(scenario, models.build(scenario)))
-    for ledger in ledgers(reference, scenario.but(offload_optimizer=place)):
+    for ledger in ledgers(reference, scenario.but(offload_optimizer=place), "offload"):
         for step in ledger.offload:
             copies = {name: step.moved.get(name) for name in ("to_host", "to_device")}
             expected = dict.fromkeys(copies, 2 * elements)
@@ -57,7 +57,7 @@ def test_buffers_are_bounded(reference: Trials, count: int) -> None:
     scenario = grid.HALF.but(
         stage=2, offload_optimizer="nvme", buffer_count=count, buffer_size=8192, pipeline_read=True
     )
-    for ledger in ledgers(reference, scenario):
+    for ledger in ledgers(reference, scenario, "offload"):
         host = ledger.offload[-1].host
         demand(reference, scenario, ledger.rank, "what is in host memory", list(host), ["buffers"], "nothing else")
         what, bound = f"{host['buffers']} bytes of buffers", count * 8192 * 4
@@ -104,7 +104,7 @@ def test_shards_are_asked_for_ahead(tmp_path: Path, place: str, prefetch: int, a
 
 def _demand_offload(trials: Trials, scenario: Scenario) -> None:
     model = models.build(scenario)
-    for ledger in ledgers(trials, scenario):
+    for ledger in ledgers(trials, scenario, "offload"):
         for step, got in enumerate(ledger.offload):
             expected = asdict(offload.predicted(scenario, model, step))
             for kind, sizes in asdict(got).items():

@@ -43,7 +43,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
     persistent = whole(unit for unit in cut if unit.persistent)
     bound = size * (sum(largest) + scenario.prefetch_bucket + persistent)
     everything = size * whole(cut)
-    for ledger in ledgers(reference, scenario):
+    for ledger in ledgers(reference, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
             what = f"{peak} bytes of parameters whole at once in step {step}"
             formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
@@ -56,7 +56,7 @@ def test_peak_of_parameters(reference: Trials, scenario: Scenario) -> None:
     makes them: what is used, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
     assume(scenario.world > 1)  # the meter looks at collectives, of which one rank has none
     model = models.build(scenario)
-    for ledger in ledgers(reference, scenario):
+    for ledger in ledgers(reference, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
             expected = memory.parameter_peak(scenario, model, ledger.rank, step)
             what = f"bytes of parameters whole at once in step {step}"

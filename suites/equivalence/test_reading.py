@@ -17,14 +17,14 @@ from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.support.strategies import drawn, models, scenarios
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.workload.data import held_out
 
 
-@drawn(scenarios(model=models(), steps=2), share=0.75)
+@drawn(scenarios(model=models(), steps=2), share=0.5)
 def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
     """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
-    trajectories, expected = bits.run_beside_canonical(scenario)
+    trajectories, expected = bits.run_beside_canonical(scenario, ["evaluation"])
     bits.agree(trajectories, expected, ["evaluation"])
 
 
@@ -35,7 +35,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
     modifier = None if modifier is None else modifier % one.world
     reference.ran += 1
     for rank, (parameter, master, untouched) in enumerate(
-        reference.pool.run(_edit, reference.name, one, modifier, which, world=one.world, timeout=60.0)
+        reference.pool.run(_edit, reference.name, one, modifier, which, world=one.world, timeout=TIME_LIMIT)
     ):
         if not (parameter == 0.5).all() or not (master == 0.5).all():
             raise Disagreement(f"rank {rank} lost the edit: {parameter} (master {master}) in {one.to_json()}")

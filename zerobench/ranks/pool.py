@@ -31,8 +31,10 @@ T = TypeVar("T")
 TIME_LIMIT = 120.0
 #: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
 GRACE = 1.0
-#: Seconds that a worker gets for writing its stacks, which takes milliseconds.
-_DUMPING = 0.2
+#: Seconds that a worker gets for writing its stacks or for ending, which takes milliseconds if the machine is idle, ...
+_DUMPING = 5.0
+#: ... and for which they stay as they are if it has written them.
+_WRITTEN = 0.2
 #: In place of what a rank printed and where it was, if a launcher has started it.
 _ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
@@ -71,7 +73,7 @@ class Worker:
             return decode(data)  # type: ignore[no-any-return]
         if self.process is None:
             return _Crashed(None)
-        self.process.join(GRACE)  # the pipe breaks a moment before the process is gone
+        self.process.join(_DUMPING)  # the pipe breaks a moment before the process is gone
         return _Crashed(self.process.exitcode)
 
     def report(self, reply: _Reply | None, waiting: str) -> RankReport:
@@ -88,14 +90,13 @@ class Worker:
                 )
         return RankReport(rank, "timeout", waiting, _stacks(self.slot) if self.process else _ELSEWHERE, output)
 
-    def dump_stacks(self) -> float:
-        """Have it write its stacks; the seconds that takes. A rank that a launcher has started ends with that."""
+    def dump_stacks(self) -> None:
+        """Have it write its stacks. A rank that a launcher has started ends with that."""
         if self.process is None:
             self.kill()
-            return GRACE
+            return
         with suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, worker.DUMP_STACKS)
-        return _DUMPING
 
     def kill(self) -> None:
         """End it at once: a child by a signal, any other by closing the connection, at which it ends itself."""
@@ -306,11 +307,16 @@ def preload(*modules: str) -> None:
     _PRELOADED.extend(name for name in modules if name not in _PRELOADED)
 
 
+def preloaded() -> list[str]:
+    """The modules that the fork server imports."""
+    return ["__main__", *_PRELOADED, "zerobench.ranks.forkserver"]
+
+
 def start_rank(slot: RankSlot) -> Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
     cuda = slot.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", *_PRELOADED, "zerobench.ranks.forkserver"])
+    context.set_forkserver_preload(preloaded())
     ours, theirs = context.Pipe()
     with theirs:
         process = context.Process(target=worker.main, args=(slot, theirs), name=f"rank {slot.rank}", daemon=True)
@@ -333,8 +339,19 @@ def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
 
 
 def _dump_stacks(workers: list[Worker]) -> None:
-    """Have ranks that still run the task write their stacks."""
-    time.sleep(max((each.dump_stacks() for each in workers), default=0.0))
+    """Have ranks that are still running the task write their stacks, and wait for them."""
+    for each in workers:
+        each.dump_stacks()
+    if any(each.process is None for each in workers):
+        time.sleep(GRACE)
+    written = [each.slot.stacks for each in workers if each.process]
+    deadline, before = time.monotonic() + _DUMPING, [0]
+    while written and time.monotonic() < deadline:
+        sizes = [path.stat().st_size for path in written]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_WRITTEN)
 
 
 def _stacks(slot: RankSlot) -> str:
