@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +15,7 @@ from zerobench.bench.rank_tasks import off_device
 from zerobench.driver import model_for, run_step
 from zerobench.errors import Disagreement
 from zerobench.judge.judgement import reproduce
+from zerobench.judge.ledger import Entry, LedgerDifference
 from zerobench.meters import (
     OffloadMeter,
     ParameterPeak,
@@ -129,21 +129,13 @@ def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
 
 
 def demand(
-    trials: Trials, scenario: Scenario, rank: int, what: str, got: object, expected: object, formula: str
+    trials: Trials, scenario: Scenario, rank: int, entry: Entry, got: object, expected: object, formula: str
 ) -> None:
-    """Raise where a measured number is not the closed form's, saying all there is to say.
+    """Raise if a measured number is not the closed form's.
 
     Raises:
         Disagreement: they differ.
     """
     if got != expected:
-        raise Disagreement(
-            f"{trials.name}, rank {rank}: {what}\n  got       {_plain(got)}\n  expected  {_plain(expected)}\n"
-            f"  formula   {formula}\n{reproduce(scenario, trials.name)}"
-        )
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Traffic):
-        return f"{value.calls} calls, {value.sent} bytes sent, {value.received} received"
-    return dict(value) if isinstance(value, Mapping) else value
+        found = LedgerDifference(trials.name, scenario, rank, entry, got, expected, formula)
+        raise Disagreement(f"{found}\n{reproduce(scenario, trials.name)}", found)

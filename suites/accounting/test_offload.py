@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.judge.ledger import Entry, LedgerPart
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledgers import demand, ledgers
@@ -20,6 +20,8 @@ from zerobench.suites.support.trials import Trials
 from zerobench.theory import offload
 from zerobench.theory.layout import owned, units
 from zerobench.workload import models
+
+_PARTS: tuple[LedgerPart, ...] = ("host", "files", "moved")
 
 
 @pytest.mark.parametrize("scenario", grid.OFFLOAD.values(), ids=grid.OFFLOAD)
@@ -45,10 +47,10 @@ def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int,
     scenario = grid.HALF.but(dtype=dtype, accumulator_dtype=dtype, accumulation=accumulation, stage=stage)
     elements = owned(units(scenario, models.build(scenario)))
     for ledger in ledgers(reference, scenario.but(offload_optimizer=place)):
-        for step in ledger.offload:
-            copies = {name: step.moved.get(name) for name in ("to_host", "to_device")}
-            expected = dict.fromkeys(copies, 2 * elements)
-            demand(reference, scenario, ledger.rank, "bytes moved", copies, expected, "2 * owned elements each way")
+        for step, seen in enumerate(ledger.offload):
+            for way in ("to_host", "to_device"):
+                entry, got = Entry("moved", f"bytes moved {way} in step {step}", way, step), seen.moved.get(way)
+                demand(reference, scenario, ledger.rank, entry, got, 2 * elements, "2 * owned elements each way")
 
 
 @pytest.mark.parametrize("count", [4, 6, 12])
@@ -59,9 +61,10 @@ def test_buffers_are_bounded(reference: Trials, count: int) -> None:
     )
     for ledger in ledgers(reference, scenario):
         host = ledger.offload[-1].host
-        demand(reference, scenario, ledger.rank, "what is in host memory", list(host), ["buffers"], "nothing else")
-        what, bound = f"{host['buffers']} bytes of buffers", count * 8192 * 4
-        demand(reference, scenario, ledger.rank, what, host["buffers"] <= bound, True, f"<= {bound}")
+        kinds = Entry("host", "kinds of states in host memory")
+        demand(reference, scenario, ledger.rank, kinds, list(host), ["buffers"], "nothing else")
+        size, bound = Entry("host", f"{host['buffers']} bytes of buffers", "buffers"), count * 8192 * 4
+        demand(reference, scenario, ledger.rank, size, host["buffers"] <= bound, True, f"<= {bound}")
 
 
 @pytest.mark.parametrize(("prefetch", "ahead"), [(0, 1), (1, 3), (2 * 64 * 64, 3)])
@@ -106,9 +109,10 @@ def _demand_offload(trials: Trials, scenario: Scenario) -> None:
     model = models.build(scenario)
     for ledger in ledgers(trials, scenario):
         for step, got in enumerate(ledger.offload):
-            expected = asdict(offload.predicted(scenario, model, step))
-            for kind, sizes in asdict(got).items():
-                for name in sorted({*sizes, *expected[kind]}):
-                    what = f"{kind}, {name}, bytes in step {step}"
-                    sizes_of = sizes.get(name, 0), expected[kind].get(name, 0)
-                    demand(trials, scenario, ledger.rank, what, *sizes_of, offload.FORMULAS[name])
+            expected = offload.predicted(scenario, model, step)
+            for part in _PARTS:
+                sizes, form = getattr(got, part), getattr(expected, part)
+                for name in sorted({*sizes, *form}):
+                    entry = Entry(part, f"{part}, {name}, bytes in step {step}", name, step)
+                    sizes_of = sizes.get(name, 0), form.get(name, 0)
+                    demand(trials, scenario, ledger.rank, entry, *sizes_of, offload.FORMULAS[name])

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from hypothesis import assume
 
 import zerobench
+from zerobench.judge.ledger import Entry
 from zerobench.scenario import LossScale, Scenario
 from zerobench.subjects.reference import config, parameter_groups
 from zerobench.suites.accounting import grid
@@ -29,9 +30,9 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
     reference.ran += 1
     for rank, seen in enumerate(reference.pool.run(_live, scenario, world=scenario.world, timeout=TIME_LIMIT)):
         for index, (moment, names) in enumerate(seen):
-            what = f"parameters whole after {moment}, moment {index}"
+            entry = Entry("whole", f"parameters whole after {moment}, moment {index}", moment)
             surplus = sorted(names - allowed.get(moment, set()))
-            demand(reference, scenario, rank, what, surplus, [], "released after use")
+            demand(reference, scenario, rank, entry, surplus, [], "resharded after use")
 
 
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
@@ -45,9 +46,9 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
     everything = size * whole(cut)
     for ledger in ledgers(reference, scenario):
         for step, peak in enumerate(ledger.parameter_peaks):
-            what = f"{peak} bytes of parameters whole at once in step {step}"
+            entry = Entry("whole", f"{peak} bytes of parameters whole at once in step {step}", step=step)
             formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
-            demand(reference, scenario, ledger.rank, what, peak <= bound and peak < everything, True, formula)
+            demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula)
 
 
 @drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.25)
@@ -59,8 +60,8 @@ def test_peak_of_parameters(reference: Trials, scenario: Scenario) -> None:
     for ledger in ledgers(reference, scenario):
         for step, peak in enumerate(ledger.parameter_peaks):
             expected = memory.parameter_peak(scenario, model, ledger.rank, step)
-            what = f"bytes of parameters whole at once in step {step}"
-            demand(reference, scenario, ledger.rank, what, peak, expected, "zerobench.theory.rounds")
+            entry = Entry("whole", f"bytes of parameters whole at once in step {step}", step=step)
+            demand(reference, scenario, ledger.rank, entry, peak, expected, "zerobench.theory.rounds")
 
 
 def _live(group: dist.ProcessGroup, scenario: Scenario) -> list[tuple[str, set[str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
+from zerobench.judge.ledger import Entry
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
@@ -44,8 +45,8 @@ def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
                 total[name] = total.get(name, Traffic()) + seen
         for collective, seen in total.items():
             copies = scenario.world - 1 if collective == "broadcast" else 1
-            what = f"bytes received by {collective} in step {step}, of all ranks"
-            demand(trials, scenario, 0, what, seen.received, copies * seen.sent, "bytes sent by all ranks")
+            entry = Entry("traffic", f"bytes received by {collective} in step {step}, of all ranks", collective, step)
+            demand(trials, scenario, 0, entry, seen.received, copies * seen.sent, "bytes sent by all ranks")
 
 
 def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
@@ -60,7 +61,7 @@ def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
                     trials,
                     scenario,
                     ledger.rank,
-                    f"{collective} in step {step}",
+                    Entry("traffic", f"{collective} in step {step}", collective, step),
                     got.get(collective, Traffic()),
                     expected.get(collective, Traffic()),
                     traffic.FORMULAS.get(collective, "none") if subject == "reference" else f"that of {subject}",

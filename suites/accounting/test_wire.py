@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import run_step
+from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
 from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
@@ -47,8 +48,9 @@ class _Crossing:
 def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
     """The kernel sees at least the bytes that the meters count."""
     scenario = _offered(trials, world)
-    for received, _, wire in _crossings(trials, scenario):
-        demand(trials, scenario, 0, f"{wire} bytes on loopback in a step", wire >= received, True, f">= {received}")
+    for step, (received, _, wire) in enumerate(_crossings(trials, scenario)):
+        entry = Entry("wire", f"{wire} bytes on loopback in step {step}", step=step)
+        demand(trials, scenario, 0, entry, wire >= received, True, f">= {received}")
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -59,7 +61,8 @@ def test_the_wire_carries_little_else(reference: Trials, stage: int) -> None:
     received, calls, wire = min(crossings, key=lambda crossing: crossing[2])
     bound = int(received * (1 + _HEADERS)) + calls * _OF_A_CALL
     what = f"{wire} bytes on loopback in the quietest of {len(crossings)} steps, {received} of them counted"
-    demand(reference, scenario, 0, what, wire <= bound, True, f"<= {bound} = 1.1 * counted + 1024 * {calls} calls")
+    formula = f"<= {bound} = 1.1 * counted + 1024 * {calls} calls"
+    demand(reference, scenario, 0, Entry("wire", what), wire <= bound, True, formula)
 
 
 def _elsewhere(group: dist.ProcessGroup, alike: bool) -> int | None:

@@ -1,7 +1,7 @@
-"""Judge: is what a subject did right, to the bit or within its budget of error?
+"""Judge: is a subject's recording right, to the bit or within its budget of error?
 
-Three measures, each of all ranks at once: :func:`agree`, bit for bit; :func:`agree_within`, gradients element by
-element inside a bound derived from the sums' condition; :func:`judge`, which asks for the bits of those who promise
+Three measures, each of all ranks at once: :func:`across_ranks`, bit for bit; :func:`agree_within`, gradients element
+by element inside a bound derived from the sums' condition; :func:`judge`, which asks for the bits of those who promise
 them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the same precision.
 """
 
@@ -30,9 +30,10 @@ __all__ = [
     "Difference",
     "Judgement",
     "Part",
-    "agree",
+    "across_ranks",
     "agree_within",
     "budget_used",
+    "disagreement",
     "error_against",
     "first_difference",
     "gradient_bound",
@@ -73,11 +74,6 @@ class Judgement:
         verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
         return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
 
-    def demand(self) -> None:
-        """Raise :class:`Disagreement` unless right."""
-        if not self.right:
-            raise Disagreement(str(self))
-
 
 def judge(
     got: Sequence[Trajectory],
@@ -106,17 +102,9 @@ def judge(
     return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
 
 
-def agree(
-    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part], *, name: str
-) -> None:
-    """Demand the same bits on every rank, ``expected`` being the canonical trainer's or each rank's own.
-
-    Raises:
-        Disagreement: with the first difference, the Scenario and the command that runs it again.
-    """
-    difference = across_ranks(got, expected, parts)
-    if difference is not None:
-        raise Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}")
+def disagreement(difference: Difference, name: str) -> Disagreement:
+    """The error that says how subject ``name`` differs, and how to run its Scenario again."""
+    return Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}", difference)
 
 
 def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
@@ -125,12 +113,12 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
     Returns the largest share of a bound that was used.
 
     Raises:
-        Disagreement: as :func:`agree` does.
+        Disagreement: with the first gradient that is out of its bound.
     """
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
         if found is not None:
-            raise Disagreement(f"{found}\n{reproduce(each.scenario, name)}")
+            raise disagreement(found, name)
     shares = (
         _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
         for each, (step, bound) in itertools.product(got, enumerate(bounds))

@@ -81,7 +81,7 @@ class Worker:
             case Returned():
                 return Sign(rank, None, "returned", output=output)
             case Raised():
-                return Sign(rank, "raised", f"raised {reply.error}", reply.traceback, output)
+                return Sign(rank, "raised", f"raised {reply.error}", reply.traceback, output, reply.exception)
             case _Crashed():
                 return Sign(rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output)
         return Sign(rank, "timeout", waiting, _stacks(self.seat) if self.process else _ELSEWHERE, output)

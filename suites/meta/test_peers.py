@@ -1,0 +1,70 @@
+"""The engines that zerobench brings beside its own: each is right on exact data and leaves torch as it found it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from zerobench import subjects
+from zerobench.judge.judgement import is_exact
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.ranks import Pool
+from zerobench.scenario import Odd, Optimizer, Scenario
+from zerobench.suites.support.neighbours import SCENARIO, replaced
+from zerobench.suites.support.trials import Trials, exact
+
+_PEERS = [
+    ("torch-ddp", 0),
+    ("torch-zero1", 1),
+    ("torch-fsdp2", 2),
+    ("torch-fsdp2", 3),
+    *(("deepspeed", stage) for stage in range(4)),
+]
+#: Every sum of its step is exact, in whatever order it is made.
+_DYADIC = Scenario(
+    model=Odd(width=8, hidden=(7,), activation="relu", loss="dot", norm=False),
+    steps=1,
+    data="dyadic",
+    optimizer=Optimizer(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0),
+)
+
+
+@pytest.fixture(scope="module")
+def trials_of(pool: Pool) -> Iterator[Callable[[str], Trials]]:
+    """The Trials of a peer; DeepSpeed has ranks of its own, which its tests share."""
+    made: list[Trials] = []
+
+    @cache
+    def find(peer: str) -> Trials:
+        made.append(Trials(pool, peer))
+        return made[-1]
+
+    yield find
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(("peer", "stage"), _PEERS)
+def test_peers_on_exact_data(trials_of: Callable[[str], Trials], peer: str, stage: int, world: int) -> None:
+    """The peers give the same bits on dyadic data, at every world size; DeepSpeed if it is installed."""
+    _demand_exact(trials_of(peer), _DYADIC.but(world=world, stage=stage))
+
+
+@pytest.mark.parametrize(("subject", "stage"), [*_PEERS, ("compute-only", 0)])
+def test_torch_is_left_as_it_was(pool: Pool, subject: str, stage: int) -> None:
+    """As the equivalence suite asks of the engine under test."""
+    scenario = SCENARIO.but(stage=stage)
+    if reason := subjects.load(subject).unsupported(scenario):
+        pytest.skip(reason)
+    assert pool.run(replaced, subject, scenario, world=scenario.world) == [[]] * scenario.world
+
+
+def _demand_exact(trials: Trials, scenario: Scenario) -> None:
+    if reason := trials.subject.unsupported(scenario):
+        pytest.skip(reason)
+    expected = canonical(scenario, frozenset(["gradients", "parameters"]))
+    assert is_exact(expected, exact(scenario)), "the data are not exact: choose smaller ones"
+    trials.agree(trials.run(scenario), expected, ("losses", "gradients", "parameters"))
