@@ -8,8 +8,9 @@ from typing import Literal
 from torch import Tensor
 
 from zerobench.scenario import Scenario
-from zerobench.subject import State
 
+#: Full values by name.
+State = dict[str, Tensor]
 Verdict = Literal["ok", "unsupported", "failed", "crashed", "timeout"]
 
 

@@ -27,10 +27,14 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.recording import Offload, State, Traffic
 from zerobench.scenario import Scenario
 
+__all__ = ["Batch", "Bytes", "Offloaded", "Outcome", "State", "Subject", "Theory"]
+
 Batch = Mapping[str, Any]
-State = dict[str, Tensor]
+#: Bytes by what they hold.
+Bytes = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,32 @@ class Offloaded:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
+class Theory:
+    """The closed forms of an engine: bytes and calls on ``rank``, from the Scenario and the model's shapes alone.
+
+    A form that is not known is None. No step so far was skipped; steps count from 0.
+    """
+
+    #: For the message of a difference: the formula of a number, by the ledger's part and the name in it.
+    formulas: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes | None:
+        """Bytes of ``parameters``, ``gradients`` and ``optimizer`` on the device, after ``steps`` steps."""
+        return None
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic] | None:
+        """Calls and bytes by collective in one step: its A micro-steps and the update, without any reading."""
+        return None
+
+    def offload(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> Offload | None:
+        """Bytes off the device after one step, and those that the step moves."""
+        return None
+
+    def parameter_peak(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int | None:
+        """The most bytes of the model's parameters that are whole at once in one step."""
+        return None
+
+
 class Subject(ABC):
     """An engine under test on one rank; see the module's text for the order of calls."""
 
@@ -63,7 +93,12 @@ class Subject(ABC):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        """Why this engine does not offer the Scenario (a reason, not a failure), or None where it does."""
+        """Why this engine does not offer the Scenario (a reason, not a failure), or None if it does."""
+        return None
+
+    @classmethod
+    def theory(cls) -> Theory | None:
+        """The closed forms that the accounting holds this engine to; None if no form is known."""
         return None
 
     @abstractmethod

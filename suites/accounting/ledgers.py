@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import pytest
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from zerobench.bench.rank_tasks import off_device
 from zerobench.driver import model_for, run_step
 from zerobench.errors import Disagreement
 from zerobench.judge.judgement import reproduce
-from zerobench.judge.ledger import Entry, LedgerDifference
+from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
 from zerobench.meters import (
     OffloadMeter,
     ParameterPeak,
@@ -27,8 +28,10 @@ from zerobench.meters import (
 )
 from zerobench.recording import Offload, Traffic
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
+from zerobench.subject import Subject, Theory
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
+
+T = TypeVar("T")
 
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
@@ -122,8 +125,27 @@ def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -
     return most
 
 
+def theory_of(trials: Trials) -> Theory:
+    """The closed forms of an engine that has some."""
+    theory = trials.subject.theory()
+    assert theory is not None, f"no closed form of {trials.name} is known"
+    return theory
+
+
+def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
+    """The closed form; skip the test if the engine's theory has none of this part."""
+    if form is None:
+        pytest.skip(f"no closed form of {trials.name} is known: {part}")
+    return form
+
+
+def formula(trials: Trials, entry: Entry) -> str:
+    """The formula of a number, for a message."""
+    return theory_of(trials).formulas.get(entry.part, {}).get(entry.name, f"that of {trials.subject.name}")
+
+
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
-    """Skip the test, with the engine's own reason, where it does not offer the Scenario."""
+    """Skip the test, with the engine's own reason, if it does not offer the Scenario."""
     if reason := trials.subject.unsupported(scenario):
         pytest.skip(reason)
 

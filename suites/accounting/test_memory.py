@@ -15,9 +15,12 @@ from zerobench.suites.accounting.ledgers import (
     Census,
     census,
     demand,
+    formula,
+    known,
     ledgers,
     most_gradients,
     skip_unless_offered,
+    theory_of,
 )
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -76,17 +79,15 @@ def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None
 
 
 def _demand_resident(trials: Trials, scenario: Scenario) -> None:
-    model, subject = models.build(scenario), trials.subject.name
+    model, theory = models.build(scenario), theory_of(trials)
     measured = ledgers(trials, scenario)
     for ledger in measured:
         for steps, got in ((0, ledger.before), (1, ledger.resident[0]), (STEPS, ledger.resident[-1])):
-            expected = memory.predicted(scenario, model, ledger.rank, subject, steps)
-            assert expected is not None
+            expected = known(trials, theory.memory(scenario, model, ledger.rank, steps), "resident")
             for state, size in expected.items():
                 what, last = f"bytes of {state} resident after {steps} steps", steps - 1 if steps else None
                 entry = Entry("resident", what, state, last)
-                formula = memory.FORMULAS[state] if subject == "reference" else f"that of {subject}"
-                demand(trials, scenario, ledger.rank, entry, got[state], size, formula)
+                demand(trials, scenario, ledger.rank, entry, got[state], size, formula(trials, entry))
 
 
 _counted: dict[tuple[Trials, Scenario], list[Census]] = {}

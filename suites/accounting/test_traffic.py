@@ -9,10 +9,9 @@ from zerobench.judge.ledger import Entry
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers, skip_unless_offered
+from zerobench.suites.accounting.ledgers import demand, formula, known, ledgers, skip_unless_offered, theory_of
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
-from zerobench.theory import traffic
 from zerobench.workload import models
 
 
@@ -50,19 +49,13 @@ def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
 
 
 def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
-    model, subject = models.build(scenario), trials.subject.name
+    model, theory = models.build(scenario), theory_of(trials)
     measured = ledgers(trials, scenario)
     for ledger in measured:
         for step, got in enumerate(ledger.traffic):
-            expected = traffic.predicted(scenario, model, ledger.rank, subject, step)
+            expected = known(trials, theory.traffic(scenario, model, ledger.rank, step), "traffic")
             assert expected is not None
             for collective in sorted({*got, *expected}):
-                demand(
-                    trials,
-                    scenario,
-                    ledger.rank,
-                    Entry("traffic", f"{collective} in step {step}", collective, step),
-                    got.get(collective, Traffic()),
-                    expected.get(collective, Traffic()),
-                    traffic.FORMULAS.get(collective, "none") if subject == "reference" else f"that of {subject}",
-                )
+                entry = Entry("traffic", f"{collective} in step {step}", collective, step)
+                both = got.get(collective, Traffic()), expected.get(collective, Traffic())
+                demand(trials, scenario, ledger.rank, entry, *both, formula(trials, entry))

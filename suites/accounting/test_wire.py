@@ -12,7 +12,6 @@ from zerobench import subjects
 from zerobench.driver import run_step
 from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
-from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting.ledgers import demand
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -63,23 +62,6 @@ def test_the_wire_carries_little_else(reference: Trials, stage: int) -> None:
     what = f"{wire} bytes on loopback in the quietest of {len(crossings)} steps, {received} of them counted"
     formula = f"<= {bound} = 1.1 * counted + 1024 * {calls} calls"
     demand(reference, scenario, 0, Entry("wire", what), wire <= bound, True, formula)
-
-
-def _elsewhere(group: dist.ProcessGroup, alike: bool) -> int | None:
-    """What a rank counts where the ranks' devices are taken for one, or not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zerobench.meters.wire._device", lambda: "one" if alike else f"of rank {dist.get_rank(group)}")
-        with crossing(group) as crossed:
-            dist.barrier(group)
-    return crossed.bytes
-
-
-def test_ranks_that_share_no_loopback(pool: Pool) -> None:
-    """What each counts is not what crossed between them."""
-    if None in (counted := pool.run(_elsewhere, True, world=2)):
-        pytest.skip(_NO_COUNTER)
-    assert all(counted)
-    assert pool.run(_elsewhere, False, world=2) == [None, None]
 
 
 def _offered(trials: Trials, world: int) -> Scenario:

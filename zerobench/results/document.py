@@ -24,15 +24,15 @@ from zerobench.judge.judgement import BUDGET, Judgement
 from zerobench.recording import Offload, Traffic
 from zerobench.results import schema
 from zerobench.scenario import Gpt, Scenario
-from zerobench.subjects import REGISTRY, load
-from zerobench.theory import memory, offload, traffic
+from zerobench.subject import Theory
+from zerobench.subjects import load
 from zerobench.workload import models
 from zerobench.workload.data import text, text_digest
 
 Json = dict[str, Any]
 T = TypeVar("T")
-#: A closed form: the values on one rank by Scenario, model, rank and subject, where known.
-_Form = Callable[[Scenario, nn.Module, int, str], Json | None]
+#: A closed form: the values on one rank by Scenario, model, rank and the subject's theory, if they are known.
+_Form = Callable[[Scenario, nn.Module, int, Theory], Json | None]
 
 
 def document(
@@ -194,14 +194,15 @@ def _memory(row: Measured) -> Json:
     return {"measured": measured, "predicted": _by_rank(row, _predicted_memory)}
 
 
-def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    form = memory.predicted(scenario, model, rank, subject, METERED_STEP + 1)
-    if form is None or subject != "reference":
-        return form
-    off = offload.predicted(scenario, model, METERED_STEP)
-    elsewhere = {"host": sum(off.host.values()), "file": sum(off.files.values())}
+def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.memory(scenario, model, rank, METERED_STEP + 1)
+    off = theory.offload(scenario, model, rank, METERED_STEP)
+    peak = theory.parameter_peak(scenario, model, rank, METERED_STEP)
+    if form is None:
+        return None
+    elsewhere = {"host": sum(off.host.values()), "file": sum(off.files.values())} if off else {}
     known = {place: size for place, size in elsewhere.items() if size or place in scenario.elsewhere}
-    return form | known | {"peak_parameters": memory.parameter_peak(scenario, model, rank, METERED_STEP)}
+    return form | known | ({} if peak is None else {"peak_parameters": peak})
 
 
 def _traffic(row: Measured) -> Json:
@@ -217,8 +218,8 @@ def _traffic(row: Measured) -> Json:
     }
 
 
-def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    form = traffic.predicted(scenario, model, rank, subject, METERED_STEP)
+def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.traffic(scenario, model, rank, METERED_STEP)
     return None if form is None else _plain(form)
 
 
@@ -238,8 +239,9 @@ def offload_setting(scenario: Scenario) -> str | None:
     return f"optimizer {scenario.optimizer_at}, parameters {scenario.parameters_at}"
 
 
-def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    return _moved(offload.predicted(scenario, model, METERED_STEP)) if subject == "reference" else None
+def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.offload(scenario, model, rank, METERED_STEP)
+    return None if form is None else _moved(form)
 
 
 def _moved(seen: Offload) -> Json:
@@ -248,11 +250,11 @@ def _moved(seen: Offload) -> Json:
 
 
 def _by_rank(row: Measured, predict: _Form) -> list[Json | None] | None:
-    """A closed form's values on each rank; None where there is none for this subject."""
-    if row.subject not in REGISTRY:
+    """A closed form's values on each rank; None if this subject has none."""
+    if (theory := load(row.subject).theory()) is None:
         return None
     model = models.shapes(row.scenario)
-    forms = [predict(row.scenario, model, rank, row.subject) for rank in range(row.scenario.world)]
+    forms = [predict(row.scenario, model, rank, theory) for rank in range(row.scenario.world)]
     return None if None in forms else forms
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.subject import Batch, Outcome, State, Subject, Theory
+from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
 
@@ -27,11 +28,15 @@ class Plain(Subject):
 
     #: The only stages offered; all where empty.
     stages: ClassVar[tuple[int, ...]] = ()
+    #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
+    hybrid: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
         if cls.stages and scenario.stage not in cls.stages:
             return f"{cls.name} is stage {' or '.join(map(str, cls.stages))}, not {scenario.stage}"
+        if scenario.replicate > 1 and not cls.hybrid:
+            return f"{cls.name} has no hybrid sharding"
         if scenario.optimizer_at != "none" or scenario.parameters_at != "none":
             return f"{cls.name} keeps all states on the device"
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
@@ -152,6 +157,10 @@ class ComputeOnly(Plain):
     """Each rank trains on its own leaves and sends nothing: the time that no engine can go below."""
 
     name = "compute-only"
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.Silent()
 
 
 def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from zerobench.bench.rounds import COMPUTE_ONLY, STAGES_OF_ZERO, rows
 from zerobench.results.document import Json
 from zerobench.scenario import Scenario
+from zerobench.subjects import load
 from zerobench.suites.bench import capacity, grid
 from zerobench.suites.bench.collectives import COLLECTIVES
 from zerobench.suites.project.docs.published import published
@@ -28,8 +29,6 @@ def lines() -> Iterator[list[str]]:
         held = memory.predicted(scenario, model)
         ledger = traffic.predicted(scenario, model, step=_STEP)
         off = offload.predicted(scenario, model, _STEP)
-        assert held
-        assert ledger
         values = [
             *(held[name] for name in ("parameters", "gradients", "optimizer")),
             sum(held.values()),
@@ -146,7 +145,8 @@ def _asked(search: grid.Search) -> tuple[str, str, str]:
 
 def _states_alone(scenario: Scenario, fit: Json) -> str:
     """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
-    held = memory.predicted(scenario, models.shapes(scenario), subject=fit["subject"])
+    theory = load(fit["subject"]).theory()
+    held = None if theory is None else theory.memory(scenario, models.shapes(scenario))
     if held is None:
         return ""
     each = max(4, sum(held[name] for name in _STATES) / fit["parameters"])
