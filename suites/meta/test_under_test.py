@@ -1,4 +1,4 @@
-"""Every test of equivalence and accounting is about the engine under test: none passes if that engine does not run."""
+"""Tests of equivalence, accounting and faults are about the engine under test: none passes if that engine does not run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from zerobench.suites.meta import briefly
 from zerobench.suites.meta.broken import RaisesWhenBuilt
 from zerobench.suites.support.alone import outside
 
-_SUITES = ["zerobench.suites.equivalence", "zerobench.suites.accounting"]
+_SUITES = [f"zerobench.suites.{name}" for name in ("equivalence", "accounting", "faults")]
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ET.Element]:
-    """The outcome of every test of both suites, by its name, with an engine that cannot be built."""
+    """The outcome of every test of these suites, by its name, with an engine that cannot be built."""
     path: Path = tmp_path_factory.mktemp("briefly") / "results.xml"
     subject = ["--subject", f"{RaisesWhenBuilt.__module__}:{RaisesWhenBuilt.__name__}"]
     profile = ["-p", briefly.__name__, "--hypothesis-profile", briefly.PROFILE, "-p", "no:cacheprovider"]
