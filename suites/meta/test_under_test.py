@@ -1,4 +1,4 @@
-"""Tests of equivalence, accounting and faults are about the engine under test: none passes if that engine does not run."""
+"""Equivalence, accounting and faults are about the engine under test: none of their tests passes if it does not run."""
 
 from __future__ import annotations
 
