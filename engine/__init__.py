@@ -1,6 +1,6 @@
 """The reference ZeRO engine: right by construction, small enough to read in an afternoon.
 
-Start with :class:`zerobench.engine.engine.Engine`; docs/contract.md says what a training step computes, bit for bit.
+Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md defines a training step, bit for bit.
 """
 
 from zerobench.engine.engine import Engine, initialize

@@ -29,7 +29,7 @@ from zerobench.engine.state.unit import UnitState
 from zerobench.engine.validate import check_dtypes, check_same
 
 # Elements of small blocks that are reduced together: more would leave too little of backward to hide it behind
-# (docs/speed.md).
+# (docs/notes/speed.md).
 _TRAVELS_TOGETHER = 1 << 21
 
 
@@ -284,9 +284,9 @@ def initialize(
 
     Args:
         model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
-        config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/config.md).
+        config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/reference/configuration.md).
         model_parameters: parameters or parameter groups for the config's optimizer; default all that train.
-        optimizer: a fresh torch.optim Adam, AdamW or SGD whose rule and groups to use instead of the config's.
+        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad whose rule and groups to use instead of the config's.
         lr_scheduler: a torch scheduler made from ``optimizer``, or a callable that makes one from the returned
             optimizer; the engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.

@@ -62,7 +62,7 @@ def _model(module: nn.Module, optimizer: ZeroOptimizer) -> Iterator[str]:
 def _rules(optimizer: ZeroOptimizer) -> Iterator[str]:
     """A line for each group: what its first step would do."""
     for group in range(len(optimizer.param_groups)):
-        yield str(optimizer.sgd_rule(group) if optimizer.rule == "sgd" else optimizer.adam_rule(group, 1))
+        yield str(optimizer.values(group, 1))
 
 
 def _difference(first: str, other: str) -> str:

@@ -91,12 +91,12 @@ class Odd:
 class Optimizer:
     """The optimizer's rule and hyperparameters, named as torch names them."""
 
-    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    name: Literal["adam", "adamw", "sgd", "lion", "adagrad"] = "adamw"
     lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    momentum: float = 0.9  # sgd only
+    betas: tuple[float, float] = (0.9, 0.999)  # adam, adamw, lion
+    eps: float = 1e-8  # adam, adamw, adagrad
+    weight_decay: float = 0.01  # decoupled in adamw and lion, else L2
+    momentum: float = 0.9  # sgd
     second_group: bool = False  # parameters of one dimension or fewer: no weight decay, twice the lr
 
 
@@ -174,7 +174,7 @@ class Scenario:
 
     @property
     def reduction(self) -> Literal["micro_step", "boundary"]:
-        """The reduction schedule in force; the two are different sums (see docs/contract.md)."""
+        """The reduction schedule in force; the two are different sums (see docs/reference/contract.md)."""
         if self.schedule == "auto":
             return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule

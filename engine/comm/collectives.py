@@ -54,7 +54,7 @@ class Ranks:
     def all_gather(self, output: Tensor, own: Tensor) -> Any:
         """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order).
 
-        In a CPU's memory by sends from each rank to each other: gloo's own all-gather takes longer (docs/speed.md).
+        In a CPU's memory by sends between ranks: gloo's own all-gather takes longer (docs/notes/speed.md).
         """
         if self.world == 1:
             if output.data_ptr() != own.data_ptr():

@@ -69,9 +69,11 @@ NOT_HONOURED: dict[str, frozenset[str]] = {
             "foreach",
             "fp32_optimizer_states",
             "fused",
+            "initial_accumulator_value",
             "max_grad_norm",
             "maximize",
             "nesterov",
+            "set_grad_none",
             "torch_adam",
         ]
     ),

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from zerobench.engine.config.section import Section
+from zerobench.engine.section import Section
 
 #: Keys that mean nothing unless states are kept in files.
 _OF_FILES = {"nvme_path", "buffer_count", "buffer_size", "pipeline_read", "pipeline_write", "max_in_cpu"}

@@ -10,15 +10,16 @@ import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
+from zerobench.engine import rules
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.offload import OffloadOptimizer, OffloadParam
-from zerobench.engine.config.section import Section
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.section import Section
 
 DtypeName = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,7 +53,7 @@ class Zero(Section):
     """``zero_optimization``; all sizes are in elements.
 
     ``chunk_size`` and ``reduction_schedule`` are this engine's own: the grid on which parameters and ownership are
-    aligned and norms are summed, and when gradients are reduced (docs/contract.md).
+    aligned and norms are summed, and when gradients are reduced (docs/reference/contract.md).
     """
 
     stage: int = Field(default=0, ge=0, le=3)
@@ -105,55 +106,28 @@ class Zero(Section):
         return self.reduction_schedule == "micro_step"
 
 
-_Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-_Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-class AdamParams(Section):
-    """Parameters of Adam and AdamW; ``adam_w_mode`` makes type Adam decouple its decay, as DeepSpeed's default does."""
-
-    lr: _Amount = 1e-3
-    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
-    eps: _Amount = 1e-8
-    weight_decay: _Amount = 0.0
-    adam_w_mode: bool = True
-
-
-class SgdParams(Section):
-    """Parameters of SGD."""
-
-    lr: _Amount = 1e-3
-    momentum: _Amount = 0.0
-    weight_decay: _Amount = 0.0
-
-
-def _params(optimizer: Any) -> type[AdamParams | SgdParams] | None:
-    """The section that ``optimizer.params`` is for this ``optimizer.type``, in any case; None for another."""
-    kinds: dict[str, type[AdamParams | SgdParams]] = {"adam": AdamParams, "adamw": AdamParams, "sgd": SgdParams}
-    return kinds.get(str(optimizer).lower())
-
-
 class OptimizerConfig(Section):
-    """``optimizer``: Adam, AdamW or SGD and their parameters."""
+    """``optimizer``: the type of a rule of engine/rules, and the rule's parameters."""
 
-    type: Literal["Adam", "AdamW", "SGD"]
-    params: AdamParams | SgdParams = Field(default=None, validate_default=True)
+    type: str
+    params: SerializeAsAny[Section] = Field(default=None, validate_default=True)
 
-    @field_validator("type", mode="before")
+    @field_validator("type")
     @classmethod
-    def _any_case(cls, value: Any) -> Any:
-        names = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
-        return names.get(value.lower(), value) if isinstance(value, str) else value
+    def _any_case(cls, value: str) -> str:
+        return rules.spelled(value)
 
     @field_validator("params", mode="before")
     @classmethod
-    def _params_of_type(cls, value: Any, others: ValidationInfo) -> AdamParams | SgdParams:
-        kind = _params(others.data.get("type"))
-        return kind.model_validate({} if value is None else value) if kind else AdamParams()  # else type is at fault
+    def _params_of_type(cls, value: Any, others: ValidationInfo) -> Section:
+        rule = rules.find(others.data.get("type"))
+        return (
+            rule.params.model_validate({} if value is None else value) if rule else Section()
+        )  # else type is at fault
 
 
 class Config(Section):
-    """A whole configuration; see docs/config.md for every key."""
+    """A whole configuration; see docs/reference/configuration.md for every key."""
 
     train_batch_size: int | None = Field(default=None, gt=0)
     train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
@@ -263,6 +237,12 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "data_types": DataTypes,
     "optimizer": OptimizerConfig,
 }
+
+
+def _params(type_: object) -> type[Section] | None:
+    """The section that ``optimizer.params`` is for this ``optimizer.type``; None for an unknown one."""
+    rule = rules.find(type_)
+    return rule.params if rule else None
 
 
 def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ _FP32 = (torch.float32,)
 
 
 @dataclass(frozen=True)
-class AdamRule:
+class AdamValues:
     """Hyperparameters of Adam for one step of one parameter; ``step`` counts from 1."""
 
     lr: float
@@ -47,7 +47,7 @@ class AdamRule:
 
 
 @dataclass(frozen=True)
-class SgdRule:
+class SgdValues:
     """Hyperparameters of SGD with momentum."""
 
     lr: float
@@ -62,7 +62,7 @@ def adam_step(
     exp_avg_sq: Tensor,
     copy: Tensor | None,
     factor: float,
-    rule: AdamRule,
+    values: AdamValues,
 ) -> None:
     """One Adam or AdamW step in place on flat [n] tensors.
 
@@ -75,21 +75,26 @@ def adam_step(
     Raises:
         ValueError: shapes, dtypes or devices do not fit together.
     """
-    decay = 1 - rule.lr * rule.weight_decay if rule.decoupled else 1.0
-    l2 = 0.0 if rule.decoupled else rule.weight_decay
-    correction1 = 1 - rule.beta1**rule.step
+    decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
+    l2 = 0.0 if values.decoupled else values.weight_decay
+    correction1 = 1 - values.beta1**values.step
     # ** 0.5 and not math.sqrt: the two may differ in the last bit, and torch uses the former.
-    root2 = (1 - rule.beta2**rule.step) ** 0.5
-    weight1, weight2 = 1 - rule.beta1, 1 - rule.beta2
-    scalars = single(factor, decay, l2, weight1, rule.beta2, weight2, root2, rule.eps, -(rule.lr / correction1))
+    root2 = (1 - values.beta2**values.step) ** 0.5
+    weight1, weight2 = 1 - values.beta1, 1 - values.beta2
+    scalars = single(factor, decay, l2, weight1, values.beta2, weight2, root2, values.eps, -(values.lr / correction1))
     _ADAM(master, gradient, exp_avg, exp_avg_sq, copy, *scalars)
 
 
 def sgd_step(
-    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, factor: float, rule: SgdRule
+    master: Tensor,
+    gradient: Tensor,
+    momentum_buffer: Tensor | None,
+    copy: Tensor | None,
+    factor: float,
+    values: SgdValues,
 ) -> None:
     """One SGD step in place on flat [n] tensors; ``momentum_buffer`` is None where momentum is 0. See adam_step."""
-    scalars = single(factor, rule.weight_decay, rule.momentum, -rule.lr)
+    scalars = single(factor, values.weight_decay, values.momentum, -values.lr)
     _SGD(master, gradient, momentum_buffer, copy, *scalars)
 
 

@@ -1,1 +1,1 @@
-"""The optimizer: parameter groups, the step, the loss scale and schedulers."""
+"""The optimizer: its rules, its parameter groups and its step."""

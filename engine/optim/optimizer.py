@@ -8,16 +8,11 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from zerobench.engine.config.schema import AdamParams, Config
+from zerobench.engine.config.schema import Config
 from zerobench.engine.errors import ConfigError
-from zerobench.engine.ops.update import AdamRule, SgdRule
+from zerobench.engine.rules import of_client, of_type
+from zerobench.engine.rules.rule import Rule
 
-_CLIENTS: dict[type[torch.optim.Optimizer], str] = {
-    torch.optim.Adam: "adam",
-    torch.optim.AdamW: "adam",  # its groups say decoupled_weight_decay
-    torch.optim.SGD: "sgd",
-}
-_REFUSED = ("amsgrad", "maximize", "nesterov", "dampening", "capturable", "differentiable")
 _NO_CHECKPOINT = (
     "the optimizer's state lies in shards over the ranks and has no checkpoint; save safe_get_full_fp32_param of each "
     "parameter, and start the optimizer afresh"
@@ -30,7 +25,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     Its state lives in shards in the engine (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps.
     """
 
-    def __init__(self, rule: str, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
         super().__init__(groups, defaults)
 
@@ -53,20 +48,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @property
     def state_names(self) -> tuple[str, ...]:
         """torch's names of the state kept for each element, besides the master weight."""
-        if self.rule != "sgd":
-            return ("exp_avg", "exp_avg_sq")
-        return ("momentum_buffer",) if any(group["momentum"] for group in self.param_groups) else ()
+        return self.rule.state_names(self.param_groups)
 
-    def adam_rule(self, group: int, step: int) -> AdamRule:
-        """The hyperparameters of Adam of one group now, for the given step."""
-        g = self.param_groups[group]
-        (beta1, beta2), decoupled = g["betas"], g["decoupled_weight_decay"]
-        return AdamRule(float(g["lr"]), beta1, beta2, g["eps"], g["weight_decay"], decoupled, step)
-
-    def sgd_rule(self, group: int) -> SgdRule:
-        """The hyperparameters of SGD of one group now."""
-        g = self.param_groups[group]
-        return SgdRule(float(g["lr"]), g["momentum"], g["weight_decay"])
+    def values(self, group: int, step: int) -> Any:
+        """The rule's hyperparameters of one group now, for the given step."""
+        return self.rule.values(self.param_groups[group], step)
 
 
 def make_optimizer(
@@ -89,31 +75,25 @@ def make_optimizer(
 
 
 def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:
-    name = _CLIENTS.get(type(client))
-    if name is None:
-        raise ConfigError(f"optimizer {type(client).__name__} is not offered; use torch.optim.Adam, AdamW or SGD")
-    if client.state:
+    rule = of_client(client)
+    if not rule.is_fresh(client):
         raise ConfigError("the optimizer has stepped already; the engine starts from fresh state: pass a new one")
     for group in client.param_groups:
-        for option in _REFUSED:
+        for option in rule.refused:
             if group.get(option):
                 raise ConfigError(f"{type(client).__name__}({option}={group[option]!r}) is not offered; leave it off")
-    return ZeroOptimizer(name, [dict(group) for group in client.param_groups], dict(client.defaults))
+    return ZeroOptimizer(rule, [dict(group) for group in client.param_groups], dict(client.defaults))
 
 
 def _of_config(config: Config, parameters: Iterable[Any]) -> ZeroOptimizer:
     assert config.optimizer is not None
-    params = config.optimizer.params
+    rule = of_type(config.optimizer.type)
     given = [p for p in parameters if isinstance(p, dict) or p.requires_grad]
     groups = (
         [g if isinstance(g, dict) else {"params": [g]} for g in given] if _has_dicts(given) else [{"params": given}]
     )
     groups = [{**g, "params": [p for p in g["params"] if p.requires_grad]} for g in groups]
-    defaults = params.model_dump()
-    if isinstance(params, AdamParams):
-        defaults["decoupled_weight_decay"] = defaults.pop("adam_w_mode") or config.optimizer.type == "AdamW"
-        return ZeroOptimizer("adam", groups, defaults)
-    return ZeroOptimizer("sgd", groups, defaults)
+    return ZeroOptimizer(rule, groups, rule.defaults(config.optimizer.params, config.optimizer.type))
 
 
 def _has_dicts(items: list[Any]) -> bool:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.layout import Layout
-from zerobench.engine.ops.update import adam_step, sgd_step
 from zerobench.engine.optim.optimizer import ZeroOptimizer
 from zerobench.engine.stage3.unshard import gather_shards
 from zerobench.engine.state.stores import Window
@@ -146,14 +145,8 @@ class Stepper:
 
     def _update(self, part: Window, run: _Run, factor: float) -> None:
         """The formula on a window whose elements are updated alike."""
-        if self.optimizer.rule == "sgd":
-            rule = self.optimizer.sgd_rule(run.group)
-            momentum = part.optimizer[0] if part.optimizer and rule.momentum else None
-            sgd_step(part.master, part.gradient, momentum, part.parameter, factor, rule)
-        else:
-            exp_avg, exp_avg_sq = part.optimizer
-            rate = self.optimizer.adam_rule(run.group, run.step)
-            adam_step(part.master, part.gradient, exp_avg, exp_avg_sq, part.parameter, factor, rate)
+        values = self.optimizer.values(run.group, run.step)
+        self.optimizer.rule.update(part.master, part.gradient, part.optimizer, part.parameter, factor, values)
 
 
 def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:

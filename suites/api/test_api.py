@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LambdaLR, LRScheduler, OneCycleLR
 
 import zerobench
 from zerobench import engine
+from zerobench.oracles.lion import Lion
 from zerobench.oracles.optimizer import IeeeSqrt
 from zerobench.ranks import Pool
 
@@ -46,13 +47,17 @@ _ADAM = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}
 _OTHER_ADAM = {"lr": 2e-2, "betas": (0.4, 0.99), "eps": 1e-8, "weight_decay": 0.0}
 _SGD = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1}
 _OTHER_SGD = {"lr": 2e-2, "momentum": 0.0, "weight_decay": 0.0}
+_ADAGRAD = {"lr": 1e-2, "lr_decay": 0.5, "eps": 1e-6, "weight_decay": 0.1}
+_OTHER_ADAGRAD = {"lr": 2e-2, "lr_decay": 0.0, "eps": 1e-10, "weight_decay": 0.0}
 _RULES = {
     "adam": _Rule(Adam, _ADAM, _OTHER_ADAM, {"type": "Adam", "params": {**_ADAM, "adam_w_mode": False}}),
     "adamw": _Rule(AdamW, _ADAM, _OTHER_ADAM, {"type": "AdamW", "params": _ADAM}),
     "adam-is-adamw": _Rule(AdamW, _ADAM, _OTHER_ADAM, {"type": "Adam", "params": _ADAM}),
     "sgd": _Rule(SGD, _SGD, _OTHER_SGD, {"type": "SGD", "params": _SGD}),
+    "adagrad": _Rule(Adagrad, _ADAGRAD, _OTHER_ADAGRAD, {"type": "Adagrad", "params": _ADAGRAD}),
     "adamw-defaults": _Rule(AdamW, {}, {}, {"type": "AdamW", "params": {"weight_decay": 0.01}}),
     "sgd-defaults": _Rule(SGD, {}, {}, {"type": "SGD"}),
+    "adagrad-defaults": _Rule(Adagrad, {}, {}, {"type": "adagrad"}),
 }
 _RULE = _RULES["sgd"]
 
@@ -209,8 +214,8 @@ def _overflowing(group: dist.ProcessGroup, made: bool) -> list[tuple[float, floa
     return seen
 
 
-def _stepped(model: nn.Module) -> Optimizer:
-    optimizer = Adam(model.parameters())
+def _stepped(make: Callable[..., Optimizer], model: nn.Module) -> Optimizer:
+    optimizer = make(model.parameters())
     _loss(model, 0).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return optimizer
@@ -223,8 +228,23 @@ def _second_maximizes(model: nn.Module) -> Optimizer:
 
 
 _REFUSED: list[tuple[Callable[[nn.Sequential], Optimizer], str]] = [
-    (lambda m: Adagrad(m.parameters()), "optimizer Adagrad is not offered; use torch.optim.Adam, AdamW or SGD"),
-    (_stepped, "has stepped already; the engine starts from fresh state: pass a new one"),
+    (
+        lambda m: Adamax(m.parameters()),
+        r"optimizer Adamax is not offered; did you mean 'torch.optim.Adam'\? \(known: torch.optim.Adam, torch.opt",
+    ),
+    (
+        lambda m: Lion(m.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.0),
+        r"optimizer Lion is not offered \(known: .*\); or give config\['optimizer'\] the type 'Lion'",
+    ),
+    (
+        lambda m: Adagrad(m.parameters(), initial_accumulator_value=0.1),
+        r"Adagrad\(initial_accumulator_value=0.1\) is not offered; leave it off",
+    ),
+    (lambda m: Adagrad(m.parameters(), maximize=True), r"Adagrad\(maximize=True\) is not offered; leave it off"),
+    *(
+        (partial(_stepped, make), "has stepped already; the engine starts from fresh state: pass a new one")
+        for make in (Adam, Adagrad)
+    ),
     (lambda m: Adam(m.parameters(), amsgrad=True), r"Adam\(amsgrad=True\) is not offered; leave it off"),
     (lambda m: AdamW(m.parameters(), maximize=True), r"AdamW\(maximize=True\) is not offered; leave it off"),
     (lambda m: Adam(m.parameters(), capturable=True), r"Adam\(capturable=True\) is not offered"),

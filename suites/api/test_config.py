@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,14 @@ from torch import nn
 
 import zerobench
 from zerobench.engine.config.not_honoured import NOT_HONOURED
-from zerobench.engine.config.schema import AdamParams, Config, SgdParams, accumulation_steps, load
+from zerobench.engine.config.schema import Config, accumulation_steps, load
+from zerobench.engine.rules import RULES
 
 _RIGHT = {"train_batch_size": 2, "bf16": {"enabled": True}, "optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
 
 
-def _at(path: str, value: Any) -> dict[str, Any]:
-    """A configuration with this value at ``section.key``."""
+def _at(path: str, value: Any, type_: str = "Adam") -> dict[str, Any]:
+    """A configuration with this value at ``section.key``, its optimizer of this type."""
     config: dict[str, Any] = {}
     *sections, key = path.split(".")
     inner = config
@@ -26,7 +28,7 @@ def _at(path: str, value: Any) -> dict[str, Any]:
         inner = inner.setdefault(section, {})
     inner[key] = value
     if "optimizer" in sections and key != "type":
-        config["optimizer"]["type"] = "SGD" if key == "momentum" else "Adam"
+        config["optimizer"]["type"] = type_
     return config
 
 
@@ -172,6 +174,7 @@ _WRONG: dict[str, tuple[Any, ...]] = {
     "optimizer.params.weight_decay": (-0.1, float("inf"), "none"),
     "optimizer.params.adam_w_mode": ("maybe",),
     "optimizer.params.momentum": (-0.1, float("inf"), "some"),
+    "optimizer.params.lr_decay": (-0.1, float("inf"), "some"),
     "zero_optimization.stage": (-1, 4, "three"),
     "zero_optimization.overlap_comm": ("maybe",),
     "zero_optimization.reduce_bucket_size": (0, 0.5),
@@ -195,16 +198,18 @@ def _keys(values: dict[str, Any], above: str = "") -> Iterator[str]:
 
 def test_every_key_is_given_wrong_values() -> None:
     """The table has every key but those of offload, which test_offload.py has."""
-    params = AdamParams().model_dump() | SgdParams().model_dump()
+    params = dict.fromkeys(key for rule in RULES for key in rule.params.model_fields)
     every = _keys(Config().model_dump() | {"optimizer": {"type": None, "params": params}})
     assert {key for key in every if ".offload_" not in key} == set(_WRONG)
 
 
 @pytest.mark.parametrize("path", _WRONG)
 def test_wrong_values(path: str) -> None:
-    """A value of the wrong type or out of range: the error has the key and the value."""
-    for value in _WRONG[path]:
-        said = _error(_at(path, value))
+    """A value of the wrong type or out of range: the error has the key and the value, whatever optimizer has it."""
+    section, _, key = path.rpartition(".")
+    types = [rule.types[0] for rule in RULES if key in rule.params.model_fields or section != "optimizer.params"]
+    for type_, value in itertools.product(types, _WRONG[path]):
+        said = _error(_at(path, value, type_))
         assert said.startswith(path), said
         assert "got " in said, said
 

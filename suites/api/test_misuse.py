@@ -69,7 +69,7 @@ def test_an_exception_ends_a_backward(stage: int) -> None:
 def test_an_exception_ends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some states are new by then, others are not: the engine trains no more."""
     trained = _engine(_model())
-    monkeypatch.setattr("zerobench.engine.optim.step.sgd_step", _fail)
+    monkeypatch.setattr("zerobench.engine.rules.sgd.sgd_step", _fail)
     with pytest.raises(ArithmeticError, match="half-way"):
         _train(trained)
     monkeypatch.undo()
@@ -154,7 +154,16 @@ def test_dtypes_that_would_lose_something(dtype: torch.dtype) -> None:
         ({"type": "Adam", "params": {"betas": [1.0, 0.9]}}, "optimizer.params.betas.0: Input should be less than 1, g"),
         ({"type": "Adam", "params": {"betas": [0.9, -0.1]}}, "optimizer.params.betas.1: Input should be greater than"),
         ({"type": "Adam", "params": 3}, "optimizer.params: Input should be a valid dictionary"),
-        ({"type": "Lion", "params": {"beta": 2}}, "optimizer.type: Input should be 'Adam', 'AdamW' or 'SGD'"),
+        ({"type": "Lion", "params": {"beta": 2}}, "optimizer.params.beta: unknown key; did you mean 'betas'?"),
+        ({"type": "Adagrad", "params": {"lr_decay": -1}}, "optimizer.params.lr_decay: Input should be greater than or"),
+        (
+            {"type": "Adagrad", "params": {"initial_accumulator_value": 1}},
+            "optimizer.params.initial_accumulator_value: DeepSpeed has this key, this engine does not honour it",
+        ),
+        (
+            {"type": "Liom", "params": {"lr": 2}},
+            "optimizer.type: no such optimizer; did you mean 'Lion'? (known: Adam,",
+        ),
     ],
 )
 def test_parameters_of_the_optimizer(optimizer: dict[str, Any], message: str) -> None:

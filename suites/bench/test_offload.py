@@ -1,6 +1,6 @@
 """Offload to files: the update of a step, beside a plain sequential read and write of as many bytes of a same file.
 
-Both go through the same memory, for a drive may be twice as fast to one buffer as to the next (docs/offload.md).
+Both go through the same memory, for a drive may be twice as fast to one buffer as to the next (docs/notes/offload.md).
 """
 
 from __future__ import annotations

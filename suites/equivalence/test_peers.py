@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 from hypothesis import assume
 
 from zerobench.judge.bounds import gradient_bound
@@ -13,6 +14,9 @@ from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.rounding import IeeeDdp
 from zerobench.suites.support.strategies import DYADIC_MODELS, drawn, models, optimizers, scenarios
 from zerobench.suites.support.trials import Trials, exact
+
+#: Lion steps by a sign: if a rounding turns it, a parameter moves the other way, and the error says nothing.
+_CONTINUOUS = st.sampled_from(["adam", "adamw", "sgd", "sgd", "sgd", "adagrad"])
 
 _DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
 
@@ -37,7 +41,7 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     agree_within(trials.run(scenario), expected, [bound], name=trials.name)
 
 
-@drawn(scenarios(clip=0.0), share=0.75)
+@drawn(scenarios(clip=0.0, optimizer=optimizers(name=_CONTINUOUS)), share=0.75)
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of DDP in the same precision."""
     ddp = scenario.but(stage=0, overlap=True)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack, unpack
 from zerobench.engine.ops.sumsq import chunk_sumsq
-from zerobench.engine.ops.update import SgdRule, sgd_step
+from zerobench.engine.ops.update import SgdValues, sgd_step
 
 _DEVICES = [
     "cpu",
@@ -55,7 +55,7 @@ def test_autograd_is_told() -> None:
     weight = torch.ones(4, requires_grad=True)
     saved = torch.ones(4)
     loss = (weight * saved).sum()
-    sgd_step(saved, torch.ones(4), None, None, 1.0, SgdRule(0.1, 0.0, 0.0))
+    sgd_step(saved, torch.ones(4), None, None, 1.0, SgdValues(0.1, 0.0, 0.0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -83,8 +83,8 @@ def test_a_whole_is_what_its_parts_are() -> None:
         (lambda: pack(torch.zeros(4), [torch.zeros(3)], [-1]), "at -1"),
         (lambda: pack(torch.zeros(4), [torch.zeros(3)], []), "as many starts as tensors"),
         (lambda: pack(torch.zeros(4), [torch.zeros(2, 2)[:, 0]], [0]), "leave gaps"),
-        (lambda: sgd_step(torch.zeros(4)[::2], torch.zeros(2), None, None, 1, SgdRule(1, 0, 0)), "contiguous"),
-        (lambda: sgd_step(torch.zeros(2).half(), torch.zeros(2), None, None, 1, SgdRule(1, 0, 0)), "torch.float32"),
+        (lambda: sgd_step(torch.zeros(4)[::2], torch.zeros(2), None, None, 1, SgdValues(1, 0, 0)), "contiguous"),
+        (lambda: sgd_step(torch.zeros(2).half(), torch.zeros(2), None, None, 1, SgdValues(1, 0, 0)), "torch.float32"),
     ],
 )
 def test_bad_arguments(call: Any, message: str) -> None:

@@ -1,19 +1,29 @@
-"""The steps are torch.optim's, bit for bit, as far as a square root is a square root."""
+"""Every rule's step is its oracle's, bit for bit, whatever floats it is given and wherever a tensor is cut.
+
+The oracles are torch.optim, as far as its square root is a square root, and Lion written from the paper.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
+from zerobench.engine.ops.update import AdamValues, SgdValues, adam_step, sgd_step
+from zerobench.engine.rules import RULES, of_type
+from zerobench.engine.rules.adagrad import AdagradValues
+from zerobench.engine.rules.lion import LionValues
+from zerobench.engine.rules.rule import Rule
+from zerobench.oracles.lion import Lion
 from zerobench.oracles.optimizer import IeeeSqrt
-from zerobench.suites.kernels.values import assert_same
+from zerobench.suites.kernels.values import Source, assert_same, dtypes, lengths, sources
 
 _STEPS = 4
 
-pytestmark = pytest.mark.skipif(
+fused = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
     reason="torch fuses multiply-adds only where the CPU can",
 )
@@ -28,6 +38,7 @@ def _gradients(seed: int) -> list[torch.Tensor]:
     return [torch.randn(1001, generator=random) * 10.0 ** (step - 2) for step in range(_STEPS + 1)]
 
 
+@fused
 @given(_seeds, _rates, st.sampled_from([0.9, 0.5, 0.2, 0.0]), st.sampled_from([0.999, 0.9]), _decays, st.booleans())
 def test_adam(seed: int, lr: float, beta1: float, beta2: float, weight_decay: float, decoupled: bool) -> None:
     start, *gradients = _gradients(seed)
@@ -39,13 +50,14 @@ def test_adam(seed: int, lr: float, beta1: float, beta2: float, weight_decay: fl
         theirs.grad = gradient.clone()
         with IeeeSqrt():
             optimizer.step()
-        rule = AdamRule(lr, beta1, beta2, 1e-8, weight_decay, decoupled, step)
+        rule = AdamValues(lr, beta1, beta2, 1e-8, weight_decay, decoupled, step)
         adam_step(ours, gradient, exp_avg, exp_avg_sq, None, 1.0, rule)
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
     assert_same(exp_avg, optimizer.state[theirs]["exp_avg"], "exp_avg")
     assert_same(exp_avg_sq, optimizer.state[theirs]["exp_avg_sq"], "exp_avg_sq")
 
 
+@fused
 @given(_seeds, _rates, st.sampled_from([0.0, 0.9]), _decays)
 def test_sgd(seed: int, lr: float, momentum: float, weight_decay: float) -> None:
     start, *gradients = _gradients(seed)
@@ -55,8 +67,93 @@ def test_sgd(seed: int, lr: float, momentum: float, weight_decay: float) -> None
     for step, gradient in enumerate(gradients, start=1):
         theirs.grad = gradient.clone()
         optimizer.step()
-        sgd_step(ours, gradient, buffer, None, 1.0, SgdRule(lr, momentum, weight_decay))
+        sgd_step(ours, gradient, buffer, None, 1.0, SgdValues(lr, momentum, weight_decay))
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
+
+
+def _oracles_step(
+    make: Any, master: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor], **arguments: Any
+) -> torch.Tensor:
+    """The new parameter; ``state`` is changed in place."""
+    parameter = torch.nn.Parameter(master.clone())
+    parameter.grad = gradient
+    optimizer = make([parameter], **arguments)
+    optimizer.state[parameter] = state
+    with IeeeSqrt():
+        optimizer.step()
+    return parameter.detach()
+
+
+@given(sources, lengths, dtypes, st.sampled_from([(0.9, 0.99), (0.5, 0.2), (0.0, 0.0)]), _rates, _decays)
+def test_lion(
+    source: Source, n: int, dtype: torch.dtype, betas: tuple[float, float], lr: float, weight_decay: float
+) -> None:
+    """From any state, with any gradient: zeros, infinities, NaNs and subnormals among them."""
+    master, gradient, exp_avg, factor = source(n), source(n, dtype=dtype), source(n), 0.25
+    theirs = {"exp_avg": exp_avg.clone()}
+    scaled = gradient.float() * factor
+    expected = _oracles_step(Lion, master, scaled, theirs, lr=lr, betas=betas, weight_decay=weight_decay)
+    copy = torch.empty(n, dtype=dtype)
+    of_type("Lion").update(master, gradient, [exp_avg], copy, factor, LionValues(lr, *betas, weight_decay))
+    assert_same(exp_avg, theirs["exp_avg"], "exp_avg")
+    assert_same(master, expected, "parameter")
+    assert_same(copy, expected.to(dtype), "copy")
+
+
+@fused
+@given(sources, lengths, dtypes, st.sampled_from([0.0, 0.5]), st.sampled_from([1e-10, 0.0]), _rates, _decays)
+def test_adagrad(
+    source: Source, n: int, dtype: torch.dtype, lr_decay: float, eps: float, lr: float, weight_decay: float
+) -> None:
+    """Likewise, at the first step and a later one."""
+    for step in (1, 7):
+        master, gradient, total, factor = source(n), source(n, dtype=dtype), source(n), 0.25
+        theirs = {"sum": total.clone(), "step": torch.tensor(step - 1.0)}
+        scaled = gradient.float() * factor
+        arguments = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay, "foreach": False}
+        expected = _oracles_step(torch.optim.Adagrad, master, scaled, theirs, **arguments)
+        copy = torch.empty(n, dtype=dtype)
+        values = AdagradValues(lr, lr_decay, eps, weight_decay, step)
+        of_type("Adagrad").update(master, gradient, [total], copy, factor, values)
+        assert_same(total, theirs["sum"], "sum")
+        assert_same(master, expected, "parameter")
+        assert_same(copy, expected.to(dtype), "copy")
+
+
+@pytest.mark.parametrize("gradient", [0.0, -0.0, torch.nan])
+def test_lion_goes_nowhere_without_a_direction(gradient: float) -> None:
+    """The sign of a zero of either sign, and of what is no number, is 0: only the decay moves the parameter."""
+    master, exp_avg = torch.tensor([1.0, -1.0, 0.0, -0.0]), torch.zeros(4)
+    of_type("Lion").update(master, torch.full((4,), gradient), [exp_avg], None, 1.0, LionValues(0.5, 0.9, 0.99, 0.5))
+    assert_same(master, torch.tensor([0.75, -0.75, 0.0, -0.0]), "parameter")
+
+
+def _group(rule: Rule[Any]) -> dict[str, Any]:
+    """A group in which every term of the rule's formula counts."""
+    wanted = {"weight_decay": 0.1, "momentum": 0.9, "lr_decay": 0.5}
+    given = {name: value for name, value in wanted.items() if name in rule.params.model_fields}
+    return rule.defaults(rule.params(**given), rule.types[0])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.types[0])
+@given(sources, st.integers(2, 300), dtypes, st.data())
+def test_cuts_change_nothing(rule: Rule[Any], source: Source, n: int, dtype: torch.dtype, data: st.DataObject) -> None:
+    """A tensor that is cut anywhere, as shards, sub-groups and step counts cut it, is stepped to the same bits."""
+    group = _group(rule)
+    names = rule.state_names([group])
+    tensors = [source(n), source(n, dtype=dtype), torch.empty(n, dtype=dtype), *(source(n) for _ in names)]
+    pieces = [tensor.clone() for tensor in tensors]
+    cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), min_size=1, max_size=4)))
+    _update(rule, group, tensors)
+    for start, stop in zip([0, *cuts], [*cuts, n], strict=True):
+        _update(rule, group, [tensor[start:stop] for tensor in pieces])
+    for name, whole, cut in zip(["master", "gradient", "copy", *names], tensors, pieces, strict=True):
+        assert_same(cut, whole, name)
+
+
+def _update(rule: Rule[Any], group: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    master, gradient, copy, *states = tensors
+    rule.update(master, gradient, states, copy, 0.25, rule.values(group, 3))
 
 
 def test_torch_takes_another_root() -> None:

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import FlakyFailure
 
 from zerobench.errors import Disagreement
+from zerobench.oracles.rules import RULES
 from zerobench.ranks import Pool, RankFault
 from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
@@ -19,7 +20,9 @@ from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, Hol
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
+from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.points import place_of, points
+from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
 
 Failure = Disagreement | RankFault
@@ -43,6 +46,23 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
+
+
+@pytest.mark.parametrize("mutant", RULE_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
+    """An engine that steps one optimizer as another fails, and after one step the message points at the states that the
+    step wrote."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    one_step = scenarios(steps=1, optimizer=optimizers(name=mutant.rule))
+    _demand_caught(
+        mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
+    )
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_drawn(name: str) -> None:
+    """The Scenarios that engines are tried on have every optimizer that there is."""
+    assert find(optimizers(), lambda optimizer: optimizer.name == name).name == name
 
 
 @pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
@@ -112,8 +132,8 @@ def _failure(check: Callable[[], None]) -> Failure | None:
     return None
 
 
-def _again(test: Any, examples: int) -> Callable[[Trials], None]:
-    """The property's test without shrinking, on an engine of our choice."""
+def _again(test: Any, examples: int, strategy: Any = None) -> Callable[[Trials], None]:
+    """The property's test without shrinking, on an engine of our choice, and on Scenarios of our choice if given."""
     chosen = settings(
         max_examples=examples,
         phases=[Phase.generate],
@@ -122,4 +142,4 @@ def _again(test: Any, examples: int) -> Callable[[Trials], None]:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    return chosen(given(scenario=test.strategy)(test.hypothesis.inner_test))
+    return chosen(given(scenario=test.strategy if strategy is None else strategy)(test.hypothesis.inner_test))

@@ -17,9 +17,10 @@ from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, Hol
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice
 from zerobench.suites.meta.mutants.plain import MUTANTS
+from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.points import Points, place_of, points
 
-_ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
+_ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *RULE_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
 _ALL += [HoldsTheFirstGradients, CopiesTwice]
 
 #: Its JSON has the words of most parts.

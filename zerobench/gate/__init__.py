@@ -7,5 +7,5 @@
     the baseline, a committed file ─────┘                              ├──>  summary, exit code
     base and head by turns (revisions)  ──>  timing: pairs  ───────────┘
 
-docs/gate.md has the rules and their reasons.
+docs/reference/gate.md has the rules and their reasons.
 """

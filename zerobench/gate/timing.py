@@ -1,7 +1,7 @@
 """Timing: whether the head is slower than the base, from rounds in which both were measured by turns.
 
 A process takes a step of every case by turns with compute-only's, and what counts is the multiple of that: it strays a
-third as far from process to process as seconds do, for what slows the machine slows both (docs/gate.md).
+third as far from process to process as seconds do, for what slows the machine slows both (docs/reference/gate.md).
 
 A round measures base and head, each in a fresh process; the ratio head to base is a pair. The order turns from round to
 round (base, head, head, base, base, ...), so that the last of a round and the first of the next are two processes of

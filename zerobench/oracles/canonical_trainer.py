@@ -1,6 +1,6 @@
 """The canonical trainer: the numerical contract as a program of one process, with nothing sharded.
 
-What a step computes, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/contract.md has the
+A step, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/reference/contract.md has the
 reasons):
 
 1. *Weights.* The model's floating-point parameters are rounded to the Scenario's dtype; every trainable one has an fp32
@@ -19,8 +19,8 @@ reasons):
 5. *Overflow.* Where that sum is not finite nothing moves, in every precision; the loss scaler is told.
 6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); else 1. The gradient is the accumulator, as
    fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
-7. *Update.* torch.optim's single-tensor rule on the masters, its square root rounded as IEEE 754 says. A parameter that
-   received a gradient on no leaf has None.
+7. *Update.* torch.optim's single-tensor rule on the masters, its square root rounded as IEEE 754 says, or the paper's
+   Lion. A parameter that received a gradient on no leaf has None.
 8. The model's parameters become the masters rounded to nearest even.
 
 The ranks' arithmetic depends on their number of threads and their device; run this with the same.

@@ -1,4 +1,4 @@
-"""torch.optim as a Scenario configures it; the canonical trainer and torch's own subjects build theirs here."""
+"""A Scenario's optimizer in torch; the canonical trainer and torch's own subjects build theirs here."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerobench.oracles.rules import RULES, hyperparameters, state_keys
 from zerobench.scenario import Optimizer
 from zerobench.subject import State
-
-RULES: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
 
 
 def build_optimizer(
     spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer of these parameters; never torch's fused one, whose rounding depends on where a tensor is cut."""
-    flags: dict[str, Any] = {"foreach": foreach, "fused": False}
-    return RULES[spec.name](groups(spec, named), **hyperparameters(spec), **flags)
+    rule = RULES[spec.name]
+    flags: dict[str, Any] = {"foreach": foreach, "fused": False} if rule.flags else {}
+    return rule.make(groups(spec, named), **hyperparameters(spec), **flags)
 
 
 class IeeeSqrt(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -52,19 +48,6 @@ def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str,
     matrices = [p for p in named.values() if p.ndim >= 2]
     rest = [p for p in named.values() if p.ndim < 2]
     return [{"params": matrices}, {"params": rest, "lr": 2 * spec.lr, "weight_decay": 0.0}]
-
-
-def hyperparameters(spec: Optimizer) -> dict[str, Any]:
-    """The rule's keyword arguments, as its constructor in torch.optim takes them."""
-    common = {"lr": spec.lr, "weight_decay": spec.weight_decay}
-    return common | ({"momentum": spec.momentum} if spec.name == "sgd" else {"betas": spec.betas, "eps": spec.eps})
-
-
-def state_keys(spec: Optimizer) -> tuple[str, ...]:
-    """torch's names of the state tensors that have their parameter's shape."""
-    if spec.name != "sgd":
-        return ("exp_avg", "exp_avg_sq")
-    return ("momentum_buffer",) if spec.momentum else ()
 
 
 def read_state(

@@ -197,7 +197,7 @@ def _compute_in_batches() -> None:
     """Take Linux's policy for work that only computes, for this thread and those that it starts.
 
     Under the default one the thread that a message wakes may preempt the sender, which holds gloo's lock of that
-    connection; gloo's own thread then asks for the lock over and over until the sender is back (docs/speed.md).
+    connection; gloo's own thread then asks for the lock over and over until the sender is back (docs/notes/speed.md).
     """
     if hasattr(os, "SCHED_BATCH"):
         with suppress(PermissionError):  # some sandboxes forbid it; the environment in the results says what holds
@@ -207,7 +207,7 @@ def _compute_in_batches() -> None:
 def _keep_freed_memory() -> None:
     """Let glibc's malloc hand out freed memory again instead of giving it back, as torch's CUDA allocator does.
 
-    Else a step pays for thousands of fresh pages or for none, by what happens to lie at the heap's end (docs/speed.md).
+    Else a step pays for thousands of fresh pages or for none, by the data at the heap's end (docs/notes/speed.md).
     """
     with suppress(OSError, AttributeError):  # another C library
         malloc = ctypes.CDLL(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.oracles.optimizer import groups, state_keys
+from zerobench.oracles.optimizer import build_optimizer, groups
+from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
+
+#: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload: a client passes one.
+_TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 
 class DeepSpeed(Subject):
@@ -52,6 +56,7 @@ class DeepSpeed(Subject):
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
+                optimizer=_client(scenario, self.trained),
                 config=config(scenario),
                 mpu=_Ranks(group),
             )
@@ -230,7 +235,9 @@ def _tell_device(device: str) -> None:
 def config(scenario: Scenario) -> dict[str, Any]:
     """DeepSpeed's configuration of a Scenario."""
     out = shared_config(scenario)
-    out |= {"zero_allow_untested_optimizer": True, "optimizer": _optimizer(scenario)}
+    out |= {"zero_allow_untested_optimizer": True}
+    if scenario.optimizer.name in _TYPES:
+        out["optimizer"] = _optimizer(scenario)
     out["zero_optimization"] |= {
         "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
         "stage3_max_reuse_distance": scenario.max_live,
@@ -238,14 +245,14 @@ def config(scenario: Scenario) -> dict[str, Any]:
     return out
 
 
+def _client(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:
+    """The optimizer that the client passes; None if the configuration names one."""
+    return None if scenario.optimizer.name in _TYPES else build_optimizer(scenario.optimizer, trained)
+
+
 def _optimizer(scenario: Scenario) -> dict[str, Any]:
-    """torch's classes on a CPU, where DeepSpeed's own would have to be compiled; on CUDA DeepSpeed's fused ones."""
+    """torch's classes on a CPU, where DeepSpeed's own would have to be compiled; on CUDA DeepSpeed's fused Adam."""
     spec = scenario.optimizer
-    params: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
-    if spec.name == "sgd":
-        return {"type": "SGD", "params": {**params, "momentum": spec.momentum}}
-    adam = {"betas": list(spec.betas), "eps": spec.eps, "torch_adam": scenario.device == "cpu"}
-    return {
-        "type": "AdamW" if spec.name == "adamw" else "Adam",
-        "params": {**params, **adam, "adam_w_mode": spec.name == "adamw"},
-    }
+    adam = {"torch_adam": scenario.device == "cpu", "adam_w_mode": spec.name == "adamw"}
+    params = hyperparameters(spec) | (adam if spec.name in ("adam", "adamw") else {})
+    return {"type": _TYPES[spec.name], "params": params}

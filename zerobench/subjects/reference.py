@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
+from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
@@ -184,12 +185,9 @@ def _files(scenario: Scenario) -> dict[str, Any]:
 
 
 def _optimizer_params(scenario: Scenario) -> dict[str, Any]:
-    optimizer = scenario.optimizer
-    params: dict[str, Any] = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
-    if optimizer.name == "sgd":
-        return {**params, "momentum": optimizer.momentum}
-    params |= {"betas": list(optimizer.betas), "eps": optimizer.eps}
-    return {**params, "adam_w_mode": False} if optimizer.name == "adam" else params
+    """Those of the rule, and L2 for Adam, which is AdamW in DeepSpeed's words."""
+    l2 = {"adam_w_mode": False} if scenario.optimizer.name == "adam" else {}
+    return hyperparameters(scenario.optimizer) | l2
 
 
 def parameter_groups(model: nn.Module, scenario: Scenario) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zerobench.oracles.optimizer import RULES, groups, hyperparameters, read_state
+from zerobench.oracles.optimizer import groups, read_state
+from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
@@ -34,7 +35,7 @@ class TorchZero1(TorchDdp):
         spec = self.scenario.optimizer
         return ZeroRedundancyOptimizer(
             groups(spec, self.masters),
-            optimizer_class=RULES[spec.name],
+            optimizer_class=RULES[spec.name].make,
             process_group=self.group,
             **hyperparameters(spec),
         )

@@ -22,9 +22,9 @@ FORMULAS = {
     "at stages 0 to 2; no shards of units whose parameters are offloaded",
     "gradients": "e(accumulator) * sum over trainable units of padded (stages 0 and 1) or shard (stages 2 and 3; with "
     "A = 1 not of units whose optimizer is offloaded)",
-    "optimizer": "4 * (2 for Adam, 1 for SGD with momentum; + 1 for the master in bf16 and fp16, and of units whose "
-    "parameters are offloaded) * sum over trainable units of padded (stage 0) or shard (stages 1 to 3), without those "
-    "whose optimizer is offloaded",
+    "optimizer": "4 * (2 for Adam, 1 for SGD with momentum, Lion and Adagrad; + 1 for the master in bf16 and fp16, and "
+    "of units whose parameters are offloaded) * sum over trainable units of padded (stage 0) or shard (stages 1 to 3), "
+    "without those whose optimizer is offloaded",
 }
 
 

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
+from zerobench.oracles.rules import state_keys
 from zerobench.recording import Offload
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
@@ -55,9 +56,7 @@ FORMULAS = {
 
 def states(scenario: Scenario) -> int:
     """fp32 values that the optimizer's rule keeps for each element."""
-    if scenario.optimizer.name == "sgd":
-        return 1 if scenario.optimizer.momentum else 0
-    return 2
+    return len(state_keys(scenario.optimizer))
 
 
 def stepped_off(scenario: Scenario, cut: Iterable[Unit]) -> list[Unit]:

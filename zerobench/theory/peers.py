@@ -12,6 +12,7 @@ from itertools import groupby
 
 from torch import nn
 
+from zerobench.oracles.rules import RULES, state_keys
 from zerobench.placement import Mesh
 from zerobench.recording import Traffic
 from zerobench.scenario import Odd, Scenario
@@ -38,7 +39,7 @@ class Ddp(Theory):
     def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes:
         trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
         masters = _FP32 * _numel(trained.values()) if scenario.dtype != "fp32" else 0
-        stepped = _active(scenario, model, range(steps)) & self._owned(scenario, trained, rank)
+        stepped = _with_state(scenario, model, steps) & self._owned(scenario, trained, rank)
         return {
             "parameters": size * _numel(model.parameters()),
             "gradients": size * _numel(trained.values()) if steps else 0,  # the buckets, of which gradients are views
@@ -106,10 +107,15 @@ def _completed(scenario: Scenario, model: nn.Module, route: bool) -> list[str]:
 
 
 def _state(scenario: Scenario, numel: int) -> int:
-    """Bytes that torch's optimizer keeps for a parameter: Adam's step count is an fp32 tensor of its own."""
-    if scenario.optimizer.name == "sgd":
-        return _FP32 * numel if scenario.optimizer.momentum else 0
-    return 2 * _FP32 * numel + _FP32
+    """Bytes that torch's optimizer keeps for a parameter: a step count is an fp32 tensor of its own."""
+    count = _FP32 if RULES[scenario.optimizer.name].counts_steps else 0
+    return _FP32 * len(state_keys(scenario.optimizer)) * numel + count
+
+
+def _with_state(scenario: Scenario, model: nn.Module, steps: int) -> set[str]:
+    """The parameters of which torch's optimizer keeps a state after so many steps."""
+    eager = RULES[scenario.optimizer.name].eager
+    return set(_trained(model)) if eager else _active(scenario, model, range(steps))
 
 
 def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
@@ -200,7 +206,7 @@ def _held(p: nn.Parameter, world: int, rank: int) -> int:
 def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -> Bytes:
     """The shards are the fp32 masters: parameters in fp32, else optimizer; gradients are padded, the state is not."""
     trained, world = _trained(model), scenario.mesh.shard
-    ever, last = (_active(scenario, model, each) for each in (range(steps), range(max(0, steps - 1), steps)))
+    ever, last = _with_state(scenario, model, steps), _active(scenario, model, range(max(0, steps - 1), steps))
     shards = _FP32 * sum(_shard(p, world) for p in model.parameters())
     state = sum(_state(scenario, _held(trained[name], world, rank % world)) for name in ever)
     low = scenario.dtype != "fp32"

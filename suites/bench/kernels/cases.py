@@ -15,14 +15,14 @@ from torch import Tensor
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack, unpack
 from zerobench.engine.ops.sumsq import chunk_sumsq
-from zerobench.engine.ops.update import AdamRule, SgdRule, adam_step, sgd_step
+from zerobench.engine.ops.update import AdamValues, SgdValues, adam_step, sgd_step
 
 Work = Callable[[], object]
 
 _HALF = torch.bfloat16
 _FACTOR = 0.25
-_RULE = AdamRule(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01, decoupled=True, step=10)
-_SGD_RULE = SgdRule(lr=1e-3, momentum=0.9, weight_decay=0.01)
+_RULE = AdamValues(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01, decoupled=True, step=10)
+_SGD_RULE = SgdValues(lr=1e-3, momentum=0.9, weight_decay=0.01)
 
 
 @dataclass(frozen=True)

@@ -364,8 +364,8 @@ def test_the_grid_is_of_command_lines() -> None:
 
 
 def test_the_example_of_the_pages_has_a_baseline(tmp_path: Path) -> None:
-    """docs/subjects.md: it is right and has numbers in what the gate asks for, and says what it holds between steps."""
-    page = (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8")
+    """docs/how-to/add-a-subject.md: it is right and has numbers in the gate's grid, and known resident bytes."""
+    page = (ROOT / "docs" / "how-to" / "add-a-subject.md").read_text(encoding="utf-8")
     [source] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
     results = revisions.measure(tmp_path, next(grid.accounted("my_engine:HandMade")))

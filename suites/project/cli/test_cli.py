@@ -207,7 +207,7 @@ def test_times_only(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
 def test_ranks_compute_in_batches(clean: Done) -> None:
-    """Messages do not take the core from who sends them (docs/speed.md), and the results say so."""
+    """Messages do not take the core from who sends them (docs/notes/speed.md), and the results say so."""
     assert results(clean[0])["environment"]["scheduling"] == "batch"
 
 

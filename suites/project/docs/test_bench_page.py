@@ -1,4 +1,4 @@
-"""The tables of docs/bench.md are what the published reports and the closed forms say."""
+"""The tables of docs/notes/benchmarks.md are what the published reports and the closed forms say."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from zerobench.scenario import Scenario
 from zerobench.subjects import load
 from zerobench.suites.bench import capacity, grid
 from zerobench.suites.bench.collectives import COLLECTIVES
+from zerobench.suites.project.docs.pages import read
 from zerobench.suites.project.docs.published import published
 from zerobench.suites.project.reports.page import markdown_tables, received
-from zerobench.suites.support.checkout import ROOT
 from zerobench.theory import memory, offload, traffic
 from zerobench.workload import models
 
@@ -44,7 +44,7 @@ def lines() -> Iterator[list[str]]:
 
 def _shown(title: str) -> list[list[str]]:
     """The lines of the table under a title of the page."""
-    [_, _, *shown] = markdown_tables((ROOT / "docs" / "bench.md").read_text(encoding="utf-8"))[title]
+    [_, _, *shown] = markdown_tables(read("docs/notes/benchmarks.md"))[title]
     return shown
 
 

@@ -1,4 +1,4 @@
-"""The workflow parses, and every command of it, of the README, docs/ci.md and docs/gate.md is one that exists."""
+"""The workflow parses, and every command of it and of the pages exists: program, options, sessions, files, extras."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from zerobench.cli import options
 from zerobench.digests import case
 from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
+from zerobench.suites.project.docs.pages import PAGES, commands
 from zerobench.suites.support.checkout import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "ci.md", ROOT / "docs" / "gate.md"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -40,12 +41,7 @@ def _commands() -> Iterator[str]:
     for step in _steps():
         yield from step.get("run", "").splitlines()
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-            if language == "yaml":
-                yield from (step["run"] for step in yaml.safe_load(block) if "run" in step)
-            elif not language:
-                yield from block.splitlines()
+        yield from commands(page)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +60,10 @@ def test_there_are_workflows() -> None:
 
 @pytest.mark.parametrize("command", sorted(set(_commands())))
 def test_command_exists(command: str, sessions: set[str]) -> None:
-    """Sessions, subcommands, options and files are there; an unknown program is an error."""
+    """Sessions, subcommands, options and files exist; an unknown program is an error."""
     program, *arguments = shlex.split(command)
+    if program in ("torchrun", "mpirun"):
+        program, *arguments = arguments[arguments.index("-m") + 1 :]
     if program == "nox":
         own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         assert own[:2] == ["--no-venv", "-s"]
@@ -75,10 +73,23 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
     elif program == "zerobench":
         options.parser().parse_args(arguments)
     elif program == "pytest":
-        suite = arguments[arguments.index("--pyargs") + 1] if "--pyargs" in arguments else arguments[0]
-        assert (ROOT / suite.replace(".", "/")).is_dir()
+        assert all((ROOT / suite).exists() for suite in _suites(arguments))
     else:
-        assert command.startswith(("python -m pip install ", "cat zerobench-bench/report.md >> "))
+        assert command.startswith(("python -m pip install ", "python limited.py ", "cat zerobench-bench/report.md >> "))
+
+
+def _suites(arguments: list[str]) -> list[str]:
+    """The path of the suite that a pytest command names, if it names any."""
+    if "--pyargs" in arguments:
+        return [arguments[arguments.index("--pyargs") + 1].replace(".", "/")]
+    return [argument for argument in arguments[:1] if not argument.startswith("-")]
+
+
+def test_extras_exist() -> None:
+    """Every extra that a command installs is in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {extra for command in _commands() for extra in re.findall(r"pip install .*\[(\w+)\]", command)}
+    assert named <= project["optional-dependencies"].keys()
 
 
 def test_actions_are_pinned_and_may_only_read() -> None:

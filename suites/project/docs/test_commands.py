@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,14 @@ import pytest
 from zerobench.cli.options import parser
 from zerobench.results import schema
 from zerobench.suites.project.cli import here
+from zerobench.suites.project.docs.pages import PAGES, commands, read
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+
+#: The options of the suites that the pages name.
+_OPTIONS = {"--quick", "--device", "--subject", "--hypothesis-profile", "--benchmark-json=bench.json"}
+#: Tests that the reader writes.
+_WRITTEN = {"test_repeats_itself", "DependsOnTheClock"}
 
 
 def _run(*arguments: str) -> str:
@@ -35,18 +42,20 @@ def _here(line: str, *more: str) -> str:
     return done.stdout
 
 
+def _command(page: str, start: str) -> str:
+    """The only command of a page that starts so."""
+    [line] = [command for command in commands(page) if command.startswith(start)]
+    return line
+
+
 def test_replay() -> None:
-    """docs/subjects.md: the command that a failure prints."""
-    [line] = re.findall(
-        r"^zerobench replay .*$", (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert "right, bit for bit" in _here(line)
+    """docs/how-to/add-a-subject.md: the command that a failure prints."""
+    assert "right, bit for bit" in _here(_command("docs/how-to/add-a-subject.md", "zerobench replay "))
 
 
 def test_doctor() -> None:
-    """docs/kernels.md: the doctor finds this machine usable, for people and for machines."""
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"^zerobench doctor.*$", page, re.MULTILINE)
+    """docs/reference/kernels.md: the doctor finds this machine usable, for people and for programs."""
+    line = _command("docs/reference/kernels.md", "zerobench doctor")
     assert _run(*shlex.split(line)).endswith("usable\n")
     findings = json.loads(_here(line, "--json"))
     assert findings["problems"] == []
@@ -54,40 +63,56 @@ def test_doctor() -> None:
 
 
 def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reports.md: what it says how to write is written, and a result compared with itself is no worse."""
+    """docs/how-to/read-a-report.md: the command writes the files of the table; a result is no worse than itself."""
     (tmp_path / "reports").symlink_to(ROOT / "reports")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
-    write, compare = re.findall(r"^zerobench .*$", page, re.MULTILINE)
+    page = "docs/how-to/read-a-report.md"
+    write, compare = _command(page, "zerobench report "), _command(page, "zerobench compare ")
     _here(write)
     assert sorted(path.name for path in Path(write.split()[-1]).iterdir()) == sorted(
-        re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE)
+        re.findall(r"^\| `(\S+)` \|", read(page), re.MULTILINE)
     )
     assert "Nothing is worse." in _here(compare)
+
+
+def test_a_report_rendered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """reports/README.md: a report in its place has the numbers that it had."""
+    shutil.copytree(ROOT / "reports" / "cpu-two-cores", tmp_path / "reports" / "cpu-two-cores")
+    monkeypatch.chdir(tmp_path)
+    line = _command("reports/README.md", "zerobench report ")
+    _here(line)
+    written, published = (root / line.split()[-1] / "report.md" for root in (tmp_path, ROOT))
+    assert _numbers(written) == _numbers(published)
+
+
+def _numbers(page: Path) -> list[str]:
+    return re.findall(r"\d[\d,.]*", page.read_text(encoding="utf-8"))
 
 
 def test_sessions() -> None:
     """CONTRIBUTING.md: ``nox -l`` lists the sessions that the page names, each with a description."""
     listed = _run("nox", "-l")
-    [names] = re.findall(r"lists the sessions: ([\w, ]+)\.", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    for name in names.split(", "):
+    [names] = re.findall(r"lists the sessions: ([\w,\s]+)\.", read("CONTRIBUTING.md"))
+    for name in re.split(r",\s", names):
         assert re.search(rf"^. {name} -> \w", listed, re.MULTILINE), f"{name} is not in\n{listed}"
 
 
-def test_bench() -> None:
-    """docs/bench.md, docs/kernels.md: the suites, which take minutes, are found."""
-    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("bench.md", "kernels.md"))
-    commands = re.findall(r"^pytest (suites/bench\S*)([^#\n]*)", pages, re.MULTILINE)
-    found = _run("pytest", "suites/bench", "--quick", "--collect-only", "-q", "-p", "no:cacheprovider")
-    for path, options in commands:
-        assert path in found
-        assert set(re.findall(r"--[\w-]+", options)) <= {"--quick", "--device", "--benchmark-json"}
+def test_suites() -> None:
+    """Each command of pytest finds tests; the suites themselves take minutes, and other tests run a part of each."""
+    lines = {command for page in PAGES for command in commands(page) if command.startswith("pytest suites/")}
+    folders = {"/".join(line.split()[1].split("/")[:2]) for line in lines}
+    found = _run("pytest", *folders, "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider").splitlines()
+    for line in lines:
+        _, path, *options = shlex.split(line)
+        chosen = options[options.index("-k") + 1] if "-k" in options else ""
+        if chosen not in _WRITTEN:
+            assert any(path in test and chosen in test for test in found), f"{line} finds no test"
+        assert {each for each in options if each.startswith("--")} <= _OPTIONS
 
 
 def test_a_vit_that_recomputes(tmp_path: Path) -> None:
-    """docs/bench.md: its gathers and what is saved follow from its structure as a gpt's do; its rows know no tokens."""
-    page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"^zerobench run .*$", page, re.MULTILINE)
+    """docs/how-to/run-benchmarks.md: a vit is right and has the traffic of its closed forms, without tokens."""
+    line = _command("docs/how-to/run-benchmarks.md", "zerobench run ")
     value = json.loads(_here(line, "--json", "--out", str(tmp_path)))
     assert schema.flaw(value) == ""
     for row in value["rows"][:-1]:
@@ -100,9 +125,8 @@ def test_a_vit_that_recomputes(tmp_path: Path) -> None:
 
 
 def test_cluster() -> None:
-    """docs/cluster.md: what is launched is a command line that zerobench takes."""
-    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    lines = re.findall(r"-m zerobench (run [^\n`]+)", page)
+    """docs/how-to/run-on-a-cluster.md: zerobench takes the command line that each launcher starts."""
+    lines = re.findall(r"-m zerobench (run [^\n`]+)", read("docs/how-to/run-on-a-cluster.md"))
     assert len(lines) == 4
     for line in lines:
         parser().parse_args(shlex.split(line))

@@ -1,4 +1,4 @@
-"""The tables of docs/config.md and docs/offload.md have every key of the configuration, with its default."""
+"""The tables of the configuration and of offload have every key, with its default; the example can be loaded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerobench.engine.config.schema import AdamParams, Config, SgdParams
-from zerobench.suites.support.checkout import ROOT
+from zerobench.engine.config.schema import Config, load
+from zerobench.engine.rules import RULES
+from zerobench.suites.project.docs.pages import block, read
 
-_DOCS = ROOT / "docs"
+_PAGE = "docs/reference/configuration.md"
 _OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_param.")
 
 
 def _stated() -> Iterator[tuple[str, Any]]:
-    """Every key of the page's table and its default, None where that is told in words.
+    """Every key of the page's first table and its default, None where that is told in words.
 
     A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
     """
-    page = (_DOCS / "config.md").read_text(encoding="utf-8")
+    page, _, _ = read(_PAGE).partition("## Optimizers")
     for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
         section, keys = "", []
         for key in re.findall(r"`([\w.]+)`", names):
@@ -46,8 +47,8 @@ def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _defaults() -> dict[str, Any]:
-    params = AdamParams().model_dump(mode="json") | SgdParams().model_dump(mode="json")
-    return dict(_flat(Config().model_dump(mode="json") | {"optimizer": {"type": None, "params": params}}))
+    optimizer = {"optimizer": {"type": None, "params": None}}  # the params have a table of their own
+    return dict(_flat(Config().model_dump(mode="json") | optimizer))
 
 
 def test_every_key_and_default() -> None:
@@ -60,10 +61,20 @@ def test_every_key_and_default() -> None:
     assert len(stated) == len(expected), "a key is there twice"
 
 
-def test_rules_share_their_defaults() -> None:
-    """lr and weight_decay, which have one row, are the same for Adam and SGD."""
-    adam, sgd = AdamParams().model_dump(), SgdParams().model_dump()
-    assert all(adam[key] == sgd[key] for key in adam.keys() & sgd.keys())
+def test_every_rule_and_default() -> None:
+    """The page's table of optimizers has every type with its parameters and their defaults, and the class to pass."""
+    page = read(_PAGE)
+    _, _, table = page.partition("## Optimizers")
+    stated = {}
+    for types, classes, keys, defaults in re.findall(
+        r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \| .* \|$", table, re.MULTILINE
+    ):
+        params = dict(zip(re.findall(r"`(\w+)`", keys), _values(defaults), strict=True))
+        stated[tuple(re.findall(r"`(\w+)`", types))] = (re.findall(r"`([\w.]+)`", classes), params)
+    assert stated == {
+        rule.types: ([f"torch.optim.{each.__name__}" for each in rule.clients], rule.params().model_dump(mode="json"))
+        for rule in RULES
+    }
 
 
 def test_what_words_say() -> None:
@@ -76,7 +87,11 @@ def test_what_words_say() -> None:
 
 def test_every_key_of_offload() -> None:
     """The other page has every key of the offload sections."""
-    page = (_DOCS / "offload.md").read_text(encoding="utf-8")
-    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    rows = "".join(re.findall(r"^\| (`.*?) \|", read("docs/reference/offload.md"), re.MULTILINE))
     expected = {key.rpartition(".")[2] for key in _defaults() if key.startswith(_OFFLOAD)}
     assert expected <= set(re.findall(r"`(\w+)`", rows))
+
+
+def test_example() -> None:
+    """The engine takes the configuration of the page."""
+    assert load(json.loads(block(_PAGE, "json"))).zero_optimization.stage == 3

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zerobench.results.document import Json
+from zerobench.suites.project.docs.pages import read
 from zerobench.suites.project.docs.published import published
 from zerobench.suites.project.reports.page import markdown_tables
-from zerobench.suites.support.checkout import ROOT
 
 
 def of_kernels() -> list[list[str]]:
@@ -16,7 +16,7 @@ def of_kernels() -> list[list[str]]:
     lines = []
     for (kernel, elements), rivals in found.items():
         own = rivals.get("copy")
-        if own is None:  # the update from files, which docs/offload.md has
+        if own is None:  # the update from files, which docs/notes/offload.md has
             continue
         times = [f"{rivals[name]['ratio']:.2f}" if name in rivals else "" for name in ("copy", "torch", "deepspeed")]
         took = f"{own['seconds'] * 1e3:.1f}", f"{own['bandwidth'] / 1e9:.1f}"
@@ -26,5 +26,5 @@ def of_kernels() -> list[list[str]]:
 
 def test_kernels() -> None:
     """Every number."""
-    [_, _, *shown] = markdown_tables((ROOT / "kernels" / "NOTES.md").read_text(encoding="utf-8"))["CPU"]
+    [_, _, *shown] = markdown_tables(read("kernels/NOTES.md"))["CPU"]
     assert shown[: len(of_kernels())] == of_kernels()

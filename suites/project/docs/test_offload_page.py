@@ -1,4 +1,4 @@
-"""The example of docs/offload.md is run by its own commands, as it stands there."""
+"""The example of docs/how-to/offload-states.md runs by its own commands, and the engine takes the configuration."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from zerobench.engine.config.schema import load
+from zerobench.suites.project.docs.pages import block, read
 from zerobench.suites.support.checkout import ROOT
 
-_PAGE = (ROOT / "docs" / "offload.md").read_text(encoding="utf-8")
+_PAGE = "docs/how-to/offload-states.md"
 
 
 @pytest.mark.parametrize(("device", "trains"), [("cpu", False), ("nvme", True)])
 def test_example(tmp_path: Path, device: str, trains: bool) -> None:
     """Under the limit the run with its states in host memory gets none, and the run with its states in files trains."""
-    [program] = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)
-    [command] = re.findall(rf"^python (limited\.py {device} .*)$", _PAGE, re.MULTILINE)
-    (tmp_path / "limited.py").write_text(program, encoding="utf-8")
+    [command] = re.findall(rf"^python (limited\.py {device} .*)$", read(_PAGE), re.MULTILINE)
+    (tmp_path / "limited.py").write_text(block(_PAGE, "python"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, *shlex.split(command)],
         cwd=tmp_path,
@@ -40,6 +40,6 @@ def test_example(tmp_path: Path, device: str, trains: bool) -> None:
 
 
 def test_configuration() -> None:
-    """The configuration of the page is one that the engine takes."""
-    [text] = re.findall(r"```json\n(.*?)```", _PAGE, re.DOTALL)
-    assert load({"train_batch_size": 1, **json.loads(text)}).zero_optimization.offload_optimizer.device == "nvme"
+    """The engine takes the configuration of docs/reference/offload.md."""
+    section = json.loads(block("docs/reference/offload.md", "json"))
+    assert load({"train_batch_size": 1, **section}).zero_optimization.offload_optimizer.device == "nvme"

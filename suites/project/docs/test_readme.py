@@ -11,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from zerobench.cli.options import parser
+from zerobench.suites.project.docs.pages import block, blocks, read
 from zerobench.suites.support.checkout import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+_PAGE = "README.md"
 
 
 def test_engine_example(tmp_path: Path) -> None:
     """The engine's example trains, in a process of its own."""
-    [example] = _blocks("python")
+    example = block(_PAGE, "python")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example + "\nprint(engine.global_steps)"],
         cwd=tmp_path,
@@ -37,10 +34,10 @@ def test_engine_example(tmp_path: Path) -> None:
 
 def test_two_commands() -> None:
     """The two commands are those that the wheel's test and CI run."""
-    lines = [line.split("#")[0].strip() for line in _blocks("")[0].splitlines()]
+    lines = [line.split("#")[0].strip() for line in blocks(_PAGE, "")[0].text.splitlines()]
     assert lines == [
-        "python -m pip install -e . && zerobench run",
-        "python -m pip install -e '.[test]' && pytest",
+        "python -m pip install -e '.[report]' && zerobench run",
+        "python -m pip install -e '.[dev]' && pytest",
     ]
     assert "pytest" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
@@ -49,14 +46,6 @@ def test_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Every option the README names is one of the command line's."""
     with pytest.raises(SystemExit):
         parser().parse_args(["run", "--help"])
-    flags = set(re.findall(r"`(--[a-z]+)`", README))
+    flags = set(re.findall(r"`(--[a-z]+)`", read(_PAGE)))
     assert flags
     assert flags <= set(re.findall(r"--[a-z]+", capsys.readouterr().out))
-
-
-def test_links() -> None:
-    """Every file that the README and the pages name is there."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"

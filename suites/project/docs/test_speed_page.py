@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, and the report in the README, are what the published reports say."""
+"""The tables of docs/notes/speed.md, and the report in the README, are what the published reports say."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import defaultdict
 
 from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.results.document import Json
+from zerobench.suites.project.docs.pages import read
 from zerobench.suites.project.docs.published import published
 from zerobench.suites.project.reports.page import markdown_tables
 from zerobench.suites.support.checkout import ROOT
 
-_PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+_PAGE = read("docs/notes/speed.md")
 _AIMS = {0: 1.15, 1: 1.15, 2: 1.15, 3: 1.3}
 #: What torch has for a stage, and what the page calls it.
 _PEERS = {0: ("torch-ddp", "DDP"), 1: ("torch-zero1", "ZeroRedundancyOptimizer"), 3: ("torch-fsdp2", "FSDP2")}
@@ -68,8 +69,7 @@ def test_settings() -> None:
 
 def test_the_report_in_the_readme() -> None:
     """Each of its lines stands in the published report."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    [excerpt] = re.findall(r"\n## A report\n(.*?)\n## ", readme + "\n## ", re.DOTALL)
+    [excerpt] = re.findall(r"\n## A report\n(.*?)\n## ", read("README.md"), re.DOTALL)
     report = (ROOT / "reports" / "cpu-two-cores" / "report.md").read_text(encoding="utf-8").splitlines()
     shown = [line for line in excerpt.splitlines() if line.startswith(("|", "- **"))]
     assert len(shown) > 20

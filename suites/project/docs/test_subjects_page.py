@@ -1,4 +1,4 @@
-"""The example of docs/subjects.md is run, as it stands there, through the equivalence suite."""
+"""The equivalence suite runs the example of docs/how-to/add-a-subject.md."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from zerobench.suites.project.docs.pages import block
 from zerobench.suites.support.checkout import ROOT
 
-DOCS = ROOT / "docs"
-
-
-def _example() -> str:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "subjects.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 1
-    return str(blocks[0])
+_EXAMPLE = block("docs/how-to/add-a-subject.md", "python")
 
 
 def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +31,7 @@ def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
             "-k",
             "exact or bound",
         ],
-        cwd=DOCS.parent,
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -47,13 +42,13 @@ def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 def test_example_passes(tmp_path: Path) -> None:
     """The engine of the page passes."""
-    done = _run(tmp_path, _example())
+    done = _run(tmp_path, _EXAMPLE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"[1-9]\d* Scenarios on my_engine:HandMade", done.stdout), done.stdout
 
 
 def test_broken_example_fails(tmp_path: Path) -> None:
     """The same engine without the division by the leaves fails, with a Scenario and a command to run it again."""
-    done = _run(tmp_path, _example().replace("p.grad /= self.leaves", "pass"))
+    done = _run(tmp_path, _EXAMPLE.replace("p.grad /= self.leaves", "pass"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "zerobench replay" in done.stdout

@@ -1,0 +1,70 @@
+"""The rules that the engine offers, found by a configuration's type or a client's class; nothing stands for another."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from zerobench.engine.errors import ConfigError
+from zerobench.engine.rules.adagrad import Adagrad
+from zerobench.engine.rules.adam import Adam
+from zerobench.engine.rules.lion import Lion
+from zerobench.engine.rules.rule import Rule
+from zerobench.engine.rules.sgd import Sgd
+
+RULES: tuple[Rule[Any], ...] = (Adam(), Sgd(), Lion(), Adagrad())
+
+_BY_TYPE = {name.lower(): rule for rule in RULES for name in rule.types}
+_TYPES = {name.lower(): name for rule in RULES for name in rule.types}
+_BY_CLIENT = {client: rule for rule in RULES for client in rule.clients}
+
+
+def find(type_: object) -> Rule[Any] | None:
+    """The rule of a configuration's ``optimizer.type``, in any case; None if there is none."""
+    return _BY_TYPE.get(str(type_).lower())
+
+
+def spelled(type_: str) -> str:
+    """The type as ``Rule.types`` spells it.
+
+    Raises:
+        ConfigError: no rule has this type.
+    """
+    if type_.lower() not in _TYPES:
+        raise ConfigError(f"no such optimizer{_nearest(type_, _TYPES.values())}")
+    return _TYPES[type_.lower()]
+
+
+def of_type(type_: str) -> Rule[Any]:
+    """The rule of a configuration's ``optimizer.type``.
+
+    Raises:
+        ConfigError: no rule has this type.
+    """
+    return _BY_TYPE[spelled(type_).lower()]
+
+
+def of_client(client: torch.optim.Optimizer) -> Rule[Any]:
+    """The rule of a client's optimizer, by its class; a subclass is another optimizer.
+
+    Raises:
+        ConfigError: no rule has this class.
+    """
+    rule = _BY_CLIENT.get(type(client))
+    if rule is None:
+        name = type(client).__name__
+        nearest = _nearest(name, (f"torch.optim.{each.__name__}" for each in _BY_CLIENT))
+        also = f"; or give config['optimizer'] the type {_TYPES[name.lower()]!r}" if name.lower() in _TYPES else ""
+        raise ConfigError(f"optimizer {name} is not offered{nearest}{also}")
+    return rule
+
+
+def _nearest(given: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name."""
+    names = {name.rpartition(".")[2].lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), names, n=1)
+    hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+    return f"{hint} (known: {', '.join(names.values())})"

@@ -1,0 +1,93 @@
+"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): a step has the same size in every element.
+
+Every operation is rounded by itself, so that a machine without fused multiply-adds has the same bits. Every scalar is
+computed in fp64 and rounded to fp32 beforehand:
+
+    g = gradient * factor
+    c = exp_avg * beta1 + g * weight1            weight1 = 1 - beta1
+    p = master * decay + step_size * sign(c)     decay = 1 - lr * weight_decay, step_size = -lr
+    m = exp_avg * beta2 + g * weight2            weight2 = 1 - beta2
+
+sign(c) is 0 if c is a zero of either sign or not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from zerobench.engine.ops.exact import single, tiles
+from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.section import Section
+
+
+class LionParams(Section):
+    """``optimizer.params``; the betas are the paper's."""
+
+    lr: Amount = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.99)
+    weight_decay: Amount = 0.0
+
+
+@dataclass(frozen=True)
+class LionValues:
+    """Hyperparameters of Lion."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    weight_decay: float  # decoupled, as AdamW's
+
+
+class Lion(Rule[LionValues]):
+    """One state, and no step count. torch has no such optimizer that a client could pass."""
+
+    types = ("Lion",)
+    params = LionParams
+
+    def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
+        return ("exp_avg",)
+
+    def values(self, group: Group, step: int) -> LionValues:
+        beta1, beta2 = group["betas"]
+        return LionValues(float(group["lr"]), beta1, beta2, group["weight_decay"])
+
+    def update(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factor: float,
+        values: LionValues,
+    ) -> None:
+        [exp_avg] = states
+        beta1, beta2 = values.beta1, values.beta2
+        decay = 1 - values.lr * values.weight_decay
+        scalars = single(factor, decay, beta1, 1 - beta1, beta2, 1 - beta2, -values.lr)
+        definition(master, gradient, exp_avg, copy, *scalars)
+
+
+def definition(
+    master: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    copy: Tensor | None,
+    factor: float,
+    decay: float,
+    beta1: float,
+    weight1: float,
+    beta2: float,
+    weight2: float,
+    step_size: float,
+) -> None:
+    """Lion in torch, on every device."""
+    for part in tiles(master.numel()):
+        p, g, m = master[part], gradient[part].float() * factor, exp_avg[part]
+        direction = (m * beta1 + g * weight1).sign_()
+        p.mul_(decay).add_(direction * step_size)
+        m.mul_(beta2).add_(g * weight2)
+        if copy is not None:
+            copy[part].copy_(p)

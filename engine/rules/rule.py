@@ -1,0 +1,77 @@
+"""Rule: one optimizer as the engine sees it, from the names in a configuration to the update of an element."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zerobench.engine.section import Section
+
+#: The hyperparameters of one rule: a frozen dataclass.
+Values = TypeVar("Values")
+#: A parameter group: the parameters and their hyperparameters, by torch's names.
+Group = Mapping[str, Any]
+
+Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Rule(ABC, Generic[Values]):
+    """One optimizer's rule. It keeps nothing between steps: one object serves all engines.
+
+    For each element of a parameter the engine keeps an fp32 master and one fp32 value for each of ``state_names``. All
+    states start at zero. The update is elementwise: the engine cuts a parameter wherever a shard or a sub-group ends,
+    and no bit of the result may depend on the cuts.
+    """
+
+    #: The names in ``optimizer.type``; a configuration may write them in any case.
+    types: ClassVar[tuple[str, ...]]
+    #: The section ``optimizer.params``.
+    params: ClassVar[type[Section]]
+    #: The torch optimizers that a client may pass in place of the configuration's.
+    clients: ClassVar[tuple[type[torch.optim.Optimizer], ...]] = ()
+    #: The options of these optimizers that must be off.
+    refused: ClassVar[tuple[str, ...]] = ()
+
+    def defaults(self, params: Section, type_: str) -> dict[str, Any]:
+        """The hyperparameters of a group that gives none, from ``params`` of the type, which is one of ``types``."""
+        return params.model_dump()
+
+    def is_fresh(self, client: torch.optim.Optimizer) -> bool:
+        """Whether the client's optimizer has not stepped yet."""
+        return not client.state
+
+    @abstractmethod
+    def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
+        """The names of the states, which are torch's, in the order in which ``update`` takes them."""
+
+    @abstractmethod
+    def values(self, group: Group, step: int) -> Values:
+        """The hyperparameters of a group as they are now, for the step that a parameter takes; steps count from 1."""
+
+    @abstractmethod
+    def update(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factor: float,
+        values: Values,
+    ) -> None:
+        """Step flat [n] tensors in place.
+
+        Args:
+            master: fp32.
+            gradient: fp32, bf16 or fp16; the rule reads ``gradient * factor``, rounded once to fp32.
+            states: fp32, in the order of ``state_names``.
+            copy: the parameter in the training dtype, which takes the new master rounded to nearest even; None if the
+                master itself is the parameter.
+            factor: the clip factor over leaves and loss scale.
+            values: the hyperparameters.
+        """

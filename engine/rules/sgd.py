@@ -1,0 +1,47 @@
+"""SGD with momentum, by a native kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zerobench.engine.ops.update import SgdValues, sgd_step
+from zerobench.engine.rules.rule import Amount, Group, Rule
+from zerobench.engine.section import Section
+
+
+class SgdParams(Section):
+    """``optimizer.params``."""
+
+    lr: Amount = 1e-3
+    momentum: Amount = 0.0
+    weight_decay: Amount = 0.0
+
+
+class Sgd(Rule[SgdValues]):
+    """It keeps a momentum for all groups if one of them has any; a group without momentum leaves its own alone."""
+
+    types = ("SGD",)
+    params = SgdParams
+    clients = (torch.optim.SGD,)
+    refused = ("maximize", "nesterov", "dampening", "differentiable")
+
+    def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if any(group["momentum"] for group in groups) else ()
+
+    def values(self, group: Group, step: int) -> SgdValues:
+        return SgdValues(float(group["lr"]), group["momentum"], group["weight_decay"])
+
+    def update(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factor: float,
+        values: SgdValues,
+    ) -> None:
+        momentum_buffer = states[0] if states and values.momentum else None
+        sgd_step(master, gradient, momentum_buffer, copy, factor, values)

@@ -1,0 +1,30 @@
+"""The how-to pages: what they quote stands in the file that they name, and the files that they name are there."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from zerobench.suites.support.checkout import ROOT
+
+_PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_files_are_there(page: Path) -> None:
+    """Every relative link leads to a file."""
+    links = re.findall(r"\]\(([^):#]+)\)", page.read_text(encoding="utf-8"))
+    assert links
+    assert all((page.parent / link).is_file() for link in links), links
+
+
+def test_the_walk_through_an_optimizer() -> None:
+    """The formula and the loop of docs/how-to/add-an-optimizer.md are those of lion.py."""
+    page = (ROOT / "docs" / "how-to" / "add-an-optimizer.md").read_text(encoding="utf-8")
+    source = (ROOT / "engine" / "rules" / "lion.py").read_text(encoding="utf-8")
+    formula, loop, _ = re.findall(r"```\w*\n(.*?)```", page, re.DOTALL)
+    assert textwrap.indent(formula, "    ") in source
+    assert textwrap.indent(loop, "    ") in source
