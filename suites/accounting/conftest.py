@@ -20,7 +20,7 @@ def counted(trials: Trials) -> Trials:
 
 @pytest.fixture(scope="session")
 def reference(trials: Trials) -> Trials:
-    """The reference engine, for what is said of no other."""
+    """The reference engine, for properties of no other."""
     if trials.subject.name != "reference":
         pytest.skip("a property of the reference engine")
     return trials

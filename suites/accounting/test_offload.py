@@ -1,4 +1,4 @@
-"""Offload: what is off the device, and what a step moves to and from there, in closed form to the byte."""
+"""Offload: the bytes off the device, and those that a step moves to and from there, in closed form."""
 
 from __future__ import annotations
 

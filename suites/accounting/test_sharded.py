@@ -39,7 +39,7 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
 def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None:
     """At no collective of a step do whole parameters take as many bytes as the model's, nor more than the three largest
-    units, what is prefetched and what is persistent."""
+    units, the prefetched and the persistent ones."""
     cut, size = units(scenario, models.build(scenario)), DTYPES[scenario.dtype].itemsize
     largest = sorted(unit.padded for unit in cut if not unit.persistent)[-3:]
     persistent = whole(unit for unit in cut if unit.persistent)
@@ -101,7 +101,7 @@ def _sharded(scenario: Scenario) -> set[str]:
 
 
 def _in_use_at_the_end(scenario: Scenario) -> set[str]:
-    """What a forward holds to its end, and what it used last: parameters of these share units with others."""
+    """Parameters in the units that a forward holds to its end, or used last."""
     model = models.build(scenario)
     sharded = _sharded(scenario)
     happening = events(scenario, model, route=False)

@@ -1,4 +1,4 @@
-"""Wire: what the meters count crosses the kernel's network stack, give or take the protocol's own bytes."""
+"""Wire: the bytes that the meters count cross the kernel's network stack, give or take the protocol's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone
 _SCENARIO = Scenario(model=Gpt(context=16, width=128, layers=5, heads=2), micro_batch=1, prefetch_bucket=0)
 
 #: TCP over IP on loopback adds 66 bytes of headers to a segment, and as much for its acknowledgement. Segments of large
-#: messages hold tens of thousands of bytes, and 1,400 even where they are cut for Ethernet: less than a tenth.
+#: messages hold tens of thousands of bytes, and 1,400 even if they are cut for Ethernet: less than a tenth.
 _HEADERS = 0.1
 #: What gloo adds to one collective on one rank: its own headers and the acknowledgements of small messages.
 _OF_A_CALL = 1024
@@ -31,7 +31,7 @@ _OF_A_CALL = 1024
 #: Every process of the machine is counted; the quietest of so many steps is the nearest to what ours alone sent.
 _STEPS = 12
 
-_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not say what crossed it"
+_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not count its bytes"
 
 
 @dataclass(frozen=True)

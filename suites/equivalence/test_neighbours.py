@@ -1,4 +1,4 @@
-"""Subjects take turns in one process: each leaves torch to the others as it found it."""
+"""Subjects alternate in one process: each leaves torch to the others as it found it."""
 
 from __future__ import annotations
 

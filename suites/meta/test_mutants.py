@@ -74,7 +74,7 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
 def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that keeps what it does not declare fails where all living tensors are counted."""
+    """An engine that keeps what it does not declare fails a census of all living tensors."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     censuses = itertools.product(
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)

@@ -1,4 +1,4 @@
-"""Subjects take turns in one process: what of torch a subject leaves in another state than it found."""
+"""Subjects alternate in one process: the names of torch that a subject changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCENARIO = Scenario(model=Gpt(width=16, layers=1, heads=2, context=16), world=4,
 
 
 def replaced(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[str]:
-    """One rank's part: what of torch is another object once the subject has trained a step, or once it is closed."""
+    """One rank's part: the names of torch that are other objects after a step of the subject, or after its end."""
     subject_type = subjects.load(name)
     before = _found()
     with closing(start(subject_type, scenario, group)) as subject:

@@ -1,4 +1,4 @@
-"""Theory: the closed forms agree with each other and, where nothing is padded, with the published ones."""
+"""Theory: the closed forms agree with each other and, if nothing is padded, with the published ones."""
 
 from __future__ import annotations
 

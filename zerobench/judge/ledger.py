@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class LedgerDifference:
-    """One number that is not what it should be; ``str()`` is the message."""
+    """One wrong number; ``str()`` is the message."""
 
     subject: str
     scenario: Scenario

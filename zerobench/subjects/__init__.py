@@ -8,7 +8,7 @@ import traceback
 from zerobench.errors import UsageError, unknown
 from zerobench.subject import Subject
 
-#: Where each subject's class is; imported only when asked for.
+#: The module and class of each subject; imported only when asked for.
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
@@ -39,7 +39,7 @@ def load(name: str) -> type[Subject]:
 
 
 def _place(error: Exception) -> str:
-    """Where an import went wrong: the last line of the imported module itself, where it came that far."""
+    """The place of an import's failure: the last line of the imported module itself, if it came that far."""
     passed = (__file__, importlib.__file__, "<frozen")
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     own = [each for each in frames if each.filename == frames[0].filename]

@@ -63,7 +63,7 @@ class DeepSpeed(Subject):
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
-        """Inside, ``functional.linear`` is what DeepSpeed last made of it."""
+        """Inside, ``functional.linear`` is the one that DeepSpeed last put there."""
         before, functional.linear = functional.linear, self._linear
         try:
             yield
@@ -224,7 +224,7 @@ def _imported(device: str) -> Any:
 def _tell_device(device: str) -> None:
     """Have LOCAL_RANK say which GPU of its host this rank computes on: DeepSpeed takes the one for the other.
 
-    Where ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
+    If ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
     """
     number = str(torch.cuda.current_device() if device == "cuda" else 0)
     os.environ["LOCAL_RANK"] = number

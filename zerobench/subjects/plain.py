@@ -1,4 +1,4 @@
-"""A model and torch.optim in one process: the compute-only step, and what torch's own subjects share."""
+"""A model and torch.optim in one process: the compute-only step, and the base of torch's own subjects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plain(Subject):
     so that between steps :meth:`resident` shows them.
     """
 
-    #: The only stages offered; all where empty.
+    #: The only stages offered; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
     hybrid: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Plain(Subject):
         self.micro_steps = 0  # since the last step
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
-        """Cast the model to the Scenario's dtype and return fp32 copies of what it trains; nothing in fp32."""
+        """Cast the model to the Scenario's dtype and return fp32 copies of its trained parameters; nothing in fp32."""
         if self.scenario.dtype == "fp32":
             return {}
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -77,7 +77,7 @@ class Plain(Subject):
         return nullcontext()
 
     def _full(self, tensor: Tensor) -> Tensor:
-        """The whole of what this rank may hold a shard of."""
+        """The whole tensor, of which this rank may hold a shard."""
         return tensor.detach()
 
     def micro_step(self, batch: Batch) -> Tensor:
@@ -111,7 +111,7 @@ class Plain(Subject):
                 grad.mul_(1.0 / self.scale)
 
     def _clip(self) -> float | None:
-        """Clip where asked for; the norm, which fp16 needs in any case, or None."""
+        """Clip if asked to; the norm, which fp16 needs in any case, or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)

@@ -54,7 +54,7 @@ def _some_unused(scenario: Scenario) -> bool:
 
 
 def _unsupported_sum(scenario: Scenario) -> str | None:
-    """Every all-reduce but the first of a step averages once more what was averaged before."""
+    """Every all-reduce but the first of a step averages values once more that were averaged before."""
     again = scenario.reduction == "micro_step" and scenario.accumulation > 1
     if scenario.data == "dyadic" and again and scenario.world & (scenario.world - 1):
         return f"DDP's reduction at every micro-step is not exact over {scenario.world} ranks"

@@ -1,4 +1,4 @@
-"""Closed forms of what a Scenario costs, from the Scenario and the model alone: no engine's code is read or run.
+"""Closed forms of a Scenario's costs, from the Scenario and the model alone: no engine's code is read or run.
 
 A subject says by :meth:`zerobench.subject.Subject.theory` which forms are its own. :mod:`peers` has those of torch's
 engines, :mod:`reference` those of the reference engine, which it puts together from :mod:`memory`: bytes on a rank;

@@ -1,4 +1,4 @@
-"""The reference engine's layout in closed form: how a model is cut in units, what each rank owns, and the padding."""
+"""The reference engine's layout in closed form: units, the shards that each rank owns, and the padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Unit:
         return self.shard * self.world
 
     def buckets(self, elements: int) -> int:
-        """Collectives that carry the unit, where each may carry ``elements``: every rank's share is whole chunks."""
+        """Collectives that carry the unit, if each may carry ``elements``: every rank's share is whole chunks."""
         width = max(1, elements // (self.world * self.chunk)) * self.chunk
         return -(-self.shard // width)
 
@@ -67,7 +67,7 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
 
 
 def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
-    """The parameters' names by what they share a unit with, in order."""
+    """The parameters' names by the home of their unit, in order."""
     parameters = dict(model.named_parameters())
     found = [(home, list(names)) for home, names in groupby(parameters, key=lambda name: _home(model, name))]
     if scenario.placement.parameters:

@@ -69,7 +69,7 @@ def chunk_order(scenario: Scenario, model: nn.Module) -> int:
 def parameter_peak(scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int:
     """The most bytes of the model's parameters that are whole at once on ``rank`` in a step of the reference engine.
 
-    Below stage 3 all of them always are; at stage 3 the persistent unit is, and what the touches of the step need
+    Below stage 3 all of them always are; at stage 3 the persistent unit is, and the units that the step's touches need
     (:mod:`zerobench.theory.rounds`). The shards, memory of their own, are not counted.
     """
     cut, size = units(scenario, model), DTYPES[scenario.dtype].itemsize

@@ -2,7 +2,7 @@
 
 DDP, and ZeroRedundancyOptimizer on top of it, reduce their gradients in buckets: one that holds all parameters before
 the first backward, then, unless some parameter may go unused, buckets filled in the order in which gradients were
-complete; where the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
+complete; if the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
 """
 
 from __future__ import annotations

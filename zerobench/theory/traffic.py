@@ -1,10 +1,10 @@
 """Calls and bytes of every collective of one optimizer step of the reference engine, in closed form.
 
-With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank: what a ring's
-all-gather or reduce-scatter of the padded unit moves. With one rank nothing is sent.
+With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank, as a ring's
+all-gather or reduce-scatter of the padded unit does. With one rank nothing is sent.
 
 ======================  ========================================  ==========================================
-what                    how often in a step                       elements, and their dtype
+data                    how often in a step                       elements, and their dtype
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
 vote (gather)           1                                         8 bytes a chunk owned + 1 a parameter

@@ -41,7 +41,7 @@ class Mutant(Reference):
         """Break something."""
 
     def patch_vote(self, change: Any) -> None:
-        """Let ``change(vote)`` replace what the ranks agreed on."""
+        """Let ``change(vote)`` replace the ranks' common decision."""
         original = self.engine.stepper.vote
         self.engine.stepper.vote = lambda *args: change(original(*args))  # type: ignore[method-assign]
 

@@ -105,7 +105,7 @@ def test_what_is_missing_differs() -> None:
         (2.0, "which is 2: counted twice"),
         (1 + 1e-6, "equal up to rounding"),
         (0.0, "all zeros"),
-        (_NAN, "not finite where they should be"),
+        (_NAN, "not finite and should be"),
     ],
 )
 def test_hint_at_a_factor(factor: float, says: str) -> None:
