@@ -192,7 +192,7 @@ class Scenario:
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """The memory that may hold states off the device: ``host``, and for nvme ``file`` too, with buffers on the host."""
+        """Memory that may hold states off the device: ``host``, and for nvme ``file`` too, with buffers on the host."""
         places = {self.optimizer_at, self.parameters_at}
         if places == {"none"}:
             return frozenset()

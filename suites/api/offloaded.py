@@ -37,7 +37,7 @@ def step(trained: zerobench.Engine, index: int) -> Tensor:
 
 def files(trained: zerobench.Engine) -> Iterator[Path]:
     """Its files, which have no name, as paths to open."""
-    for file in trained.arrangement._files:
+    for file in trained.stores._files:
         yield Path(f"/proc/self/fd/{file._descriptor}")
 
 

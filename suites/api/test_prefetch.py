@@ -25,24 +25,24 @@ def test_shards_are_asked_for_ahead(tmp_path: Path, place: str, prefetch: int, a
     coming: set[int] = set()
     most = 0
 
-    def watch(home: Any) -> None:
+    def watch(store: Any) -> None:
         nonlocal most
-        asked, load = home.prefetch, home.load
+        asked, load = store.prefetch, store.load
 
         def prefetching() -> None:
             nonlocal most
-            coming.add(id(home))
+            coming.add(id(store))
             most = max(most, len(coming))
             asked()
 
         def loading() -> Tensor:
-            coming.discard(id(home))
+            coming.discard(id(store))
             return load()  # type: ignore[no-any-return]
 
-        home.prefetch, home.load = prefetching, loading
+        store.prefetch, store.load = prefetching, loading
 
     for state in engine.states:
-        watch(state.home)
+        watch(state.parameter_store)
     for _ in range(2):  # the first learns the order
         engine.backward(engine(torch.ones(1, 64)).sum())
         engine.step()

@@ -15,10 +15,13 @@ from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
 from zerobench.ranks import Pool, RankFault
 from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
+from zerobench.suites.api import test_edits
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
+from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.points import place_of, points
@@ -38,10 +41,12 @@ BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
+#: Engines that are wrong in their numbers.
+WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS], ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
@@ -96,9 +101,16 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
 
 
-@pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
+@pytest.mark.parametrize("mutant", EDIT_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
+    """An engine that writes a copy when a parameter is edited fails, and the message says that the edit is lost."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _first_failure(trials, [test_edits.test_edits_persist]))
+
+
+@pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
-    """An engine that is only slow passes, and so does one that is only offloaded."""
+    """An engine that is only slow passes, and so does one that is only offloaded, or steps its units in reverse."""
     trials = Trials(pool, f"{right.__module__}:{right.__name__}")
     failure = _first_failure(trials, BITS, patience=[4])
     assert not failure, failure

@@ -14,14 +14,16 @@ from zerobench.ranks import RankFault
 from zerobench.ranks.failure import Kind, Sign
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice
+from zerobench.suites.meta.mutants.order import HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.points import Points, place_of, points
 
-_ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *RULE_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
-_ALL += [HoldsTheFirstGradients, CopiesTwice]
+_ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *RULE_MUTANTS, *EDIT_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
+_ALL += [HoldsTheFirstGradients, CopiesTwice, HandsOutTheNextSubGroup]
 
 #: Its JSON has the words of most parts.
 _WORDY = Scenario(

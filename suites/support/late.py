@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.stores import Handle
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 

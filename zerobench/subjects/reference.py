@@ -88,24 +88,10 @@ class Reference(Subject):
         return found
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
-        arrangement = self.engine.arrangement
-        stepped = [state for state in self._trained if not arrangement.steps_off_device(state.unit)]
-        kept = [state for state in self.engine.states if not arrangement.keeps_off_device(state.unit)]
-        return {
-            "parameters": [*(p.detach() for p in self.model.parameters()), *(state.shard for state in kept)],
-            "gradients": [state.gradient for state in self._trained],
-            "optimizer": [
-                *(state.master for state in stepped if state.has_master_copy),
-                *(tensor for state in stepped for tensor in state.optimizer.values()),
-            ],
-        }
+        return dict(self.engine.resident())
 
     def offloaded(self) -> Offloaded:
-        return Offloaded(self.engine.arrangement.host(), self.engine.arrangement.files())
-
-    @property
-    def _trained(self) -> list[Any]:
-        return [state for state in self.engine.states if state.unit.trainable]
+        return Offloaded(self.engine.stores.host(), self.engine.stores.files())
 
     def close(self) -> None:
         self.engine.destroy()

@@ -39,7 +39,7 @@ class HidesAState(Mutant):
     points_at = Points("undeclared")
 
     def sabotage(self) -> None:
-        self.hidden = [state.shard.clone() for state in self.engine.states]
+        self.hidden = [state.parameter_store.load().clone() for state in self.engine.states]
 
 
 class GrowsWithEveryStep(Mutant):

@@ -152,7 +152,7 @@ class LosesEarlierMicroSteps(Mutant):
 
         def forgetful(micro_step: int, steps: int, loss: Tensor) -> None:
             begin(micro_step, steps, loss)
-            self.engine.reducer._first = True
+            self.engine.reducer.backward.first = True
 
         self.engine.reducer.begin = forgetful  # type: ignore[method-assign]
 
@@ -200,7 +200,7 @@ class LeaksPadding(NanPadding, Mutant):
 
     def sabotage(self) -> None:
         for state in self.engine.states:
-            state.clear_padding = lambda values, start: None  # type: ignore[method-assign]
+            object.__setattr__(state.portion, "clear_padding", lambda values, start: None)  # it is frozen
 
 
 class SeesOverflowOnRankZeroOnly(Mutant):
@@ -281,9 +281,9 @@ class KeepsStaleParametersWhole(Mutant):
     points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
-        if self.engine.gatherer is not None:
-            self.engine.gatherer.max_live = 10**9
-            self.engine.gatherer.invalidate = lambda: None  # type: ignore[method-assign]
+        if self.engine.unsharder is not None:
+            self.engine.unsharder.max_live = 10**9
+            self.engine.unsharder.reshard_all = lambda: None  # type: ignore[method-assign]
 
 
 class DoesNotSpreadNewParameters(Mutant):
@@ -300,7 +300,8 @@ class RoundsMasterWeights(Mutant):
         outcome = super().step()
         for state in self.engine.states:
             if state.unit.trainable:
-                state.master.copy_(state.master.bfloat16())
+                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
+                    master.copy_(master.bfloat16())
         return outcome
 
 
@@ -323,9 +324,10 @@ class MovesStateWhenBuilt(Mutant):
     points_at = Points("optimizer_state", step=0)
 
     def sabotage(self) -> None:
-        for state in self.engine.states:
-            for tensor in state.optimizer.values():
-                tensor.add_(1e-3)
+        for state in (each for each in self.engine.states if each.unit.trainable):
+            for name, tensor in state.optimizer_store.memory(state.portion).items():
+                if name != "master":
+                    tensor.add_(1e-3)
 
 
 class DdpForgetsToAverage(TorchDdp):
