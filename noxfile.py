@@ -25,6 +25,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def thorough(session: nox.Session) -> None:
+    """Run every suite with twenty times the draws of each property, which are others each time."""
+    _python(session, "-m", "pytest", "--hypothesis-profile", "thorough", *session.posargs)
+
+
+@nox.session
 def equivalence(session: nox.Session) -> None:
     """Run the equivalence suite, on another engine with ``-- --subject NAME``."""
     _python(session, "-m", "pytest", "suites/equivalence", *session.posargs)

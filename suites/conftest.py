@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from zerobench import subjects
-from zerobench.errors import UsageError
-from zerobench.ranks import Pool
+from zerobench.suites.support import sharing
 from zerobench.suites.support.alone import admitted
-from zerobench.suites.support.trials import Trials
+
+if TYPE_CHECKING:  # the process that hands out tests to others starts them a second earlier without torch
+    from zerobench.ranks import Pool
+    from zerobench.suites.support.trials import Trials
 
 # A Scenario takes as long as its ranks take, so no deadline. The profiles differ in the number of examples only; all
 # but `thorough` draw the same ones each time, so that a red run is red again.
@@ -28,7 +29,7 @@ _COMMON: dict[str, Any] = {
 }
 settings.register_profile("quick", max_examples=8, derandomize=True, database=None, **_COMMON)
 settings.register_profile("default", max_examples=40, derandomize=True, database=None, **_COMMON)
-settings.register_profile("thorough", max_examples=400, **_COMMON)
+settings.register_profile("thorough", max_examples=800, **_COMMON)
 settings.load_profile("default")
 
 _WORLD = 4
@@ -45,12 +46,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: meters the whole machine, so that no other test may run meanwhile")
-    torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
+    if not _hands_out(config):
+        import torch
+
+        torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """Four ranks for the whole session; smaller worlds are their first ranks."""
+    from zerobench.ranks import Pool
+
     with Pool(_WORLD) as ranks:
         yield ranks
 
@@ -58,6 +64,8 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="session")
 def trials(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Trials]:
     """The engine under test, ready to run Scenarios."""
+    from zerobench.suites.support.trials import Trials
+
     made = Trials(pool, request.config.getoption("--subject"))
     _trials.append(made)
     yield made
@@ -66,10 +74,43 @@ def trials(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Trials]:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_STARTED] = time.monotonic()
+    subject = session.config.getoption("--subject")
+    if subject != "reference":
+        _demand_subject(subject)
+
+
+def _demand_subject(name: str) -> None:
+    """End the session with one line if there is no such engine."""
+    from zerobench import subjects
+    from zerobench.errors import UsageError
+
     try:
-        subjects.load(session.config.getoption("--subject"))
+        subjects.load(name)
     except UsageError as error:
         pytest.exit(f"--subject: {error}", returncode=2)
+
+
+def _hands_out(config: pytest.Config) -> bool:
+    """Whether this process runs no test itself: it has others for that (``pytest -n``)."""
+    return bool(getattr(config.option, "tx", None)) and not hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """The cores that are ours; two at least, for a test may wait, and eight at most, for each has four ranks."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(2, cores), 8)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files are handed out whole, but for those whose tests share nothing."""
+    return sharing.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files first, single tests last, so that all processes end at about the same time."""
+    items.sort(key=lambda item: sharing.is_single(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)

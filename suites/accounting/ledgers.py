@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pytest
 import torch.distributed as dist
+from torch import nn
 
 from zerobench import subjects
 from zerobench.bench.rank_tasks import off_device
@@ -36,13 +38,19 @@ T = TypeVar("T")
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
 
-#: Seconds in which gloo's own threads let go of what they have sent; they take microseconds, if they are given time.
-_SETTLING = 0.1
+#: Seconds after which gloo's own threads may have let go of what they have sent; they take microseconds, if they are
+#: given time.
+_SETTLING = 0.2
+
+
+#: The account that a test asks for. A meter sees every operation, and a step under it takes several times as long.
+Account = Literal["states", "traffic", "peaks", "offload"]
 
 
 @dataclass
 class Ledger:
-    """One rank's account; what is listed has an entry for each step."""
+    """One rank's account; a list has an entry for each step if its account was asked for, except ``resident``, which
+    is always there."""
 
     rank: int
     before: dict[str, int]  # bytes resident by state before the first step
@@ -52,21 +60,47 @@ class Ledger:
     offload: list[Offload] = field(default_factory=list)
 
 
-def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, steps: int) -> Ledger:
-    """One rank's part: train ``steps`` steps under the meters."""
+def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, asked: Account) -> Ledger:
+    """One rank's part: train :data:`STEPS` steps, metering what is asked for."""
     rank = dist.get_rank(group)
     model = model_for(subjects.load(subject), scenario)
     with closing(subjects.load(subject)(model, scenario, group)) as engine:
         ledger = Ledger(rank, _states(engine))
-        for index in range(steps):
-            peak = ParameterPeak(model)
-            with OffloadMeter() as moved, TrafficMeter(peak.observe) as meter:
+        for index in range(STEPS):
+            with _METERED[asked](ledger, engine, model):
                 run_step(engine, scenario, index, rank)
-            ledger.traffic.append(meter.traffic)
-            ledger.parameter_peaks.append(peak.bytes)
             ledger.resident.append(_states(engine))
-            ledger.offload.append(off_device(engine, moved))
     return ledger
+
+
+@contextmanager
+def _unmetered(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _traffic(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    with TrafficMeter() as meter:
+        yield
+    ledger.traffic.append(meter.traffic)
+
+
+@contextmanager
+def _peak(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    peak = ParameterPeak(model)
+    with TrafficMeter(peak.observe):
+        yield
+    ledger.parameter_peaks.append(peak.bytes)
+
+
+@contextmanager
+def _offload(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    with OffloadMeter() as moved:
+        yield
+    ledger.offload.append(off_device(engine, moved))
+
+
+_METERED = {"states": _unmetered, "traffic": _traffic, "peaks": _peak, "offload": _offload}
 
 
 def _states(engine: Subject) -> dict[str, int]:
@@ -74,10 +108,10 @@ def _states(engine: Subject) -> dict[str, int]:
 
 
 @lru_cache(maxsize=256)
-def ledgers(trials: Trials, scenario: Scenario, steps: int = STEPS) -> list[Ledger]:
+def ledgers(trials: Trials, scenario: Scenario, asked: Account) -> list[Ledger]:
     """The Scenario's ledgers, in rank order; asked for again, the same ones."""
     trials.ran += 1
-    return trials.pool.run(account, trials.name, scenario, steps, world=scenario.world, timeout=TIME_LIMIT)
+    return trials.pool.run(account, trials.name, scenario, asked, world=scenario.world, timeout=TIME_LIMIT)
 
 
 @dataclass
@@ -100,11 +134,19 @@ def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple
         for index in range(at[-1]):
             run_step(engine, scenario, index, rank)
             if index + 1 in at:
-                time.sleep(_SETTLING)
-                live[index + 1] = resident(live_tensors()) - start
+                live[index + 1] = _settled() - start
         kept = [*engine.resident().values(), *engine.offloaded().host.values()]
         declared = [tensor for tensors in kept for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
+
+
+def _settled() -> int:
+    """Bytes of all tensors alive once they no longer change."""
+    before, now = -1, resident(live_tensors())
+    while now != before:
+        time.sleep(_SETTLING)
+        before, now = now, resident(live_tensors())
+    return now
 
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:

@@ -80,7 +80,7 @@ def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None
 
 def _demand_resident(trials: Trials, scenario: Scenario) -> None:
     model, theory = models.build(scenario), theory_of(trials)
-    measured = ledgers(trials, scenario)
+    measured = ledgers(trials, scenario, "states")
     for ledger in measured:
         for steps, got in ((0, ledger.before), (1, ledger.resident[0]), (STEPS, ledger.resident[-1])):
             expected = known(trials, theory.memory(scenario, model, ledger.rank, steps), "resident")

@@ -43,7 +43,7 @@ def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int,
     however many ranks and micro-steps there are."""
     scenario = grid.HALF.but(dtype=dtype, accumulator_dtype=dtype, accumulation=accumulation, stage=stage)
     elements = owned(units(scenario, models.build(scenario)))
-    for ledger in ledgers(reference, scenario.but(offload_optimizer=place)):
+    for ledger in ledgers(reference, scenario.but(offload_optimizer=place), "offload"):
         for step, seen in enumerate(ledger.offload):
             for way in ("to_host", "to_device"):
                 entry, got = Entry("moved", f"bytes moved {way} in step {step}", way, step), seen.moved.get(way)
@@ -56,7 +56,7 @@ def test_buffers_are_bounded(reference: Trials, count: int) -> None:
     scenario = grid.HALF.but(
         stage=2, offload_optimizer="nvme", buffer_count=count, buffer_size=8192, pipeline_read=True
     )
-    for ledger in ledgers(reference, scenario):
+    for ledger in ledgers(reference, scenario, "offload"):
         host = ledger.offload[-1].host
         kinds = Entry("host", "kinds of states in host memory")
         demand(reference, scenario, ledger.rank, kinds, list(host), ["buffers"], "nothing else")
@@ -66,7 +66,7 @@ def test_buffers_are_bounded(reference: Trials, count: int) -> None:
 
 def _demand_offload(trials: Trials, scenario: Scenario) -> None:
     model, theory = models.build(scenario), theory_of(trials)
-    for ledger in ledgers(trials, scenario):
+    for ledger in ledgers(trials, scenario, "offload"):
         for step, got in enumerate(ledger.offload):
             expected = known(trials, theory.offload(scenario, model, ledger.rank, step), "moved")
             for part in _PARTS:

@@ -45,7 +45,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
     persistent = whole(unit for unit in cut if unit.persistent)
     bound = size * (sum(largest) + scenario.prefetch_bucket + persistent)
     everything = size * whole(cut)
-    for ledger in ledgers(reference, scenario):
+    for ledger in ledgers(reference, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
             entry = Entry("whole", f"{peak} bytes of parameters whole at once in step {step}", step=step)
             formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
@@ -59,7 +59,7 @@ def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     assume(scenario.world > 1)  # the meter looks at collectives, of which one rank has none
     assume(counted.offers(scenario))
     model, theory = models.build(scenario), theory_of(counted)
-    for ledger in ledgers(counted, scenario):
+    for ledger in ledgers(counted, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
             expected = known(counted, theory.parameter_peak(scenario, model, ledger.rank, step), "whole")
             entry = Entry("whole", f"bytes of parameters whole at once in step {step}", step=step)

@@ -22,7 +22,8 @@ from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.api import offloaded
 from zerobench.suites.support.checkout import ROOT
-from zerobench.suites.support.trials import train
+from zerobench.suites.support.forked import LIMIT
+from zerobench.suites.support.trials import TIME_LIMIT, train
 
 _PROGRAM = [sys.executable, "-m", "zerobench.suites.api.offloaded"]
 
@@ -163,7 +164,9 @@ def test_a_spoiled_file_ends_all_ranks() -> None:
         Pool(2) as pool,
         pytest.raises(RankFailure, match=r"rank 1 raised OffloadError: a file in .* another checksum"),
     ):
-        pool.run(train, "zerobench.suites.api.offloaded:SpoilsItsFile", scenario, frozenset(), world=2, timeout=20.0)
+        pool.run(
+            train, "zerobench.suites.api.offloaded:SpoilsItsFile", scenario, frozenset(), world=2, timeout=TIME_LIMIT
+        )
 
 
 def test_two_runs_in_one_directory(tmp_path: Path) -> None:
@@ -212,4 +215,4 @@ def test_without_direct_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False, **options)

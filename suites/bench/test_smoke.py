@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,24 +24,18 @@ from zerobench.suites.bench.kernels import test_kernels, turns
 from zerobench.suites.bench.kernels.cases import CASES, rivals
 from zerobench.suites.bench.runs import threads
 from zerobench.suites.bench.smoke import POINT
+from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
     """The JSON of the point's benchmarks."""
     path = tmp_path_factory.mktemp("smoke") / "bench.json"
-    command = [sys.executable, "-m", "pytest", "suites/bench/smoke.py", f"--benchmark-json={path}"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
-        cwd=ROOT,
-        env=outside(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = ["-m", "pytest", "suites/bench/smoke.py", f"--benchmark-json={path}", "-p", "no:cacheprovider"]
+    done = forked.run(*command, cwd=ROOT, env=outside(), timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed, 1 skipped" in done.stdout
     assert "the flux is not aligned" in done.stdout

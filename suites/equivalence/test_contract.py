@@ -5,12 +5,13 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import assume
 
+from zerobench.judge.difference import Part
 from zerobench.scenario import Scenario
 from zerobench.suites.support.strategies import SETTINGS, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(), share=3)
+@drawn(scenarios(), share=1.5)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""
@@ -19,11 +20,11 @@ def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
-@drawn(scenarios(model=models(), steps=2), share=0.75)
+@drawn(scenarios(model=models(), steps=2), share=0.5)
 def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
     """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
     assume(bits.offers(scenario))
-    trajectories, expected = bits.run_beside_canonical(scenario)
+    trajectories, expected = bits.run_beside_canonical(scenario, ["evaluation"])
     bits.agree(trajectories, expected, ["evaluation"])
 
 
@@ -37,7 +38,7 @@ def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
         bits.agree(run, runs[0])
 
 
-@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.5)
+@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.3)
 def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: Scenario) -> None:
     """Activation checkpointing, in both modes, and dropout change nothing across stages."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in (0, 3)]
@@ -46,7 +47,7 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
     bits.agree(runs[1], runs[0])
 
 
-@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=1)
+@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=0.75)
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
     one, changes = scenario
@@ -63,15 +64,16 @@ def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 
-@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.75)
+@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.5)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
     whole = scenario.but(world=1, accumulation=4, schedule="micro_step")
     worlds = [whole.but(world=world, accumulation=4 // world) for world in (1, 2, 4)]
-    runs = [bits.run(each) for each in worlds if bits.offers(each)]
+    parts: tuple[Part, ...] = ("norm", "gradients", "parameters", "optimizer_state")
+    runs = [bits.run(each, parts) for each in worlds if bits.offers(each)]
     assume(len(runs) > 1)
     for run in runs[1:]:
-        bits.agree(run[:1], runs[0][:1], ("norm", "gradients", "parameters", "optimizer_state"))
+        bits.agree(run[:1], runs[0][:1], parts)
 
 
 @drawn(scenarios(steps=2), share=0.75)

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import assume
 
 from zerobench.judge.bounds import gradient_bound
-from zerobench.judge.difference import Difference
+from zerobench.judge.difference import Difference, Part
 from zerobench.judge.judgement import BUDGET, agree_within, budget_used, disagreement, error_against, is_exact
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Scenario
@@ -18,27 +18,30 @@ from zerobench.suites.support.trials import Trials, exact
 #: Lion steps by a sign: if a rounding turns it, a parameter moves the other way, and the error says nothing.
 _CONTINUOUS = st.sampled_from(["adam", "adamw", "sgd", "sgd", "sgd", "adagrad"])
 
+_PARAMETERS: tuple[Part, ...] = ("parameters",)
+_EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters")
 _DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
 
 
-@drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1)
+@drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1.75)
 def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
     """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in no other order: the same bits."""
     scenario = scenario.but(world=min(scenario.world, 2))
     ddp = scenario.but(stage=0)
     assume(bits.offers(scenario) and TorchDdp.unsupported(ddp) is None)
-    got, expected = bits.run(scenario), bits.run(ddp, subject=_DDP)
-    bits.agree(got, expected, ("losses", "gradients", "parameters", "optimizer_state"))
+    parts: tuple[Part, ...] = ("losses", "gradients", "parameters", "optimizer_state")
+    got, expected = bits.run(scenario, parts), bits.run(ddp, parts, subject=_DDP)
+    bits.agree(got, expected, parts)
 
 
-@drawn(scenarios(steps=1, clip=0.0, accumulator_dtype=None), share=1)
+@drawn(scenarios(steps=1, clip=0.0, accumulator_dtype=None), share=2)
 def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scenario) -> None:
     """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
     assume(trials.offers(scenario))
     expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True)
     assume(not expected.steps[0].skipped)
     bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
-    agree_within(trials.run(scenario), expected, [bound], name=trials.name)
+    agree_within(trials.run(scenario, ["gradients"]), expected, [bound], name=trials.name)
 
 
 @drawn(scenarios(clip=0.0, optimizer=optimizers(name=_CONTINUOUS)), share=0.75)
@@ -47,7 +50,7 @@ def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     ddp = scenario.but(stage=0, overlap=True)
     assume(trials.offers(scenario) and TorchDdp.unsupported(ddp) is None)
     reference = exact(scenario.but(dtype="fp32", stage=0))
-    got, base = trials.run(scenario)[0], trials.run(ddp, subject="torch-ddp")[0]
+    got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(ddp, _PARAMETERS, subject="torch-ddp")[0]
     assume(not any(step.skipped for step in got.steps))
     error, yardstick = error_against(got, reference), error_against(base, reference)
     _within_budget(trials, scenario, "DDP", error, yardstick)
@@ -80,14 +83,19 @@ def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float,
         clip=0.0,
         micro_batch=2,
         optimizer=optimizers(name="sgd"),
+        communication_dtype=None,
+        accumulator_dtype=None,
     ),
-    share=0.5,
+    share=0.75,
 )
 def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -> None:
-    """A micro-steps of m samples give the gradient of one micro-step of A * m samples, within the error budget."""
+    """A micro-steps of m samples give the gradient of one micro-step of A * m samples, within the error budget.
+
+    In fp32 alone: each micro-step is rounded to 16 bits on its way, which one large batch may be spared by chance.
+    """
     large = scenario.but(accumulation=1, micro_batch=4)
     assume(trials.offers(scenario) and trials.offers(large))
-    got, base = trials.run(scenario)[0], trials.run(large)[0]
+    got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(large, _PARAMETERS)[0]
     reference = exact(large.but(stage=0))
     error, yardstick = error_against(got, reference), error_against(base, reference)
     _within_budget(trials, scenario, "one large batch", error, yardstick)
@@ -105,11 +113,11 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         communication_dtype=None,
         accumulator_dtype=None,
     ),
-    share=2,
+    share=2.5,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine, in whatever order it adds, gives the same bits."""
     assume(trials.offers(scenario))
     expected = canonical(scenario, frozenset(["gradients", "parameters"]))
     assume(is_exact(expected, exact(scenario)))
-    trials.agree(trials.run(scenario), expected, ("losses", "gradients", "parameters"))
+    trials.agree(trials.run(scenario, _EXACT), expected, _EXACT)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -124,6 +125,7 @@ def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
     ) as process:
         while not _runs(recipe):
             assert process.poll() is None
+            time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
     assert not list(cache.glob("*.so"))
     build(recipe)

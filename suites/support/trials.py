@@ -14,12 +14,13 @@ from zerobench.judge.difference import ALL_PARTS, Difference, Part
 from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.oracles.canonical_trainer import canonical, float64
 from zerobench.ranks import Pool, RankFault
+from zerobench.ranks.pool import Pending
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 
-#: Seconds after which a Scenario hangs; the longest takes a few.
-TIME_LIMIT = 60.0
+#: Seconds after which a Scenario hangs; the longest takes a few, and many times that on a machine busy with much else.
+TIME_LIMIT = 120.0
 
 #: Kept of every step; the other states of the last one only, into which a wrong bit of an earlier step leads.
 GRADIENTS: Keep = frozenset(["gradients"])
@@ -42,17 +43,22 @@ class Trials:
         """Whether the engine offers the Scenario at all."""
         return self.subject.unsupported(scenario) is None
 
-    def run(self, scenario: Scenario, keep: Keep = GRADIENTS, *, subject: str | None = None) -> list[Trajectory]:
+    def run(
+        self,
+        scenario: Scenario,
+        parts: Collection[Part] = ALL_PARTS,
+        *,
+        keep: Keep = GRADIENTS,
+        subject: str | None = None,
+    ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        It holds ``keep`` of every step, and all states of the last.
+        Of the states in ``parts``, it holds those in ``keep`` of every step, and all of the last.
 
         Raises:
             RankFault: a rank raised, died or hung.
         """
-        self.ran += 1
-        pool = self._pool_of(subject or self.name, scenario.world)
-        return pool.run(train, subject or self.name, scenario, keep, world=scenario.world, timeout=TIME_LIMIT)
+        return self._submit(subject or self.name, scenario, parts, keep).result()
 
     def agree(
         self,
@@ -70,20 +76,24 @@ class Trials:
         if found is not None and isinstance(expected, Trajectory):
             with suppress(RankFault):
                 scenario = got[0].scenario
-                found = _first(self.run(scenario, ALL), canonical(scenario, ALL), parts) or found
+                found = _first(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
         if found is not None:
             raise disagreement(found, self.name)
 
-    def run_beside_canonical(self, scenario: Scenario) -> tuple[list[Trajectory], Trajectory]:
+    def run_beside_canonical(
+        self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
+    ) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
-        self.ran += 1
-        pending = self._pool_of(self.name, scenario.world).submit(
-            train, self.name, scenario, GRADIENTS, world=scenario.world, timeout=TIME_LIMIT
-        )
+        pending = self._submit(self.name, scenario, parts, GRADIENTS)
         expected = canonical(scenario, ALL)
         for step in expected.steps[:-1]:
             step.parameters, step.model_parameters, step.optimizer_state = {}, {}, {}
         return pending.result(), expected
+
+    def _submit(self, subject: str, scenario: Scenario, parts: Collection[Part], keep: Keep) -> Pending[Trajectory]:
+        self.ran += 1
+        asked = subject, scenario, keep.intersection(parts), ALL.intersection(parts), "evaluation" in parts
+        return self._pool_of(subject, scenario.world).submit(train, *asked, world=scenario.world, timeout=TIME_LIMIT)
 
     def _pool_of(self, subject: str, world: int) -> Pool:
         """The session's ranks, or for an engine that needs a world of its own, ranks of just that many."""
@@ -108,9 +118,11 @@ def _first(
     return found or across_ranks(got[:1], expected, [part for part in parts if part == "evaluation"])
 
 
-def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    """One rank's part of a Scenario, with all states and an evaluation at its end."""
-    return drive(subjects.load(subject), scenario, group, keep, last=ALL, evaluate=True)
+def train(
+    group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep, last: Keep = ALL, evaluate: bool = True
+) -> Trajectory:
+    """One rank's part of a Scenario: ``keep`` of every step, ``last`` of the last one, and an evaluation."""
+    return drive(subjects.load(subject), scenario, group, keep, last=last, evaluate=evaluate)
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,8 @@ from typing import Any, Self
 from unittest import mock
 
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from zerobench.dispatch import DispatchMode
 
 _COPIES = {"zerobench::to_host": "to_host", "zerobench::to_device": "to_device"}
 _FILES = {"preadv": "file_read", "pwritev": "file_written"}
@@ -59,9 +60,9 @@ class OffloadMeter:
             self.bytes[moved] += size
 
 
-class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Copies(DispatchMode):
     def __init__(self, add: Callable[[str, int], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._add = add
 
     def __torch_dispatch__(

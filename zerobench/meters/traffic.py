@@ -31,8 +31,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
+from zerobench.dispatch import DispatchMode
 from zerobench.recording import Traffic
 
 #: How an operation's name starts, underscores left out, and the collective that it is.
@@ -52,7 +53,7 @@ _COLLECTIVES = {
 }
 
 
-class TrafficMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TrafficMeter(DispatchMode):
     """Records every collective that this rank issues inside the ``with`` block, in ``traffic`` by collective.
 
     Seen are the thread that entered the block and autograd's threads that work for it, not other threads.
@@ -60,14 +61,14 @@ class TrafficMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, on_collective: Callable[[str], None] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.traffic: dict[str, Traffic] = {}
         self._on_collective = on_collective
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented  # let a DTensor first turn into plain tensors and collectives: those come by here
         kwargs = kwargs or {}
         call = _Call.of(func, args, kwargs)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerobench.dispatch import DispatchMode
 from zerobench.oracles.rules import RULES, hyperparameters, state_keys
 from zerobench.scenario import Optimizer
 from zerobench.subject import State
@@ -23,15 +23,12 @@ def build_optimizer(
     return rule.make(groups(spec, named), **hyperparameters(spec), **flags)
 
 
-class IeeeSqrt(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class IeeeSqrt(DispatchMode):
     """Inside the ``with`` block torch takes square roots as IEEE 754 defines them, and as the contract wants them.
 
     torch's fp32 root on a CPU is MKL's, which is wrong in the last bit for one value in 150. An fp64 root, even one
     that is wrong in its own last bit, rounds to the right fp32.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

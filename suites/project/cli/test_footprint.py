@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from zerobench.ranks import Pool
+from zerobench.suites.support.forked import LIMIT
 
 _LIMIT = 300 * 2**20
 _STATUS = Path("/proc/self/status")
@@ -17,7 +18,7 @@ _TELL = f"print(open('{_STATUS}').read())"
 _TORCH = f"import torch, torch.distributed, torch.distributed.fsdp, torch._dynamo; {_TELL}"
 _HARNESS = (
     "import sys; from zerobench.cli.commands import main; sys.stdout = sys.stderr; "
-    "main(['run', '--model', 'nano', '--steps', '4', '--stages', '0,3', '--out', sys.argv[1]]); "
+    "main(['run', '--model', 'nano', '--steps', '2', '--stages', '3', '--out', sys.argv[1]]); "
     "assert 'torch._dynamo' not in sys.modules, 'the parent loads a compiler it has no use for'; "
     f"sys.stdout = sys.__stdout__; {_TELL}"
 )
@@ -30,7 +31,7 @@ def _peak(status: str) -> int:
 
 def _ran(program: str, *arguments: str) -> str:
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
 
 
 def status(group: dist.ProcessGroup) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,12 +17,16 @@ import torch
 from zerobench.errors import UsageError
 from zerobench.machine import gpu
 from zerobench.ranks import Launch
+from zerobench.ranks.launch import MEETING
 from zerobench.results import schema
 from zerobench.subjects import deepspeed
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import Program
 
 _MEETING = {"MASTER_ADDR": "node1", "MASTER_PORT": "1234"}
+#: A node's rank has all its cores, but here two share them: threads that wait must leave a core to the other rank.
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
 _SMALL = ("--model", "nano", "--steps", "2", "--stages", "2")
 
 
@@ -40,29 +43,26 @@ def report(text: str) -> dict[str, Any]:
     return value
 
 
-def _agents(tmp_path: Path, *arguments: str) -> list[tuple[int, str, str]]:
-    """Code, output and errors of both of torchrun's agents, each in a folder of its own."""
-    port = free_port()
+def _agents(tmp_path: Path, *arguments: str) -> list[tuple[int | None, str, str]]:
+    """Code, output and errors of both of torchrun's agents, each in a folder of its own.
+
+    They end before ranks that wait for each other in vain would.
+    """
+    port, begin = free_port(), time.monotonic()
     with ExitStack() as stack:
         agents = [stack.enter_context(_agent(tmp_path / f"node{node}", node, port, *arguments)) for node in range(2)]
         for agent in agents:
             stack.callback(agent.kill)
-        outputs = [agent.communicate(timeout=60) for agent in agents]
+        outputs = [agent.communicate(timeout=begin + MEETING - time.monotonic()) for agent in agents]
     return [(agent.returncode, *output) for agent, output in zip(agents, outputs, strict=True)]
 
 
-def _agent(folder: Path, node: int, port: int, *arguments: str) -> subprocess.Popen[str]:
+def _agent(folder: Path, node: int, port: int, *arguments: str) -> Program:
+    """It is forked; the rank that it starts is an interpreter of its own."""
     folder.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     command += ["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    return subprocess.Popen(
-        [*command, "-m", *arguments],
-        cwd=folder,
-        env={**outside(), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Program(*command, "-m", *arguments, cwd=folder, env={**outside(), **_QUIET, "PYTHONPATH": str(ROOT)})
 
 
 def test_run_on_two_nodes(tmp_path: Path) -> None:
@@ -94,20 +94,16 @@ def test_bench_on_two_nodes(tmp_path: Path) -> None:
 def test_input_that_rank_0_refuses(tmp_path: Path) -> None:
     """What only rank 0 can see is wrong ends all ranks when they have come; rank 0 alone says what it is."""
     (tmp_path / "file").touch()
-    begin = time.monotonic()
     first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--out", str(tmp_path / "file"))
-    assert time.monotonic() - begin < 60
     assert first[2].count("is not a directory") == 1
     assert "is not a directory" not in second[2]
 
 
 def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
     """Rank 1 is killed in the second step: both agents end with an error, soon, and rank 0 says which rank it was."""
-    begin = time.monotonic()
     first, second = _agents(
         tmp_path, "zerobench", "run", *_SMALL, "--subjects", "zerobench.suites.project.cli.broken:Dies"
     )
-    assert time.monotonic() - begin < 60
     assert first[0] != 0
     assert second[0] != 0
     assert "zerobench: rank 1 closed its pipe" in first[2]

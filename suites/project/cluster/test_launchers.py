@@ -13,9 +13,9 @@ import pytest
 from zerobench.suites.project.cluster.test_launch import free_port, report
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 _RUN = [sys.executable, "-m", "zerobench", "run", "--model", "nano", "--steps", "2", "--stages", "3", "--json"]
-_LIMIT = 90.0
 
 #: What --version says, and what two ranks on one host need; Open MPI wants root, as in a container, to ask twice.
 _MPIRUNS = {"Open MPI": ("Open MPI", ["--oversubscribe", "--bind-to", "none"]), "MPICH": ("HYDRA", [])}
@@ -56,7 +56,7 @@ def _launched(folder: Path, launcher: str, *arguments: str) -> subprocess.Comple
         env={**outside(), **root, **meeting},
         capture_output=True,
         text=True,
-        timeout=_LIMIT,
+        timeout=LIMIT,
         check=False,
     )
 

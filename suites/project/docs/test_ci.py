@@ -21,6 +21,7 @@ from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
 from zerobench.suites.project.docs.pages import PAGES, commands
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -48,7 +49,7 @@ def _commands() -> Iterator[str]:
 def sessions() -> set[str]:
     """The names of nox's sessions."""
     command = [sys.executable, "-m", "nox", "-l"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
     return set(re.findall(r"^[*-] (\w+) -> ", listed, re.MULTILINE))
 
 

@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,10 @@ from zerobench.cli.options import parser
 from zerobench.results import schema
 from zerobench.suites.project.cli import here
 from zerobench.suites.project.docs.pages import PAGES, commands, read
+from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 #: The options of the suites that the pages name.
 _OPTIONS = {"--quick", "--device", "--subject", "--hypothesis-profile", "--benchmark-json=bench.json"}
@@ -26,9 +26,8 @@ _WRITTEN = {"test_repeats_itself", "DependsOnTheClock"}
 
 
 def _run(*arguments: str) -> str:
-    command = [sys.executable, "-m", *arguments]
     env = {**outside(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run("-m", *arguments, cwd=ROOT, env=env, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -56,7 +55,7 @@ def test_replay() -> None:
 def test_doctor() -> None:
     """docs/reference/kernels.md: the doctor finds this machine usable, for people and for programs."""
     line = _command("docs/reference/kernels.md", "zerobench doctor")
-    assert _run(*shlex.split(line)).endswith("usable\n")
+    assert _here(line).endswith("usable\n")
     findings = json.loads(_here(line, "--json"))
     assert findings["problems"] == []
     assert {"devices", "compilers", "kernels", "backends", "versions"} < findings.keys()

@@ -15,6 +15,7 @@ import pytest
 from zerobench.engine.config.schema import load
 from zerobench.suites.project.docs.pages import block, read
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 _PAGE = "docs/how-to/offload-states.md"
 
@@ -30,7 +31,7 @@ def test_example(tmp_path: Path, device: str, trains: bool) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert (done.returncode == 0) == trains, done.stdout + done.stderr

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from zerobench.suites.project.docs.pages import blocks
+from zerobench.suites.support import forked
+from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 _PROPERTY, _MUTANT = (each.text for each in blocks("docs/how-to/add-a-property.md", "python"))
 
@@ -18,15 +20,9 @@ def _run(tmp_path: Path, subject: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_repeats.py").write_text(_PROPERTY, encoding="utf-8")
     (tmp_path / "clock.py").write_text(_MUTANT, encoding="utf-8")
     options = ["--hypothesis-profile", "quick", "-p", "no:cacheprovider", "-p", "zerobench.suites.conftest", "-q"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "test_repeats.py", "--subject", subject, *options],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    env = {**outside(), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    tests = ["test_repeats.py", "--subject", subject, *options]
+    return forked.run("-m", "pytest", *tests, cwd=tmp_path, env=env, timeout=LIMIT)
 
 
 def test_property_holds(tmp_path: Path) -> None:

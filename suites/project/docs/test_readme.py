@@ -13,6 +13,7 @@ import pytest
 from zerobench.cli.options import parser
 from zerobench.suites.project.docs.pages import block, blocks, read
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 _PAGE = "README.md"
 
@@ -26,7 +27,7 @@ def test_engine_example(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

@@ -5,39 +5,23 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from zerobench.suites.project.docs.pages import block
+from zerobench.suites.support import forked
+from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 _EXAMPLE = block("docs/how-to/add-a-subject.md", "python")
 
 
 def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade"]
-    return subprocess.run(
-        [
-            *command,
-            "--hypothesis-profile",
-            "quick",
-            "-n",
-            "0",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "-k",
-            "exact or bound",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    tests = ["suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade", "-k", "exact or bound"]
+    options = ["--hypothesis-profile", "quick", "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
+    env = {**outside(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    return forked.run("-m", "pytest", *tests, *options, cwd=ROOT, env=env, timeout=LIMIT)
 
 
 def test_example_passes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zerobench.results.load import load
 from zerobench.suites.project.reports import golden, sample
 from zerobench.suites.project.reports.page import Page, markdown_tables, received
 from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
 
 Json = dict[str, Any]
 
@@ -252,12 +253,16 @@ def test_published_reports_show_their_results(results: Path) -> None:
 
 
 @pytest.mark.usefixtures("written")  # so that imports are not counted
-def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:
-    """Of processor time: tables, plots and all three files; the plots draw the first cases and say so."""
-    value = sample.many(500)
-    start = time.process_time()
-    report.write(tmp_path, value)
-    assert time.process_time() - start < 5
+def test_time_grows_with_the_cases_and_no_faster(tmp_path: Path) -> None:
+    """Tables, plots and all three files of 500 cases take at most ten times as long as 100 on any processor;
+    the plots draw the first cases and say so."""
+    seconds = []
+    for cases in (100, 500):
+        value = sample.many(cases)
+        start = time.process_time()
+        report.write(tmp_path, value)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < min(10 * seconds[0], 50)  # about 3 on a processor of 2024
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 40 of 500 cases; the table has all." in text
 
@@ -265,7 +270,7 @@ def test_five_hundred_cases_in_five_seconds(tmp_path: Path) -> None:
 def test_start_up_loads_neither_pandas_nor_matplotlib() -> None:
     """The command line starts without what draws and what counts."""
     code = "import sys, zerobench.cli.commands; print({'pandas', 'matplotlib', 'tabulate'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout == "set()\n"
 
 
