@@ -50,7 +50,8 @@ def _path(given: str) -> str | None:
     named, separator, test = given.partition("::")
     if named == _NAME or named.startswith(_NAME + "."):
         path = _PACKAGE.joinpath(*named.split(".")[1:])
-        return str(path if path.is_dir() else path.with_suffix(".py")) + separator + test
+        path = path if path.is_dir() else path.with_suffix(".py")
+        return str(path) + separator + test if path.exists() else None  # else it is the value of --subject
     folder = (_PACKAGE / "suites").resolve()
     path = Path(named).resolve()
     if folder in (path, *path.parents):

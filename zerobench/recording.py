@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from zerobench.scenario import Scenario
-from zerobench.subject import State
+
+#: Full values by name.
+State = dict[str, Tensor]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from zerobench.errors import UsageError, unknown
+from zerobench.placement import Mesh, Placement
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
@@ -23,7 +24,7 @@ OffloadTarget = Literal["none", "cpu", "nvme"]
 
 #: The least and the most of numbers on which the harness itself depends; others an engine or a model refuses.
 _RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("world", "steps", "micro_batch", "accumulation"), (1, math.inf)),
+    **dict.fromkeys(("world", "replicate", "steps", "micro_batch", "accumulation"), (1, math.inf)),
     "stage": (0, 3),
 }
 
@@ -150,6 +151,21 @@ class Scenario:
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
+    replicate: int = 1  # groups of ranks that each hold all shards: see mesh
+
+    @property
+    def placement(self) -> Placement:
+        """The states that the stage shards."""
+        return Placement.of_stage(self.stage)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The shape of the ranks.
+
+        Raises:
+            UsageError: ``replicate`` does not divide ``world``.
+        """
+        return Mesh.of(self.world, self.replicate)
 
     @property
     def leaves(self) -> int:
@@ -160,22 +176,23 @@ class Scenario:
     def reduction(self) -> Literal["micro_step", "boundary"]:
         """The reduction schedule in force; the two are different sums (see docs/reference/contract.md)."""
         if self.schedule == "auto":
-            return "boundary" if self.stage < 2 else "micro_step"
+            return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule
 
     @property
     def optimizer_at(self) -> OffloadTarget:
-        """Where owners keep optimizer states; "none" is the device, and where a stage has no owners."""
-        return self.offload_optimizer if self.stage >= 1 else "none"
+        """Where owners keep optimizer states; "none" is the device, also if the stage does not shard them."""
+        return self.offload_optimizer if self.placement.optimizer else "none"
 
     @property
     def parameters_at(self) -> OffloadTarget:
-        """Where owners keep their shards of the parameters; "none" is the device, and where a stage has no shards."""
-        return self.offload_param if self.stage == 3 else "none"
+        """Where owners keep their shards of the parameters; "none" is the device, also if the stage does not shard
+        them."""
+        return self.offload_param if self.placement.parameters else "none"
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """What may hold states off the device: ``host``, and for nvme ``file`` too, whose buffers are on the host."""
+        """Memory that may hold states off the device: ``host``, and for nvme ``file`` too, with buffers on the host."""
         targets = {self.optimizer_at, self.parameters_at}
         if targets == {"none"}:
             return frozenset()
@@ -200,7 +217,9 @@ class Scenario:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise UsageError(f"a Scenario must be a JSON object, as a failure prints it; {error}") from None
-        return typing.cast(Self, _decode(cls, raw, "scenario"))
+        found = typing.cast(Self, _decode(cls, raw, "scenario"))
+        assert found.mesh.world == found.world  # it raises if there is no such mesh
+        return found
 
 
 def _sparse(value: Any) -> Any:

@@ -21,14 +21,14 @@ from zerobench.recording import OffloadBytes, Traffic
 from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.scenario import Gpt, Scenario
-from zerobench.subjects import REGISTRY, load
-from zerobench.theory import memory, offload, traffic
+from zerobench.subject import Theory
+from zerobench.subjects import load
 from zerobench.verdict import Verdict
 from zerobench.workload import models
 from zerobench.workload.sizes import name_of
 
-#: A closed form: the values on one rank by Scenario, model, rank and subject, if known.
-_Form = Callable[[Scenario, nn.Module, int, str], Json | None]
+#: A closed form: the values on one rank by Scenario, model, rank and the subject's theory, if they are known.
+_Form = Callable[[Scenario, nn.Module, int, Theory], Json | None]
 
 
 def cases_json(
@@ -120,14 +120,15 @@ def _memory(result: CaseResult) -> Json:
     return {"measured": measured, "predicted": _by_rank(result, _predicted_memory)}
 
 
-def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    form = memory.predicted(scenario, model, rank, subject, METERED_STEP + 1)
-    if form is None or subject != "reference":
-        return form
-    off = offload.predicted(scenario, model, METERED_STEP)
-    media = {"host": sum(off.host.values()), "file": sum(off.files.values())}
-    known = {medium: size for medium, size in media.items() if size or medium in scenario.elsewhere}
-    return form | known | {"peak_parameters": memory.parameter_peak(scenario, model, rank, METERED_STEP)}
+def _predicted_memory(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.memory(scenario, model, rank, METERED_STEP + 1)
+    off = theory.offload(scenario, model, rank, METERED_STEP)
+    peak = theory.parameter_peak(scenario, model, rank, METERED_STEP)
+    if form is None:
+        return None
+    elsewhere = {"host": sum(off.host.values()), "file": sum(off.files.values())} if off else {}
+    known = {medium: size for medium, size in elsewhere.items() if size or medium in scenario.elsewhere}
+    return form | known | ({} if peak is None else {"peak_parameters": peak})
 
 
 def _traffic(result: CaseResult) -> Json:
@@ -143,8 +144,8 @@ def _traffic(result: CaseResult) -> Json:
     }
 
 
-def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    form = traffic.predicted(scenario, model, rank, subject, METERED_STEP)
+def _predicted_traffic(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.traffic(scenario, model, rank, METERED_STEP)
     return None if form is None else _plain(form)
 
 
@@ -164,8 +165,9 @@ def offload_setting(scenario: Scenario) -> str | None:
     return f"optimizer {scenario.optimizer_at}, parameters {scenario.parameters_at}"
 
 
-def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, subject: str) -> Json | None:
-    return _moved(offload.predicted(scenario, model, METERED_STEP)) if subject == "reference" else None
+def _predicted_offload(scenario: Scenario, model: nn.Module, rank: int, theory: Theory) -> Json | None:
+    form = theory.offload(scenario, model, rank, METERED_STEP)
+    return None if form is None else _moved(form)
 
 
 def _moved(seen: OffloadBytes) -> Json:
@@ -174,12 +176,12 @@ def _moved(seen: OffloadBytes) -> Json:
 
 
 def _by_rank(result: CaseResult, predict: _Form) -> list[Json | None] | None:
-    """A closed form's values on each rank; None if there is none for this subject."""
-    subject, scenario = result.case.subject, result.case.scenario
-    if subject not in REGISTRY:
+    """A closed form's values on each rank; None if this subject has none."""
+    scenario = result.case.scenario
+    if (theory := load(result.case.subject).theory()) is None:
         return None
     model = models.shapes(scenario)
-    forms = [predict(scenario, model, rank, subject) for rank in range(scenario.world)]
+    forms = [predict(scenario, model, rank, theory) for rank in range(scenario.world)]
     return None if None in forms else forms
 
 

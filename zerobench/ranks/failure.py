@@ -21,6 +21,7 @@ class RankReport:
     what: str  # continues "rank 1 ..."
     details: str = ""
     output: str = ""
+    exception: str = ""  # the name of the class of what it raised
 
     def section(self) -> str:
         """The section of the message on this rank, and on all others that ended alike."""
@@ -32,9 +33,9 @@ class RankReport:
 class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
-    ``kind`` and ``rank`` are the cause's. A death explains an exception on another rank (its connection broke), and
-    either explains a rank that waits for ever, so that the cause is the first report of the gravest kind. If ranks
-    only waited, those that hang are the fewer: the others are alike in waiting for them.
+    ``kind``, ``rank`` and ``exception`` are the cause's. A death explains an exception on another rank (its connection
+    broke), and either explains a rank that waits for ever, so that the cause is the first report of the gravest kind.
+    If ranks only waited, those that hang are the fewer: the others are alike in waiting for them.
     """
 
     def __init__(self, reports: list[RankReport]) -> None:
@@ -51,6 +52,7 @@ class RankFault(RankFailure):
         headline = f"{_ranks(blamed)} {cause.what}"
         super().__init__("\n\n".join([headline, *(f"{_ranks(ranks)} {section}" for section, ranks in alike.items())]))
         self.kind: Failure = cause.kind or "raised"
+        self.exception = cause.exception
         self.rank = blamed[0]
         self.reports = reports
 

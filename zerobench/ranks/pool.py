@@ -83,7 +83,7 @@ class Worker:
             case Returned():
                 return RankReport(rank, None, "returned", output=output)
             case Raised():
-                return RankReport(rank, "raised", f"raised {reply.error}", reply.traceback, output)
+                return RankReport(rank, "raised", f"raised {reply.error}", reply.traceback, output, reply.exception)
             case _Crashed():
                 return RankReport(
                     rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output

@@ -79,6 +79,7 @@ class Returned:
 class Raised:
     """The task raised on this rank."""
 
+    exception: str  # the name of its class
     error: str  # "ValueError: first line of its message"
     traceback: str
     usage: str | None  # the whole message, if it is a UsageError
@@ -251,6 +252,7 @@ def _raised(error: BaseException, group: Any = None) -> Raised:
     lines, frames = str(error).splitlines() or [""], error.__traceback__  # the first frame is this file's own
     is_usage = isinstance(error, UsageError)
     return Raised(
+        exception=type(error).__name__,
         error=f"{type(error).__name__}: {lines[0]}".removesuffix(": "),
         traceback="".join(traceback.format_exception(type(error), error, frames and (frames.tb_next or frames))),
         usage=str(error) if is_usage else None,

@@ -11,7 +11,7 @@ from zerobench.errors import UsageError, unknown
 if TYPE_CHECKING:
     from zerobench.subject import Subject
 
-#: Where each subject's class is; imported only when asked for.
+#: The module and class of each subject; imported only when asked for.
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
@@ -44,7 +44,7 @@ def load(name: str) -> type[Subject]:
 
 
 def _line_of(error: Exception) -> str:
-    """The line at which an import failed: the last one of the imported module itself, if it came that far."""
+    """The place of an import's failure: the last line of the imported module itself, if it came that far."""
     passed = (__file__, importlib.__file__, "<frozen")
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     own = [each for each in frames if each.filename == frames[0].filename]

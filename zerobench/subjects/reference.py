@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import zerobench.engine as zero
 from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Offloaded, Outcome, State, Subject
+from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
+from zerobench.theory.reference import ReferenceTheory
 
 
 class Reference(Subject):
@@ -22,6 +23,16 @@ class Reference(Subject):
     name = "reference"
     promises_bits = True
     moves = True
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.replicate > 1:
+            return "the reference engine shards over all ranks: it has no hybrid sharding"
+        return None
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return ReferenceTheory()
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model = model

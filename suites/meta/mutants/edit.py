@@ -9,10 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class EditsACopyOfTheMaster(Mutant):
-    points_at = r"lost the edit"
+    points_at = Points("parameters")
 
     def sabotage(self) -> None:
         for state in self.engine.states:
@@ -20,7 +21,7 @@ class EditsACopyOfTheMaster(Mutant):
 
 
 class EditsACopyOfTheShard(Mutant):
-    points_at = r"lost the edit"
+    points_at = Points("model_parameters")
 
     def sabotage(self) -> None:
         for state in self.engine.states:

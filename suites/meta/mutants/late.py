@@ -8,7 +8,8 @@ from typing import Any
 from zerobench.engine.comm.collectives import Done
 from zerobench.suites.meta.mutants.offload import ToHost, offloading_stores
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.support.late import Late, LateWork
+from zerobench.suites.meta.points import Points
+from zerobench.suites.support.late import ChangedWhileSent, Late, LateWork
 
 
 class _Forgetful:
@@ -36,7 +37,7 @@ def _passed_by(works: Iterable[Any]) -> list[Any]:
 
 
 class StepsOnSumsThatAreStillComingDown(ToHost, Mutant, Late):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients", "optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -44,7 +45,7 @@ class StepsOnSumsThatAreStillComingDown(ToHost, Mutant, Late):
 
 
 class ReusesStagingThatIsStillGoingUp(ToHost, Mutant, Late):
-    points_at = r"model_parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -52,7 +53,7 @@ class ReusesStagingThatIsStillGoingUp(ToHost, Mutant, Late):
 
 
 class NeverJoinsItsCopies(ToHost, Mutant, Late):
-    points_at = r"model_parameters|loss|gradient"
+    points_at = (Points("model_parameters", "losses"), Points("raised", name=ChangedWhileSent.__name__))
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -60,7 +61,7 @@ class NeverJoinsItsCopies(ToHost, Mutant, Late):
 
 
 class FoldsWhatHasNotArrived(Mutant, Late):
-    points_at = r"gradient|skip"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         reducer = self.engine.reducer
@@ -76,7 +77,7 @@ class FoldsWhatHasNotArrived(Mutant, Late):
 
 
 class ComputesWithUnitsThatHaveNotArrived(Mutant, Late):
-    points_at = r"loss"
+    points_at = Points("losses")
 
     def sabotage(self) -> None:
         unsharder = self.engine.unsharder
@@ -86,7 +87,7 @@ class ComputesWithUnitsThatHaveNotArrived(Mutant, Late):
 
 
 class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
-    points_at = r"gradient|parameters|optimizer|skip"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         class Nowhere(list[Any]):
@@ -98,7 +99,7 @@ class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
 
 
 class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):
-    points_at = r"model_parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         spread = self.engine.stepper._spread

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Done
+from zerobench.engine.errors import OffloadError
 from zerobench.engine.state.scratch import page_memory
 from zerobench.scenario import OffloadTarget, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class Offloading:
@@ -38,7 +40,7 @@ class ToFiles(Offloading):
 
 
 class LeavesStaleParametersOnTheDevice(ToHost, Mutant):
-    points_at = r"model.parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         for state in self.engine.states:
@@ -47,7 +49,7 @@ class LeavesStaleParametersOnTheDevice(ToHost, Mutant):
 
 
 class LosesGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -58,7 +60,7 @@ class LosesGradientsOnTheWayDown(ToHost, Mutant):
 
 
 class RoundsGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -69,7 +71,7 @@ class RoundsGradientsOnTheWayDown(ToHost, Mutant):
 
 
 class ReadsTheWrongSubGroup(ToFiles, Mutant):
-    points_at = r"gradient|parameters|optimizer|does not hold"
+    points_at = (Points("optimizer_state", "parameters"), Points("raised", name=OffloadError.__name__))
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -78,7 +80,7 @@ class ReadsTheWrongSubGroup(ToFiles, Mutant):
 
 
 class SwapsTwoSubGroups(ToFiles, Mutant):
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -91,7 +93,7 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
 class ReadsBeforeItHasWritten(ToFiles, Mutant):
     """What is read of a state is what was written the time before."""
 
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -102,7 +104,7 @@ class ReadsBeforeItHasWritten(ToFiles, Mutant):
 class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
     """A write takes what its buffer holds by the time of the next read."""
 
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients", "optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -125,7 +127,7 @@ class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
 class CopiesTwice(Mutant):
     """Right, but the bytes are not those of the algorithm."""
 
-    points_at = r"to_host"
+    points_at = Points("moved", name="to_host")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):

@@ -7,12 +7,11 @@ from typing import Any
 
 from zerobench.suites.meta.mutants.offload import ToFiles, ToHost, offloading_stores
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class RightInReverse(Mutant):
     """Steps the last unit first, with all states on the device; must pass, as must those below."""
-
-    points_at = ""
 
     def sabotage(self) -> None:
         stepper = self.engine.stepper
@@ -39,7 +38,7 @@ class RightInReverseInFiles(ToFiles, RightInReverse):
 class HandsOutTheNextSubGroup(ToFiles, RightInReverse):
     """The store does not listen to which unit is asked for: it goes on in its own order."""
 
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         super().sabotage()

@@ -9,6 +9,7 @@ from zerobench.bench.plan import STAGES_OF_ZERO, plan_cases
 from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.scenario import Scenario
+from zerobench.subjects import load
 from zerobench.suites.bench import capacity, grid
 from zerobench.suites.bench.collectives import COLLECTIVES
 from zerobench.suites.project.docs.pages import read
@@ -30,8 +31,6 @@ def lines() -> Iterator[list[str]]:
         held = memory.predicted(scenario, model)
         ledger = traffic.predicted(scenario, model, step=_STEP)
         off = offload.predicted(scenario, model, _STEP)
-        assert held
-        assert ledger
         values = [
             *(held[name] for name in ("parameters", "gradients", "optimizer")),
             sum(held.values()),
@@ -148,7 +147,8 @@ def _asked(search: grid.Search) -> tuple[str, str, str]:
 
 def _states_alone(scenario: Scenario, fit: Json) -> str:
     """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
-    held = memory.predicted(scenario, models.shapes(scenario), subject=fit["subject"])
+    theory = load(fit["subject"]).theory()
+    held = None if theory is None else theory.memory(scenario, models.shapes(scenario))
     if held is None:
         return ""
     each = max(4, sum(held[name] for name in _STATES) / fit["parameters"])
