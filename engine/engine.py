@@ -251,20 +251,21 @@ class Engine:
         return self._norm
 
     def resident(self) -> dict[str, list[Tensor]]:
-        """The tensors that hold states on the device: ``parameters``, ``gradients``, ``optimizer``."""
+        """The tensors that hold states on the device: ``parameters``, ``gradients``, ``optimizer``.
+
+        The order is fixed, because digests depend on it: master weights come before the other optimizer states.
+        """
         kept = [state for state in self.states if not self.stores.keeps_off_device(state.unit)]
         trained = [state for state in self.states if state.unit.trainable]
         stepped = [state for state in trained if not self.stores.steps_off_device(state.unit)]
         shards = [shard for state in kept if (shard := state.parameter_store.memory()) is not None]
+        kept_here = [state.optimizer_store.memory(state.portion) for state in stepped]
+        copies = [state.portion.has_master_copy for state in stepped]
+        masters = [each["master"] for each, copy in zip(kept_here, copies, strict=True) if copy]
         return {
             "parameters": [*(parameter.detach() for parameter in self.module.parameters()), *shards],
             "gradients": [state.gradient for state in trained],
-            "optimizer": [
-                tensor
-                for state in stepped
-                for name, tensor in state.optimizer_store.memory(state.portion).items()
-                if name != "master" or state.portion.has_master_copy
-            ],
+            "optimizer": [*masters, *(t for each in kept_here for name, t in each.items() if name != "master")],
         }
 
     def is_gradient_accumulation_boundary(self) -> bool:
