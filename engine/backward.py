@@ -16,7 +16,7 @@ class Backward:
     """The backward of one micro-step, from its beginning until all its gradients have been reduced.
 
     Units are counted in the order of reduction. The first ``finished`` units have all their gradients. The first
-    ``ready`` of them form whole batches, and the first ``launched`` of those are under way.
+    ``ready`` of them form whole batches, and the first ``launched`` of those are being reduced.
     """
 
     first: bool  # micro-step of its step

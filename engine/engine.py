@@ -300,7 +300,7 @@ def initialize(
             engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.
         device: the device to train on; default the model's. If the model is on another device, it is moved unit by
-            unit, so the device holds at most one unit besides the states that the rank keeps there.
+            unit, so the device holds at most one unit in addition to the states that the rank keeps there.
         mesh: the shape of the ranks; by default all ranks share each state. Replicas (hybrid sharding) are refused.
 
     Returns:

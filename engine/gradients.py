@@ -166,7 +166,7 @@ class GradientReducer:
         self._backward = None
 
     def launch(self, count: int) -> None:
-        """Start reducing the first ``count`` units that are not under way yet."""
+        """Start reducing the first ``count`` units that have not been launched yet."""
         while self.backward.launched < count:
             self._launch(self.states[self.backward.launched])
             self.backward.launched += 1

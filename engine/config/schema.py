@@ -1,7 +1,7 @@
 """The engine's configuration: DeepSpeed's keys, each one honoured or refused, none ignored.
 
 DeepSpeed 0.19 ignores unknown keys at the top level. Here an unknown key is an error that suggests the nearest known
-one. If DeepSpeed has a key that this engine does not honour, the key is an error that says so.
+one. If DeepSpeed has a key and this engine does not honour it, the error states this.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def describe_kernels() -> dict[str, str | None]:
 
     Returns:
         ``implementation``: native or torch; ``cpu``: the instruction set of the CPU kernels (avx512, avx2 or plain);
-        ``cuda``: the architecture of the CUDA kernels (sm_90, say). None if the torch definitions compute, or if
+        ``cuda``: the architecture of the CUDA kernels (such as sm_90). None if the torch definitions compute, or if
         there is no such device.
 
     Raises:

@@ -22,7 +22,7 @@ from pathlib import Path
 from zerobench.engine.errors import KernelError
 
 _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definitions"
-#: nvcc adds these to its flags, so the digest of a recipe would not include them.
+#: nvcc adds these flags by itself, so the digest of a recipe would miss them.
 _ADDED = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
@@ -131,7 +131,7 @@ def load(recipe: Recipe) -> ctypes.CDLL:
     """Load the library of a recipe, and build it before if necessary.
 
     Raises:
-        KernelError: as build; or the system cannot load it (a cache on a file system mounted noexec, say).
+        KernelError: as build; or the system cannot load it (such as from a file system mounted noexec).
     """
     library = build(recipe)
     try:

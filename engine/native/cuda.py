@@ -37,7 +37,7 @@ def architecture(index: int) -> str:
 def recipe(architecture: str) -> building.Recipe:
     """How to build the library for one architecture, with the nvcc of ``CUDA_HOME`` or the one on PATH.
 
-    ``NVCC_PREPEND_FLAGS`` (a host compiler, say) come first; ``NVCC_APPEND_FLAGS`` are ignored.
+    ``NVCC_PREPEND_FLAGS`` (such as a host compiler) come first; ``NVCC_APPEND_FLAGS`` are ignored.
     """
     folder = building.sources()
     home = os.environ.get("CUDA_HOME")

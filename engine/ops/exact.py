@@ -16,8 +16,8 @@ def fma(a: Tensor | float, b: Tensor, c: Tensor) -> Tensor:
     """``a * b + c`` of fp32 values rounded once, as IEEE 754 defines fusedMultiplyAdd; a new fp32 tensor.
 
     The product is exact in fp64. The fp64 sum is rounded to odd: if it is inexact (TwoSum finds the error, Knuth,
-    TAOCP vol. 2, 4.2.2) and its last bit is even, it becomes the neighbour towards the exact value. A sum rounded to odd
-    with two more bits than the target has is rounded to the target without a second error (Boldo and Melquiond,
+    TAOCP vol. 2, 4.2.2) and its last bit is even, the neighbour towards the exact value replaces it. If a sum rounded
+    to odd has two bits more than the target, rounding it to the target adds no second error (Boldo and Melquiond,
     "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 57(4), 2008).
 
     Args:

@@ -11,7 +11,7 @@ from zerobench.engine.ops.operators import flat, operator
 
 
 def chunk_sumsq(values: Tensor, chunk: int) -> Tensor:
-    """The sum of squares of each chunk, in fp64, by halving: the second half is added to the first until one value is left.
+    """The sum of squares of each chunk, in fp64, by halving: add the second half to the first until one is left.
 
     Args:
         values: [k * chunk], fp32, bf16 or fp16; squares of finite fp32 values cannot overflow fp64, so if a partial

@@ -12,8 +12,8 @@ class LossScaler:
 
     - Overflow: if more than one unit of hysteresis is left, use one; otherwise halve the scale, down to the minimum.
       Halving does not refill the hysteresis, so until a refill every further overflow halves the scale.
-    - No overflow: refill at once if ``consecutive_hysteresis`` is set. After each ``window`` steps without overflow (the
-      step after the overflow does not count) refill and double the scale.
+    - No overflow: if ``consecutive_hysteresis`` is set, refill at once. After each ``window`` steps without overflow
+      (the step after the overflow does not count) refill and double the scale.
     """
 
     def __init__(self, config: Fp16) -> None:

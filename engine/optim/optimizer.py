@@ -47,7 +47,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """torch's names of the state kept for each element, besides the master weight."""
+        """torch's names of the state kept for each element, except the master weight."""
         return self.rule.state_names(self.param_groups)
 
     def values(self, group: int, step: int) -> Any:

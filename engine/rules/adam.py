@@ -14,7 +14,7 @@ from zerobench.engine.section import Section
 
 
 class AdamParams(Section):
-    """``optimizer.params``; if ``adam_w_mode`` is set, as it is by default in DeepSpeed, type Adam decouples its decay."""
+    """``optimizer.params``; with ``adam_w_mode``, on by default in DeepSpeed too, type Adam decouples its decay."""
 
     lr: Amount = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.999)
