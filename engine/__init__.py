@@ -1,4 +1,4 @@
-"""The reference ZeRO engine: right by construction, small enough to read in an afternoon.
+"""The reference ZeRO engine: correct by construction and short enough to read in an afternoon.
 
 Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md defines a training step, bit for bit.
 """

@@ -13,23 +13,23 @@ from zerobench.engine.stage3.passes import Reductions
 
 @dataclass
 class Backward:
-    """The backward of one micro-step: born when it begins, gone when all its gradients have been reduced.
+    """The backward of one micro-step, from its beginning until all its gradients have been reduced.
 
-    Units count in the order of reduction: the first ``finished`` have all their gradients, ``ready`` of these are whole
-    batches, and ``launched`` of these are under way.
+    Units are counted in the order of reduction. The first ``finished`` units have all their gradients. The first
+    ``ready`` of them form whole batches, and the first ``launched`` of those are being reduced.
     """
 
     first: bool  # micro-step of its step
     last: bool
-    missing: list[int]  # by unit, the gradients that are still to come
+    missing: list[int]  # by unit, the number of gradients that are still to come
     finished: int = 0
     ready: int = 0
     launched: int = 0
-    task: int | None = None  # autograd's, once the outermost backward has begun
+    task: int | None = None  # autograd's number for the outermost backward, once it has begun
 
 
 class Coordinator(Protocol):
-    """Says when ready units are launched; the Unsharder does so by agreement between the ranks."""
+    """Decides when ready units are launched; in the Unsharder the ranks agree on it."""
 
     def begin_reductions(self, reductions: Reductions) -> None:
         """A backward begins."""
@@ -42,8 +42,8 @@ class Coordinator(Protocol):
 
 
 class AtOnce:
-    """The Coordinator of parameters that are whole: a unit is launched as soon as it is ready, in the same order on
-    all ranks."""
+    """The Coordinator if parameters are not sharded: it launches each unit as soon as it is ready, in one order on all
+    ranks."""
 
     def begin_reductions(self, reductions: Reductions) -> None:
         """A backward begins."""
@@ -54,13 +54,13 @@ class AtOnce:
         self._reductions.launch(self._reductions.ready)
 
     def finish_reductions(self) -> None:
-        """Launch the rest, and forget the backward."""
+        """Launch the remaining units, and forget the backward."""
         self.offer()
         del self._reductions
 
 
 def may_nest(loss: Tensor) -> bool:
-    """Whether a backward may run within this one: only a function that is written in Python could do that."""
+    """Whether another backward may run within this one: only if the graph has a function written in Python."""
     seen: set[Any] = set()
     ahead: list[Any] = [loss.grad_fn]
     while ahead:

@@ -1,4 +1,4 @@
-"""The engine: a training step of any nn.Module with its states placed as a ZeRO stage says."""
+"""The engine: trains any nn.Module with its states placed by a ZeRO stage."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from zerobench.engine.state.assignment import StoreAssignment
 from zerobench.engine.state.unit import UnitState
 from zerobench.engine.validate import check_dtypes, check_same
 
-# Elements of small blocks that are reduced together: more would leave too little of backward to hide it behind
-# (docs/notes/speed.md).
+# Small blocks with up to this many elements are reduced together. If there were more, too little of backward would
+# remain to overlap with the reduction (docs/notes/speed.md).
 _TRAVELS_TOGETHER = 1 << 21
 
 
 class Engine:
-    """Trains ``module`` on the ranks of a process group; made by :func:`engine.initialize`.
+    """Trains ``module`` on the ranks of a process group; created by :func:`engine.initialize`.
 
     A step is ``gradient_accumulation_steps`` times::
 
         loss = engine(inputs)      # stage 3: units are gathered as forward reaches them
-        engine.backward(loss)      # gradients travel to their owners while backward runs
-        engine.step()              # nothing, until the last micro-step: then all ranks agree, update and spread
+        engine.backward(loss)      # ranks send gradients to the owners while backward runs
+        engine.step()              # at the last micro-step all ranks agree, update and all-gather; before it, no-op
 
-    The classes of the parts explain them: Layout (the flat space and the owner of each element), UnitState and the two
-    kinds of store (states), Unsharder and ParameterHooks (sharded parameters), GradientReducer, Stepper (the update).
+    The parts are documented in their classes: Layout (the flat space and the owner of each element), UnitState and the
+    two kinds of store (states), Unsharder and ParameterHooks (sharded parameters), GradientReducer, Stepper (update).
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Engine:
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self._norm: float | None = None
         self._backward_done = False
-        self._ended_early: str | None = None  # the call that an exception ended
+        self._ended_early: str | None = None  # the call that an exception interrupted
         check_same(module, optimizer, config, ranks)
         self._build()
         register(module, self)
 
     def _build(self) -> None:
-        """Lay the model out, take its parameters over, and build the parts."""
+        """Lay out the model, take over its parameters, and build the parts."""
         zero, config = self.config.zero_optimization, self.config
         placement, together = Placement.of_stage(zero.stage), min(zero.reduce_bucket_size, _TRAVELS_TOGETHER)
         layout = Layout.of(
@@ -136,7 +136,7 @@ class Engine:
     # Training
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward; at stage 3 a collective, also in evaluation."""
+        """Run the module's forward; a collective at stage 3, also in evaluation."""
         self._check_whole()
         if self.hooks is None:
             return self.module(*args, **kwargs)
@@ -146,13 +146,13 @@ class Engine:
     def backward(self, loss: Tensor) -> Tensor:
         """Backward of one leaf's mean loss, and the reduction of its gradients. A collective.
 
-        The loss is neither divided by the micro-steps nor by the ranks: the mean is taken once, at the step.
+        The loss is divided neither by the micro-steps nor by the ranks: the step takes the mean once.
 
         Returns:
-            ``loss``, as it was given.
+            ``loss``, unchanged.
 
         Raises:
-            RuntimeError: called twice without ``step()`` between, or after an exception ended a backward or a step.
+            RuntimeError: called twice without a ``step()`` between, or after an exception in a backward or a step.
         """
         self._check_whole()
         self.read_cache.clear()
@@ -172,12 +172,12 @@ class Engine:
         return loss
 
     def step(self) -> None:
-        """Apply the optimizer at the accumulation boundary; before it, count the micro-step. A collective there.
+        """Apply the optimizer at the accumulation boundary, as a collective; otherwise count the micro-step.
 
-        On overflow anywhere no state moves on any rank and the schedule does not advance; only the loss scale does.
+        If any rank overflows, no rank changes a state and the schedule does not advance; only the loss scale changes.
 
         Raises:
-            RuntimeError: called without a ``backward()`` before, or after an exception ended a backward or a step.
+            RuntimeError: called without a ``backward()`` before, or after an exception in a backward or a step.
         """
         self._check_whole()
         if not self._backward_done:
@@ -193,7 +193,7 @@ class Engine:
 
     @contextmanager
     def _to_its_end(self, call: str) -> Iterator[None]:
-        """Around what an exception leaves half done: gradients partly counted or sent, states partly updated."""
+        """Record the call if it raises: gradients may be partly counted or sent, states partly updated."""
         try:
             yield
         except BaseException:
@@ -223,12 +223,12 @@ class Engine:
             self.lr_scheduler.step()
 
     def train(self, mode: bool = True) -> Engine:
-        """Put the module into training mode."""
+        """Set the module to training mode."""
         self.module.train(mode)
         return self
 
     def eval(self) -> Engine:
-        """Put the module into evaluation mode."""
+        """Set the module to evaluation mode."""
         return self.train(False)
 
     # Reading
@@ -240,13 +240,13 @@ class Engine:
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale in force; 1 except in fp16."""
+        """The current loss scale; 1 except in fp16."""
         return self.scaler.scale
 
     def get_global_grad_norm(self) -> float | None:
-        """The 2-norm of the last step's mean gradient before clipping, the same bits on every rank; None before one.
+        """The 2-norm of the last step's mean gradient before clipping, the same bits on every rank.
 
-        Not finite where the step was skipped.
+        None before the first step. Not finite if the step was skipped.
         """
         return self._norm
 
@@ -273,7 +273,7 @@ class Engine:
         return (self.micro_steps + 1) % self.gradient_accumulation_steps == 0
 
     def destroy(self) -> None:
-        """Take the engine's hooks off the module; the engine cannot be used after."""
+        """Remove the engine's hooks from the module; the engine cannot be used afterwards."""
         self.reducer.close()
         if self.hooks is not None:
             self.hooks.close()
@@ -295,14 +295,14 @@ def initialize(
     Args:
         model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
         config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/reference/configuration.md).
-        model_parameters: parameters or parameter groups for the config's optimizer; default all that train.
-        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad whose rule and groups to use instead of the config's.
-        lr_scheduler: a torch scheduler made from ``optimizer``, or a callable that makes one from the returned
-            optimizer; the engine steps it after each applied step.
+        model_parameters: parameters or parameter groups for the config's optimizer; default all trainable ones.
+        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad; its rule and groups replace the config's.
+        lr_scheduler: a torch scheduler of ``optimizer``, or a callable that makes one from the returned optimizer; the
+            engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.
-        device: where to train; default where the model is. A model that lies elsewhere is moved unit by unit, so that
-            the device never holds more than one of them besides the states that the rank keeps there.
-        mesh: the shape of the ranks; default all of them share each state. Replicas (hybrid sharding) are not offered.
+        device: the device to train on; default the model's. If the model is on another device, it is moved unit by
+            unit, so the device holds at most one unit in addition to the states that the rank keeps there.
+        mesh: the shape of the ranks; by default all ranks share each state. Replicas (hybrid sharding) are refused.
 
     Returns:
         (engine, optimizer, None, scheduler), in DeepSpeed's order; the third is DeepSpeed's data loader.
@@ -324,12 +324,12 @@ def initialize(
 
 
 def _device(given: torch.device | str | None, model: nn.Module) -> torch.device:
-    """With its index, where it has one."""
+    """The device to train on, with its index if it has one."""
     if given is None:
         return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return torch.empty(0, device=given).device
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which the GPU is the current one, by which NCCL sends what is no tensor."""
+    """A context with this GPU as the current one; NCCL uses it to send objects other than tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """The configuration or the model cannot be used as given; the message says what was given and what to do."""
+    """The configuration or the model cannot be used; the message names the given value and the remedy."""
 
 
 class RankMismatch(RuntimeError):
@@ -12,8 +12,8 @@ class RankMismatch(RuntimeError):
 
 
 class KernelError(RuntimeError):
-    """The native kernels cannot be built, loaded or started; the message says what to do."""
+    """The native kernels cannot be built, loaded or started; the message names the remedy."""
 
 
 class OffloadError(RuntimeError):
-    """A file of offloaded states could not be written or read, or does not hold what was written to it."""
+    """A file of offloaded states could not be written or read, or its content is not the content written."""

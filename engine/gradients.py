@@ -1,4 +1,4 @@
-"""Gradient reduction: every rank's gradients to their owners, added there in the order of the leaves."""
+"""Gradient reduction: ranks send gradients to the owners, which add them in the order of the leaves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack
 from zerobench.engine.state.unit import UnitState
 
-# Buckets on their way at once; more would only hold more memory.
+# The maximum number of buckets in flight; more would only use more memory.
 _IN_FLIGHT = 2
 
 
 @dataclass
 class _Bucket:
-    """A part of every rank's shard of one unit, on its way: row r of ``received`` comes from rank r."""
+    """A slice of every rank's shard of one unit, in flight: row r of ``received`` comes from rank r."""
 
     state: UnitState
     start: int
@@ -37,25 +37,25 @@ class _Bucket:
 class GradientReducer:
     """Carries gradients from backward to the owners' accumulators.
 
-    The protocol, the same on every rank whatever its graph was:
+    The protocol is the same on all ranks, even if their graphs differ:
 
-    - A hook sees each parameter's gradient when autograd has finished it. A unit is *ready* when all its parameters
-      have theirs. Units are launched in one fixed order, the reverse of the model's with the persistent unit last, each
-      as soon as it is ready and those before it are launched; neighbours that train few elements together are a batch,
-      launched when the last of it is ready. Units that are not ready when backward ends (unused parameters) are
-      launched then, with zeros for the gradients that are missing. So collectives match between ranks even if their
-      graphs differ. If parameters are sharded, gathers come between, and the ranks agree on the order of both (see
-      Agreement).
-    - To launch a unit is to pack its gradients into one flat buffer, to encode them (see WireFormat) and to start an
-      all-to-all for each bucket: rank r gets all ranks' values of its own shard. Nothing is added on the way.
-    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). If every rank
-      steps the whole unit, the owners' results are then all-gathered, at the last micro-step, while backward runs.
+    - A hook receives each parameter's gradient when autograd has finished it. A unit is *ready* when all its parameters
+      have their gradients. Units are launched in one fixed order, the reverse of the model's order with the persistent
+      unit last. A unit is launched as soon as it is ready and all units before it are launched. Small neighbouring
+      units form a batch, which is launched when its last unit is ready. If units are not ready when backward ends
+      (unused parameters), they are launched then, with zeros for missing gradients. So collectives match between ranks
+      even if their graphs differ. If parameters are sharded, gathers come between the reductions, and the ranks agree
+      on the order of both (see Agreement).
+    - To launch a unit, a rank packs its gradients into one flat buffer, encodes them (see WireFormat) and starts an
+      all-to-all for each bucket: rank r receives all ranks' values of its own shard. Communication adds nothing.
+    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/folding.py). If every
+      rank steps the whole unit, the last micro-step all-gathers the owners' results while backward runs.
     - Under the *boundary* schedule a gradient is first added to a local accumulator, and only the last micro-step of
-      a step launches.
+      a step launches units.
 
     A reentrant checkpoint runs backward within backward and may finish a parameter's gradient more than once. So units
-    are launched during backward only if that cannot happen, by the first backward's graph, or did not, in a whole
-    backward seen; a model that starts it later gets an error, not a wrong sum.
+    are launched during backward only if the graph of the first backward rules this out, or if a complete backward ran
+    without it. If a model starts it later, the engine raises an error.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class GradientReducer:
         gather_bucket: int,
     ) -> None:
         trainable = [state for state in reversed(states) if state.unit.trainable]
-        self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of every block
+        self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of all blocks
         trained = [sum(slot.numel for slot in state.unit.slots) for state in self.states]
-        self._ends = neighbours(trained, together)  # of the batches
+        self._ends = neighbours(trained, together)  # the ends of the batches
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
         self.gather_bucket = gather_bucket
         self.every_micro_step, self.overlap, self._coordinator = every_micro_step, overlap, coordinator
@@ -87,12 +87,12 @@ class GradientReducer:
             for slot in state.unit.slots:
                 self._position[slot.parameter] = position
                 self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
-        self._plain = False  # within a backward no other can run, or in a whole one none did
-        self._nests = False  # one did
+        self._plain = False  # no backward can run within another, or none did in a complete one
+        self._nests = False  # a backward ran within another
         self._backward: Backward | None = None
 
     def begin(self, micro_step: int, steps: int, loss: Tensor) -> None:
-        """Get ready for the backward of one micro-step of ``steps``."""
+        """Prepare for the backward of one micro-step of ``steps``."""
         self._plain = self._plain or not may_nest(loss)
         if micro_step == 0:
             self.active = [False] * len(self.active)
@@ -102,7 +102,7 @@ class GradientReducer:
 
     @property
     def backward(self) -> Backward:
-        """The backward that runs."""
+        """The current backward."""
         assert self._backward is not None
         return self._backward
 
@@ -112,7 +112,7 @@ class GradientReducer:
         return self.backward.ready
 
     def entered(self) -> None:
-        """Called inside the outermost backward, to tell it from a reentrant checkpoint's inner ones."""
+        """Note the outermost backward, to distinguish it from the inner ones of a reentrant checkpoint."""
         self.backward.task = torch._C._current_graph_task_id()
 
     def _arrived(self, parameter: nn.Parameter) -> None:
@@ -155,7 +155,7 @@ class GradientReducer:
         self._nests = True
 
     def finish(self) -> None:
-        """Launch the rest and wait for everything; the owners' accumulators are complete for this micro-step."""
+        """Launch the remaining units and wait until the owners' accumulators are complete for this micro-step."""
         self.backward.ready = len(self.states)
         self._coordinator.finish_reductions()
         self._drain(0)
@@ -166,7 +166,7 @@ class GradientReducer:
         self._backward = None
 
     def launch(self, count: int) -> None:
-        """Start reducing the first ``count`` units that are not under way yet."""
+        """Start reducing the first ``count`` units that have not been launched yet."""
         while self.backward.launched < count:
             self._launch(self.states[self.backward.launched])
             self.backward.launched += 1
@@ -186,8 +186,8 @@ class GradientReducer:
             self._send(state, state.gradient)
 
     def _taken(self, state: UnitState) -> list[Tensor | None]:
-        """The gradients of the unit's parameters, which have none after."""
-        with torch._C.DisableTorchFunctionSubclass():  # a parameter that is not whole asks Python for each attribute
+        """The gradients of the unit's parameters, removed from the parameters."""
+        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters ask Python for each attribute
             gradients = [slot.parameter.grad for slot in state.unit.slots]
             for slot, gradient in zip(state.unit.slots, gradients, strict=True):
                 self.active[slot.index] |= gradient is not None
@@ -205,7 +205,7 @@ class GradientReducer:
             self._drain(_IN_FLIGHT)
 
     def _drain(self, allowed: int) -> None:
-        """Fold buckets, oldest first, until at most ``allowed`` are on their way."""
+        """Fold buckets, oldest first, until at most ``allowed`` are in flight."""
         while len(self._flying) > allowed:
             bucket = self._flying.popleft()
             bucket.work.wait()
@@ -218,7 +218,7 @@ class GradientReducer:
                     self._complete(state)
 
     def _complete(self, state: UnitState) -> None:
-        """This rank's part of a unit's gradient is final: fetch the others' if the whole unit is stepped here."""
+        """This rank's part of the gradient is final: fetch the others' if this rank steps the whole unit."""
         if state.extent != state.own and self.ranks.world > 1:
             whole = state.gradient, state.own_gradient
             self._completing += gather_shards(state.unit, *whole, self.ranks, self.gather_bucket)
@@ -230,21 +230,21 @@ class GradientReducer:
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:
-    """Write the gradients to their places, zeros for those that are missing; padding keeps what it held."""
+    """Write the gradients to their slots, and zeros if they are missing; padding stays as it is."""
     packed: list[tuple[Tensor, int]] = []
     for slot, gradient in zip(slots, gradients, strict=True):
         if gradient is None:
             flat[slot.start : slot.start + slot.numel].zero_()
         elif gradient.stride() == slot.stride:
             packed.append((gradient, slot.start))
-        else:  # its elements lie in another order
+        else:  # its elements are in a different order
             slot.view(flat).copy_(gradient)
     if packed:
         pack(flat, [gradient for gradient, _ in packed], [start for _, start in packed])
 
 
 def _add(accumulator: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:
-    """Add the gradients at their places, in fp32, rounded once to the accumulator's dtype."""
+    """Add the gradients to their slots, in fp32, rounded once to the accumulator's dtype."""
     for slot, gradient in zip(slots, gradients, strict=True):
         if gradient is None:
             continue

@@ -1,4 +1,4 @@
-"""Reading and editing state that is spread over ranks. Every function here is a collective of the engine's ranks."""
+"""Reading and editing sharded state. Every function here is a collective of the engine's ranks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def safe_get_full_fp32_param(parameter: nn.Parameter) -> Tensor | None:
 
 
 def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor | None:
-    """The whole optimizer state ``name`` (torch's, such as ``exp_avg``) of a parameter; None for a frozen one.
+    """The whole optimizer state ``name`` (torch's names, such as ``exp_avg``) of a parameter; None for a frozen one.
 
     Raises:
-        KeyError: the optimizer keeps no such state.
+        KeyError: the optimizer has no state of this name.
     """
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
@@ -39,9 +39,9 @@ def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor 
 
 
 def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
-    """The whole fp32 mean gradient of a parameter: loss scale undone, not clipped. None if no leaf gave it one.
+    """The whole fp32 mean gradient of a parameter: loss scale undone, not clipped. None if no leaf has a gradient.
 
-    To be called between the last ``backward()`` of a step and its ``step()``.
+    Call it between the last ``backward()`` of a step and its ``step()``.
     """
     engine, state, slot = _locate(parameter)
     if state is None or not state.unit.trainable:
@@ -58,9 +58,9 @@ def GatheredParameters(
 ) -> Iterator[None]:
     """Make the parameters whole on every rank within the context; edits made inside persist on every rank.
 
-    With ``modifier_rank`` its values are the ones that persist. Without, every rank is to make the same edit, and each
-    owner keeps its part. In low precision an edited element's fp32 master becomes the edited value; the others keep
-    theirs. After an exception inside no edit of a sharded parameter persists.
+    If ``modifier_rank`` is given, the values of that rank persist. Otherwise every rank must make the same edit, and
+    each owner keeps its part. In low precision the fp32 master of an edited element becomes the edited value, and all
+    other masters stay. If the context raises, no edit of a sharded parameter persists.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
@@ -84,7 +84,7 @@ def GatheredParameters(
     except BaseException:
         for unsharder, states in unsharders.items():
             unsharder.unpin(states)
-            unsharder.reshard_all()  # an edit that does not persist must not be used either
+            unsharder.reshard_all()  # an edit that does not persist must not be used
         raise
     for unsharder, states in unsharders.items():
         unsharder.unpin(states)
@@ -109,8 +109,8 @@ def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
 
 
 def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank: int | None) -> None:
-    """Take the values in ``full`` over into the shard and, if they differ from its rounding, into the master."""
-    if state is None:  # every rank keeps it whole, and nothing else
+    """Copy the values in ``full`` to the shard and, if they are not its rounding, to the master."""
+    if state is None:  # every rank keeps the parameter whole, and no other state of it
         if modifier_rank is not None:
             same_values(slot.parameter.data, engine.ranks, modifier_rank)
         return
@@ -129,12 +129,12 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
 
 
 def _persist_master(state: UnitState, start: int, edited: Tensor) -> None:
-    """An element whose parameter is still its master rounded keeps the master; the others become the edited value."""
+    """Set the master to the edited value, except if the value is the rounded master."""
     at = start - state.extent.start
     with state.optimizer_store.edit_master(state.portion, at, at + edited.numel()) as master:
         master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
 
 
 def _overlap(owned: slice, slot: Slot) -> tuple[int, int]:
-    """The parameter's elements in ``owned``, as their first in the unit and their end; empty if lo >= hi."""
+    """The parameter's elements in ``owned``, as [lo, hi) of the unit; empty if lo >= hi."""
     return max(owned.start, slot.start), min(owned.stop, slot.start + slot.numel)

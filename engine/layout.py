@@ -1,14 +1,14 @@
-"""The flat space: where every element of every parameter lies, and which rank owns it.
+"""The flat space: the position of every element of every parameter, and its owner.
 
-Parameters are grouped in *units*: what stage 3 gathers together, as a rule one block of the model; where parameters are
-whole, as many neighbouring blocks as should travel together. Inside its unit each parameter starts on a grid of
-*chunks* (``chunk`` elements, a power of two). So a parameter's chunks, and with them the partial sums of the gradient
-norm, depend on the model alone, never on the world size or the stage.
+Parameters are grouped in *units*. If parameters are sharded, the engine gathers a unit as a whole, and a unit is
+usually one block of the model. Otherwise a unit is a run of neighbouring blocks that are reduced together. Inside its
+unit each parameter starts on a grid of *chunks* (``chunk`` elements, a power of two). So a parameter's chunks, and the
+partial sums of the gradient norm, depend on the model alone, never on the world size or the stage.
 
-Ownership is cut along the same grid: rank r owns elements ``[r * shard, (r + 1) * shard)`` of each unit, where
-``shard`` is the unit's length over the world size, rounded up to whole chunks. The last rank's part may reach past
-the unit's end; what lies there, and between a parameter's end and the next chunk, is padding: it travels, but nothing
-is ever computed from it.
+Ownership is cut along the same grid: rank r owns elements ``[r * shard, (r + 1) * shard)`` of each unit; ``shard`` is
+the unit's length over the world size, rounded up to whole chunks. The last rank's part may extend past the unit's end.
+The elements there, and between a parameter's end and the next chunk, are padding: ranks send it, but no result ever
+depends on it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of one parameter in its unit: elements ``[start, start + numel)``; ``start`` is on the chunk grid."""
+    """One parameter in its unit: elements ``[start, start + numel)``; ``start`` is on the chunk grid."""
 
     name: str
     parameter: nn.Parameter
-    index: int  # among the trainable parameters in the model's own order; -1 for a frozen one
+    index: int  # among the trainable parameters in the model's own order; -1 if it is frozen
     start: int
     numel: int
 
     def view(self, flat: Tensor, offset: int = 0) -> Tensor:
-        """This parameter's elements in ``flat`` (the whole unit), shaped and strided as the parameter is."""
+        """This parameter's elements in ``flat`` (the whole unit), with the parameter's shape and strides."""
         return flat.as_strided(self.parameter.size(), self.stride, flat.storage_offset() + offset + self.start)
 
     @cached_property
     def stride(self) -> tuple[int, ...]:
-        """The strides that the parameter has in its unit."""
+        """The parameter's strides in its unit."""
         return dense_stride(self.parameter)
 
 
@@ -51,7 +51,7 @@ class Unit:
     module: nn.Module
     slots: tuple[Slot, ...]
     trainable: bool
-    persistent: bool  # kept whole on every rank even where parameters are sharded
+    persistent: bool  # whole on every rank even if parameters are sharded
     length: int
     shard: int
     world: int
@@ -59,27 +59,27 @@ class Unit:
 
     @property
     def padded(self) -> int:
-        """Elements of the unit with the padding that makes all shards equal."""
+        """The length of the unit with the padding that makes all shards equal."""
         return self.shard * self.world
 
     def buckets(self, elements: int) -> Iterator[tuple[int, int]]:
-        """Cut every rank's shard alike into ranges of whole chunks, so that all ranks' together hold ``elements``.
+        """Cut every rank's shard into the same ranges of whole chunks; a bucket is one range in all ranks' shards.
 
-        At least one chunk of each rank; a bucket's elements are those of this range in the shards of all ranks.
+        A bucket has at most ``elements`` elements, but at least one chunk of each rank.
         """
         width = max(1, elements // (self.world * self.chunk)) * self.chunk
         for start in range(0, self.shard, width):
             yield start, min(start + width, self.shard)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[Slot, int, int]]:
-        """The parts of parameters inside ``[start, stop)`` of the unit, as (slot, start, stop), padding left out."""
+        """The parts of parameters inside ``[start, stop)`` of the unit, as (slot, start, stop), without padding."""
         for slot in self.slots:
             lo, hi = max(start, slot.start), min(stop, slot.start + slot.numel)
             if lo < hi:
                 yield slot, lo, hi
 
     def padding(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of ``[start, stop)`` that hold no parameter's element, relative to ``start``."""
+        """The ranges of ``[start, stop)`` that belong to no parameter, relative to ``start``."""
         gaps, position = [], start
         for _, lo, hi in self.pieces(start, stop):
             if position < lo:
@@ -91,7 +91,7 @@ class Unit:
 
 
 def dense_stride(parameter: Tensor) -> tuple[int, ...]:
-    """The parameter's own strides where its elements fill their memory without gaps, else contiguous ones."""
+    """The parameter's own strides if its elements fill their memory without gaps, else contiguous ones."""
     order = sorted(range(parameter.dim()), key=parameter.stride)
     expected = 1
     for d in order:
@@ -104,7 +104,7 @@ def dense_stride(parameter: Tensor) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that will share units: those a module holds directly, or those of a whole block."""
+    """Parameters that share units: the direct parameters of a module, or those of a whole block."""
 
     name: str
     module: nn.Module
@@ -112,12 +112,12 @@ class Group:
 
     @property
     def trained(self) -> int:
-        """Elements of its trainable parameters."""
+        """The number of elements of its trainable parameters."""
         return sum(parameter.numel() for _, parameter in self.parameters if parameter.requires_grad)
 
 
 def neighbours(sizes: Sequence[int], elements: int) -> list[int]:
-    """Where batches of neighbours begin and end, 0 first: each has at most so many elements, or one member."""
+    """The boundaries of batches of neighbours, from 0 on: each has at most ``elements``, or one member."""
     ends, total = [0], 0
     for position, size in enumerate(sizes):
         if position and total + size > elements:
@@ -128,9 +128,9 @@ def neighbours(sizes: Sequence[int], elements: int) -> list[int]:
 
 
 def together(groups: list[Group], elements: int) -> list[Group]:
-    """Neighbouring groups made one while they train at most so many elements, from the model's end on.
+    """Merge neighbouring groups of up to ``elements`` trainable elements, from the model's end on.
 
-    Backward begins there: what is left over, and often small, is then what is reduced last, with nothing to hide it.
+    Backward begins there. So the remaining, often small, group is reduced last, when no computation overlaps with it.
     """
     order = groups[::-1]
     ends = neighbours([group.trained for group in order], elements)
@@ -144,8 +144,8 @@ def together(groups: list[Group], elements: int) -> list[Group]:
 def blocks(model: nn.Module) -> list[Group]:
     """Cut the model into groups, in the model's own order, from its structure alone.
 
-    A child of the outermost ``ModuleList``, ``ModuleDict`` or ``Sequential`` is a block and one group. A module outside
-    any block makes a group of the parameters it holds directly. A tied parameter belongs where it occurs first.
+    A child of the outermost ``ModuleList``, ``ModuleDict`` or ``Sequential`` is a block and one group. Outside all
+    blocks, the direct parameters of each module are a group. A tied parameter is in the first group that has it.
     """
     seen: set[nn.Parameter] = set()
     groups: list[Group] = []
@@ -172,7 +172,7 @@ def blocks(model: nn.Module) -> list[Group]:
 
 @dataclass(frozen=True)
 class Layout:
-    """All units of a model for one world size; see the module's text."""
+    """All units of a model for one world size; see the module's docstring."""
 
     chunk: int
     world: int
@@ -186,12 +186,12 @@ class Layout:
         """Lay out ``model`` for ``world`` ranks.
 
         Args:
-            model: its parameters with ``requires_grad`` make the trainable units.
-            world: ranks that share the states.
+            model: its parameters with ``requires_grad`` form the trainable units.
+            world: the number of ranks that share the states.
             chunk: elements; a power of two.
-            merge: neighbouring blocks make one unit while they train at most so many elements; 0: none do.
-            shard_frozen: make units of frozen parameters too (else they are left where they are).
-            persistence: parameters with fewer elements than this go to one persistent unit.
+            merge: neighbouring blocks form one unit of up to this many trainable elements; 0 merges none.
+            shard_frozen: also make units of frozen parameters; otherwise they stay as they are.
+            persistence: parameters with fewer elements go to one persistent unit.
         """
         order = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         builder = _Builder(order, world, chunk)
@@ -220,7 +220,7 @@ class Layout:
         return sum(unit.shard for unit in self.trainable_units) // self.chunk
 
     def chunk_order(self) -> Tensor:
-        """Where each chunk's partial sum lies after an all-gather of every rank's partial sums.
+        """The position of each chunk's partial sum after an all-gather of all ranks' partial sums.
 
         Returns int64 indices into the concatenation over ranks of ``owned_chunks`` values, listing the chunks of the
         trainable parameters in the model's own order: the order in which the norm is folded.
@@ -243,7 +243,7 @@ class Layout:
 
 
 class _Builder:
-    """Collects units while a model is laid out."""
+    """Collects units during the layout of a model."""
 
     def __init__(self, order: dict[nn.Parameter, int], world: int, chunk: int) -> None:
         self.order, self.world, self.chunk = order, world, chunk

@@ -1,8 +1,8 @@
-"""What a ZeRO stage is: the set of training states that only their owner keeps.
+"""Placement: a ZeRO stage as the set of training states that only their owners keep.
 
 Rajbhandari et al. (arXiv 1910.02054, section 5) shard optimizer state (P_os), gradients (P_os+g) and parameters
-(P_os+g+p). This module is the only place that asks which stage it is; the rest of the engine asks a Placement whether
-a state is sharded.
+(P_os+g+p). Only this module asks for the number of the stage; the rest of the engine asks a Placement whether a state
+is sharded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Placement:
-    """Which states are sharded over the ranks; what is not sharded is replicated on every rank."""
+    """The states that are sharded over the ranks; every other state is replicated on every rank."""
 
     optimizer: bool
     gradients: bool

@@ -1,4 +1,4 @@
-"""ReadCache: whole units of sharded states, gathered for reading."""
+"""ReadCache: sharded states gathered into whole units for reading."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from zerobench.engine.state.unit import UnitState
 
 
 class ReadCache:
-    """The units gathered last: of each kind of state one run of neighbouring units, by one all-gather.
+    """The units gathered last: for each kind of state one run of neighbouring units, from one all-gather.
 
-    Reading all parameters in the model's order so takes few collectives. The engine clears the cache with every call
-    that moves a state; each rank does, so either all ranks gather again or none.
+    So reading all parameters in the model's order takes few collectives. Every engine call that changes a state clears
+    the cache on all ranks, so either all ranks gather again or none does.
 
     Args:
         states: all units.
-        ranks: all that share the states.
-        ahead: elements that one gather may bring, the unit asked for included.
+        ranks: all ranks that share the states.
+        ahead: the maximum number of elements of one gather, including the requested unit.
     """
 
     def __init__(self, states: Sequence[UnitState], ranks: Ranks, ahead: int) -> None:
@@ -29,24 +29,24 @@ class ReadCache:
         self.clear()
 
     def clear(self) -> None:
-        """A state moves: forget everything."""
+        """Drop all units, because a state changes."""
         self._active: list[bool] | None = None
         self._wholes: dict[str, dict[UnitState, Tensor]] = {}
 
     def active(self, own: list[bool], device: torch.device) -> list[bool]:
-        """By trainable parameter, whether it received a gradient on any rank; ``own`` are this rank's flags."""
+        """For each trainable parameter, whether any rank has a gradient; ``own`` has this rank's flags."""
         if self._active is None:
             self._active = self._ranks.anywhere(own, device)
         return self._active
 
     def whole(self, state: UnitState, kind: str) -> Tensor:
-        """The whole unit of a state that is kept over the shard, which nobody writes to; ``kind`` is its name."""
+        """The whole unit of the state ``kind``, of which ranks keep shards; callers must not write to it."""
         if state not in self._wholes.get(kind, {}):
             self._wholes[kind] = self._gathered(self._with_the_next(state), kind)
         return self._wholes[kind][state]
 
     def _with_the_next(self, state: UnitState) -> list[UnitState]:
-        """The unit and those after it, as many as ``ahead`` elements allow."""
+        """The unit and the units after it, up to ``ahead`` elements."""
         room = self._ahead - state.unit.padded
         chosen = [state]
         for each in self._trained[self._trained.index(state) + 1 :]:

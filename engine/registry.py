@@ -1,4 +1,4 @@
-"""The registry: which living engine a parameter belongs to."""
+"""The registry: the live engine of each parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
 
 
 def register(module: nn.Module, engine: object) -> None:
-    """Remember that the module's parameters belong to this engine."""
+    """Record that the module's parameters belong to this engine."""
     for parameter in module.parameters():
         _engines[parameter] = weakref.ref(engine)
 
@@ -21,7 +21,7 @@ def engine_of(parameter: nn.Parameter) -> Any:
     """The engine that the parameter belongs to.
 
     Raises:
-        ValueError: it belongs to none, or its engine is gone.
+        ValueError: the parameter belongs to no engine, or its engine has been deleted.
     """
     reference = _engines.get(parameter)  # type: ignore[no-untyped-call]
     engine = reference() if reference is not None else None

@@ -1,4 +1,4 @@
-"""Replicated tensors: a model's buffers, and the frozen parameters that every rank keeps whole. They are in no unit."""
+"""Replicated tensors: a model's buffers, and frozen parameters if every rank keeps them whole. They are in no unit."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def take_over_replicated(
 
 def same_values(tensor: Tensor, ranks: Ranks, source: int = 0) -> Tensor:
     """``tensor`` with the values of rank ``source``; a dense copy if it is expanded and so cannot be written to."""
-    whole = tensor.contiguous()  # a collective moves memory in its order, whatever the strides are
+    whole = tensor.contiguous()  # a collective moves memory in its order and ignores strides
     ranks.broadcast(whole, source)
     return whole if 0 in tensor.stride() else tensor.copy_(whole)

@@ -1,4 +1,4 @@
-"""What every section of the configuration is: checked by pydantic, closed and frozen."""
+"""The base class of the configuration's sections: checked by pydantic, closed and frozen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A section of the configuration: an unknown key is an error, and a value never changes."""
+    """A section of the configuration: an unknown key is an error, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=False, frozen=True)

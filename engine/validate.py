@@ -1,4 +1,4 @@
-"""What initialize was given: refused where it cannot be trained, or where ranks were given different things."""
+"""Checks of the arguments of initialize: refused if they cannot be trained, or if they differ between ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zerobench.engine.config.schema import DTYPES, Config
 from zerobench.engine.errors import ConfigError, RankMismatch
 from zerobench.engine.optim.optimizer import ZeroOptimizer
 
-# A directory may have another name on each rank.
+# A directory may have a different name on each rank.
 _EACH_RANKS_OWN = {"offload_optimizer": {"nvme_path"}, "offload_param": {"nvme_path"}}
 
 
 def check_dtypes(model: nn.Module) -> None:
-    """Refuse parameters that would lose precision, or an imaginary part, when they are taken over.
+    """Refuse parameters that would lose precision or an imaginary part in the engine.
 
     Raises:
         ConfigError: a parameter trains in a dtype other than the engine's three.
@@ -31,10 +31,10 @@ def check_dtypes(model: nn.Module) -> None:
 
 
 def check_same(module: nn.Module, optimizer: ZeroOptimizer, config: Config, ranks: Ranks) -> None:
-    """Refuse what differs between ranks, before a collective can hang over it. A collective.
+    """Refuse differences between ranks, before they can make a collective hang. A collective.
 
     Raises:
-        RankMismatch: models, parameter groups or configurations differ; the first difference is named.
+        RankMismatch: models, parameter groups or configurations differ; the message names the first difference.
     """
     given = {
         "model": "\n".join(_model(module, optimizer)),
@@ -60,13 +60,13 @@ def _model(module: nn.Module, optimizer: ZeroOptimizer) -> Iterator[str]:
 
 
 def _rules(optimizer: ZeroOptimizer) -> Iterator[str]:
-    """A line for each group: what its first step would do."""
+    """A line for each group: the hyperparameters of its first step."""
     for group in range(len(optimizer.param_groups)):
         yield str(optimizer.values(group, 1))
 
 
 def _difference(first: str, other: str) -> str:
-    """The first place where two descriptions differ."""
+    """The first difference between two descriptions."""
     split = "\n" if "\n" in first + other else ","
     a, b = first.split(split), other.split(split)
     for left, right in zip(a, b, strict=False):

@@ -1,1 +1,1 @@
-"""Communication: the mesh of ranks, their collectives, the format in which gradients travel, and agreement on order."""
+"""Communication: the mesh of ranks, their collectives, the wire format of gradients, and agreement on order."""

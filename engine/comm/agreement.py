@@ -17,23 +17,23 @@ class Decision:
     """The result of a round, the same on every rank."""
 
     wanted: list[int]  # units that at least one rank wants whole
-    ready: int  # units, in the order of reduction, whose gradients every rank has ready
+    ready: int  # the number of units, in the order of reduction, that every rank can reduce
     over: bool  # every rank is at the end of its pass
 
 
 class Agreement:
-    """Agrees on the next collectives, round after round.
+    """Agrees on the next collectives, one round after another.
 
     Ranks may use different units (a layer that only one rank's batch reaches). A collective hangs if not all ranks
-    issue it, or if they issue two of them in different orders. So if parameters are sharded, ranks communicate by
-    agreement only. In a round each rank announces the units it wants gathered, the number of units whose gradients are
-    ready for reduction, and whether its pass is over; this is one small all-gather. When all have announced, all issue
-    the same: a gather for each unit that any rank wants, then a reduction for each unit that every rank has ready. A
-    rank whose pass is over goes on announcing that until all are.
+    issue it, or if they issue two collectives in different orders. So if parameters are sharded, ranks communicate by
+    agreement only. In a round each rank announces the units it wants gathered, the number of units that it can reduce,
+    and whether its pass is over; this is one small all-gather. When all ranks have announced, all issue the same
+    collectives: a gather for each unit that any rank wants, then a reduction for each unit that every rank can reduce.
+    If a rank's pass is over, it keeps announcing this until the passes of all ranks are over.
 
-    Announcing does not wait: a round that is announced while one unit computes is decided when the next one is used.
-    Every rank's calls alternate strictly (announcement, decision, announcement, ...), so all collectives of the group
-    are in one order everywhere, and a rank only ever waits for a round that every rank has announced or will announce.
+    Announcing does not wait: a round announced while one unit computes is decided when the next unit is used. Each
+    rank's calls alternate strictly (announcement, decision, announcement, ...). So all ranks issue the collectives of
+    the group in one order, and a rank waits only for rounds that every rank has announced or will announce.
     """
 
     def __init__(self, ranks: Ranks, units: int, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class Agreement:
         self._pending: tuple[Any, Tensor] | None = None
 
     def announce(self, wanted: Iterable[int], ready: int, over: bool) -> None:
-        """Say this rank's wishes for the next round; does not wait."""
+        """Announce the needs of this rank for the next round, without waiting."""
         bits = sum({1 << unit for unit in wanted}) | over << self.units
         message = bits.to_bytes(self._bits, "little") + ready.to_bytes(4, "little")
         own = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(self.device)
@@ -51,7 +51,7 @@ class Agreement:
         self._pending = self.ranks.all_gather(everyone, own), everyone
 
     def decide(self) -> Decision | None:
-        """Wait until every rank has announced, and return the decision; None if this rank had not announced."""
+        """Wait until every rank has announced, and return the decision; None if this rank has not announced."""
         if self._pending is None:
             return None
         work, everyone = self._pending

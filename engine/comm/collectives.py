@@ -1,6 +1,6 @@
 """The collectives that the engine uses: they move bytes and never add.
 
-With one rank there is nothing to move: each is then a local copy and no collective is issued.
+If there is only one rank, each of them is a local copy and no collective is issued.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor
 
 from zerobench.engine.comm.mesh import Mesh
 
-# torch 2.13 renamed the flat all-gather and warns on the old name, which is the only one that 2.11 has.
+# torch 2.13 renamed the flat all-gather and warns on the old name; torch 2.11 has only the old name.
 _all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Handle(Protocol):
-    """Work under way: a collective, a copy, a read or a write."""
+    """Pending work: a collective, a copy, a read or a write."""
 
     def wait(self) -> None:
-        """Return when it is done.
+        """Wait until the work is done.
 
         Raises:
-            OffloadError: it was a read or a write of a file, and it failed.
+            OffloadError: a read or a write of a file failed.
         """
 
 
 class Works:
-    """The handle of several works that make one."""
+    """One handle for several pieces of work."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works = works
@@ -42,17 +42,17 @@ class Works:
 
 
 class Done:
-    """The handle of work that was finished when it was returned."""
+    """The handle of work that is finished already."""
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a process group, this process's number among them, and their mesh.
+    """The ranks of a process group, the rank of this process, and the mesh.
 
-    ``group`` is None if there is no process group at all.
+    ``group`` is None if there is no process group.
     """
 
     group: dist.ProcessGroup | None
@@ -61,10 +61,10 @@ class Ranks:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None, mesh: Mesh | None = None) -> Ranks:
-        """The given group, else the default one, else this process alone; all of them share each state by default.
+        """The given group, else the default group, else this process alone. By default all ranks share each state.
 
         Raises:
-            ConfigError: the mesh does not fit the group, or is one that the engine does not offer.
+            ConfigError: the mesh does not fit the group, or the engine does not support it.
         """
         if group is None and not dist.is_initialized():
             return cls._checked(None, 0, 1, mesh)
@@ -85,7 +85,7 @@ class Ranks:
     def all_gather(self, output: Tensor, own: Tensor) -> Any:
         """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order).
 
-        In a CPU's memory by sends between ranks: gloo's own all-gather takes longer (docs/notes/speed.md).
+        On a CPU by sends between ranks, since gloo's all-gather takes longer (docs/notes/speed.md).
         """
         if self.world == 1:
             if output.data_ptr() != own.data_ptr():
@@ -106,29 +106,29 @@ class Ranks:
         return Works(works)
 
     def all_to_all(self, output: Tensor, parts: Tensor) -> Any:
-        """Start sending the r-th of ``world`` equal parts of ``parts`` to rank r; ``output`` is in rank order."""
+        """Start sending part r of ``parts``, cut into ``world`` equal parts, to rank r; ``output`` is in rank order."""
         if self.world == 1:
             output.copy_(parts)
             return Done()
         return dist.all_to_all_single(output, parts, group=self.group, async_op=True)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        """Give every rank the values that rank ``source`` of the group has."""
+        """Copy the values of rank ``source`` of the group to every rank."""
         if self.world > 1 and tensor.numel():
             dist.broadcast(tensor, dist.get_global_rank(self._group, source), group=self.group)
 
     def messengers(self) -> Ranks:
-        """These ranks as they send each other small messages: themselves, or in a group to destroy. A collective.
+        """These ranks, with a group for small messages: this one, or a new one to be destroyed. A collective.
 
-        Where the group carries nothing between CPUs (NCCL alone), every message would make host and GPU wait for each
-        other. All ranks that there are then have a gloo group besides; a part of them could not make one by itself.
+        If the group cannot carry CPU tensors (NCCL alone), every message would make host and GPU wait for each other.
+        A gloo group is then created if this group has all ranks of the job; some ranks alone cannot create one.
         """
         if self.world == 1 or self._carries_cpu or self.world < dist.get_world_size():
             return self
         return self.of(dist.new_group(backend="gloo"))
 
     def message_device(self, device: torch.device) -> torch.device:
-        """Where small messages should lie: the CPU if the group's backend carries CPU tensors, else ``device``."""
+        """The device for small messages: the CPU if the group's backend carries CPU tensors, else ``device``."""
         return torch.device("cpu") if self.world == 1 or self._carries_cpu else device
 
     @property
@@ -136,7 +136,7 @@ class Ranks:
         return "cpu:" in str(dist.get_backend_config(self._group))
 
     def destroy(self) -> None:
-        """Destroy the group, unless all have been."""
+        """Destroy the group, unless all groups have been destroyed."""
         if dist.is_initialized():
             dist.destroy_process_group(self._group)
 
@@ -148,7 +148,7 @@ class Ranks:
         return everyone.any(dim=0).tolist()
 
     def same_everywhere(self, value: str) -> list[str]:
-        """What every rank gave, in rank order."""
+        """The values of all ranks, in rank order."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world

@@ -9,9 +9,9 @@ from zerobench.engine.errors import ConfigError
 
 @dataclass(frozen=True)
 class Mesh:
-    """``shard`` ranks share each state, and there are ``replicate`` such groups of ranks; both are at least 1.
+    """``replicate`` groups of ``shard`` ranks each; the ranks of a group share each state. Both are at least 1.
 
-    Hybrid sharding has ``replicate`` > 1. This engine offers ``replicate`` = 1.
+    Hybrid sharding has ``replicate`` > 1. This engine supports only ``replicate`` = 1.
     """
 
     shard: int
@@ -23,10 +23,10 @@ class Mesh:
         return self.shard * self.replicate
 
     def check(self, world: int) -> None:
-        """Check that an engine on ``world`` ranks can have this shape.
+        """Check that an engine on ``world`` ranks supports this shape.
 
         Raises:
-            ConfigError: the mesh has replicas, or another number of ranks.
+            ConfigError: the mesh has replicas, or its number of ranks is not ``world``.
         """
         if self.replicate != 1:
             raise ConfigError(

@@ -15,11 +15,11 @@ def gather_shards(unit: Unit, full: Tensor, shard: Tensor, ranks: Ranks, bucket:
     """Start all-gathering every rank's ``shard`` into ``full``, ``bucket`` elements of the whole at a time.
 
     Args:
-        unit: its chunk grid says where buckets may be cut.
+        unit: buckets are cut on its chunk grid.
         full: [unit.padded].
-        shard: [unit.shard], this rank's part; it must not change before the gather is over.
-        ranks: all that have a shard.
-        bucket: elements.
+        shard: [unit.shard], this rank's part; it must not change until the gather is over.
+        ranks: all ranks that have a shard.
+        bucket: the number of elements.
 
     Returns:
         Handles to wait for.
@@ -37,12 +37,12 @@ def gather_shards(unit: Unit, full: Tensor, shard: Tensor, ranks: Ranks, bucket:
 
 
 class _Scattered:
-    """A gather of a slice of every shard: it arrives in rank order and is then copied to its places."""
+    """The handle of a gather of a slice of every shard, which arrives in rank order and is then copied into place."""
 
     def __init__(self, work: Any, received: Tensor, places: Tensor) -> None:
         self._work, self._received, self._places = work, received, places
 
     def wait(self) -> None:
-        """Wait for the bytes and put them in place."""
+        """Wait for the bytes and copy them into place."""
         self._work.wait()
         self._places.copy_(self._received)

@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class WireFormat(ABC):
-    """Turns gradients into messages, and messages into contributions that ``fold`` adds.
+    """Encodes gradients as messages, and decodes messages into contributions for ``fold``.
 
-    The sender writes a unit's gradients to a flat buffer of dtype ``packed`` and encodes the part of it that goes to
-    each rank. The owner decodes the received rows and folds them. A format in which encoding is a cast names its dtype
-    as ``packed``: then packing has rounded already, and neither encoding nor decoding costs a pass over the values.
+    The sender writes a unit's gradients to a flat buffer of dtype ``packed`` and encodes the part for each rank. The
+    owner decodes the received rows and folds them. If encoding is only a cast, ``packed`` is the dtype of that cast:
+    packing then rounds, and neither encoding nor decoding costs a pass over the values.
     """
 
     #: The dtype of the buffer in which gradients are collected before they are encoded.
     packed: torch.dtype
-    #: The dtype of decoded values, which holds each of them exactly.
+    #: The dtype of decoded values; it represents each of them exactly.
     decoded: torch.dtype
 
     @abstractmethod
@@ -31,11 +31,11 @@ class WireFormat(ABC):
 
     @abstractmethod
     def nbytes(self, elements: int) -> int:
-        """The bytes in which so many elements travel."""
+        """The size in bytes of a message with this many elements."""
 
 
 class CastFormat(WireFormat):
-    """Each value travels rounded to a floating-point dtype: fp32, bf16 or fp16."""
+    """Rounds each value to a floating-point dtype: fp32, bf16 or fp16."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.packed = self.decoded = dtype

@@ -1,4 +1,4 @@
-"""DeepSpeed 0.19's configuration keys that this engine knows of and does not honour."""
+"""DeepSpeed 0.19's configuration keys that this engine recognises and does not honour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``offload_optimizer`` and ``offload_param``: DeepSpeed's keys for where owners keep their states."""
+"""``offload_optimizer`` and ``offload_param``: DeepSpeed's keys for the medium of the owners' states."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import Field, model_validator
 
 from zerobench.engine.section import Section
 
-#: Keys that mean nothing unless states are kept in files.
+#: Keys that have an effect only if states are kept in files.
 _OF_FILES = {"nvme_path", "buffer_count", "buffer_size", "pipeline_read", "pipeline_write", "max_in_cpu"}
 
 
 class Offload(Section):
-    """What ``offload_optimizer`` and ``offload_param`` have in common; sizes are in elements.
+    """The keys common to ``offload_optimizer`` and ``offload_param``; sizes are in elements.
 
-    ``buffer_count`` buffers of ``buffer_size`` elements bound the host memory that files are read into and written
-    from; what is read ahead and what is still being written shares them.
+    ``buffer_count`` buffers of ``buffer_size`` elements bound the host memory for transfers to and from files; reads
+    ahead and pending writes share them.
     """
 
     device: Literal["none", "cpu", "nvme"] = "none"
@@ -37,9 +37,9 @@ class Offload(Section):
 
 
 class OffloadOptimizer(Offload):
-    """Where owners keep gradient sums, masters and optimizer states; ``buffer_size`` is this engine's own here.
+    """The medium of gradient sums, masters and optimizer states; ``buffer_size`` is this engine's own key here.
 
-    ``ratio`` is the share of the owned elements, from the model's first unit on and in whole units, that is offloaded.
+    ``ratio`` is the offloaded share of the owned elements: whole units, starting with the model's first.
     """
 
     pipeline_read: bool = False
@@ -48,7 +48,7 @@ class OffloadOptimizer(Offload):
 
 
 class OffloadParam(Offload):
-    """Where owners keep their shards of the parameters; with nvme the first ``max_in_cpu`` elements in memory."""
+    """The medium of parameter shards; with nvme the first ``max_in_cpu`` elements stay in host memory."""
 
     buffer_count: int = Field(default=5, gt=0)
     max_in_cpu: int = Field(default=1_000_000_000, ge=0)

@@ -1,7 +1,7 @@
-"""The engine's configuration: DeepSpeed's keys, every one of them honoured or refused, none ignored.
+"""The engine's configuration: DeepSpeed's keys, each one honoured or refused, none ignored.
 
-DeepSpeed 0.19 reads many keys and ignores unknown ones at the top level; here an unknown key is an error that suggests
-the nearest one, and a key that DeepSpeed has and this engine does not honour is an error that says so.
+DeepSpeed 0.19 ignores unknown keys at the top level. Here an unknown key is an error that suggests the nearest known
+one. If DeepSpeed has a key and this engine does not honour it, the error states this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16,
 
 
 class Fp16(Section):
-    """fp16 with loss scaling: static where ``loss_scale`` is positive, else DeepSpeed's dynamic state machine."""
+    """fp16 with loss scaling: static if ``loss_scale`` is positive, else DeepSpeed's dynamic state machine."""
 
     enabled: bool = False
     loss_scale: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
@@ -44,7 +44,7 @@ class Bf16(Section):
 
 
 class DataTypes(Section):
-    """Where gradients are accumulated between micro-steps; fp32 unless given."""
+    """The dtype in which gradients are accumulated between micro-steps; fp32 unless given."""
 
     grad_accum_dtype: DtypeName | None = None
 
@@ -52,8 +52,9 @@ class DataTypes(Section):
 class Zero(Section):
     """``zero_optimization``; all sizes are in elements.
 
-    ``chunk_size`` and ``reduction_schedule`` are this engine's own: the grid on which parameters and ownership are
-    aligned and norms are summed, and when gradients are reduced (docs/reference/contract.md).
+    ``chunk_size`` and ``reduction_schedule`` are this engine's own keys. ``chunk_size`` is the grid on which parameters
+    and ownership are aligned and norms are summed. ``reduction_schedule`` sets the micro-steps that reduce gradients
+    (docs/reference/contract.md).
     """
 
     stage: int = Field(default=0, ge=0, le=3)
@@ -123,11 +124,11 @@ class OptimizerConfig(Section):
         rule = rules.find(others.data.get("type"))
         return (
             rule.params.model_validate({} if value is None else value) if rule else Section()
-        )  # else type is at fault
+        )  # else the error is in type
 
 
 class Config(Section):
-    """A whole configuration; see docs/reference/configuration.md for every key."""
+    """A complete configuration; docs/reference/configuration.md describes every key."""
 
     train_batch_size: int | None = Field(default=None, gt=0)
     train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
@@ -166,7 +167,7 @@ def load(config: dict[str, Any] | str | Path) -> Config:
     """Read a configuration from a dict or a JSON file.
 
     Raises:
-        ConfigError: no such file, not JSON, an unknown key or a value that cannot be; one line for each fault.
+        ConfigError: the file is missing or not JSON, a key is unknown or a value is invalid; one line for each error.
     """
     raw = config if isinstance(config, dict) else _read(Path(config))
     try:
@@ -176,10 +177,10 @@ def load(config: dict[str, Any] | str | Path) -> Config:
 
 
 def accumulation_steps(config: Config, world: int) -> int:
-    """Micro-steps per step, from DeepSpeed's batch triple: batch = micro-batch per rank * micro-steps * ranks.
+    """Micro-steps per step, from DeepSpeed's batch sizes: batch = micro-batch per rank * micro-steps * ranks.
 
     Raises:
-        ConfigError: neither batch size is given, or the three do not multiply out.
+        ConfigError: neither batch size is given, or the equation does not hold.
     """
     batch, micro, steps = (
         config.train_batch_size,
@@ -219,7 +220,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which no key hides another."""
+    """A JSON object without duplicate keys."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -240,13 +241,13 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def _params(type_: object) -> type[Section] | None:
-    """The section that ``optimizer.params`` is for this ``optimizer.type``; None for an unknown one."""
+    """The section of ``optimizer.params`` for this ``optimizer.type``; None if the type is unknown."""
     rule = rules.find(type_)
     return rule.params if rule else None
 
 
 def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> Iterator[str]:
-    """Unknown and not honoured keys of one section and of the sections in it."""
+    """Unknown keys and keys not honoured, of one section and the sections in it."""
     known, refused = set(model.model_fields), NOT_HONOURED.get(section, frozenset())
     for key, value in raw.items():
         path = f"{section}.{key}" if section else key
@@ -262,7 +263,7 @@ def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> It
 
 
 def _value_faults(error: ValidationError) -> Iterator[str]:
-    """Values that cannot be; keys that cannot be are told with more to say above."""
+    """Invalid values. ``_key_faults`` reports invalid keys, with more detail."""
     for detail in error.errors():
         where, given = ".".join(map(str, detail["loc"])) or "config", detail["input"]
         if given == "auto":

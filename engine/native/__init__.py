@@ -1,7 +1,7 @@
-"""The native kernels: chosen, built at first use, loaded and called.
+"""The native kernels: selected, built at first use, loaded and called.
 
-``ZEROBENCH_KERNELS`` says what computes the operations of engine/ops: ``native`` (the default) or ``torch``, which are
-the definitions. There is no silent fall-back from one to the other.
+``ZEROBENCH_KERNELS`` selects the implementation of engine/ops: ``native`` (the default) or ``torch`` (the definitions).
+The engine never falls back silently from one to the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from zerobench.engine.native import building, cpu, cuda
 
 _IMPLEMENTATIONS = ("native", "torch")
 
-#: The dtypes that kernels read and write, by the number that names them in C (kernels/dtype.h).
+#: The dtypes that kernels read and write, by their numbers in C (kernels/dtype.h).
 CODES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 _POINTER, _SIZE, _CODE, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _PIECES = [_POINTER, _CODE, _SIZE, _POINTER, _POINTER, _POINTER, _POINTER]
-#: The arguments of each kernel, without where it runs: the number of threads, or device and stream.
+#: The arguments of each kernel, except the last ones: the number of threads, or device and stream.
 _ARGUMENTS: dict[str, list[Any]] = {
     "adam_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 3, _CODE, _SIZE, *[_FLOAT] * 9],
     "sgd_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 2, _CODE, _SIZE, *[_FLOAT] * 4],
@@ -40,10 +40,10 @@ _ARGUMENTS: dict[str, list[Any]] = {
 
 @functools.cache
 def implementation() -> str:
-    """What ``ZEROBENCH_KERNELS`` asks for: ``native`` or ``torch``; read once.
+    """The value of ``ZEROBENCH_KERNELS``: ``native`` or ``torch``; read once.
 
     Raises:
-        KernelError: it asks for anything else.
+        KernelError: it has any other value.
     """
     given = os.environ.get("ZEROBENCH_KERNELS", "") or "native"
     if given not in _IMPLEMENTATIONS:
@@ -70,13 +70,13 @@ class Kernels:
 
 @functools.cache
 def on_cpu() -> Kernels:
-    """The CPU kernels for this machine, built if need be."""
+    """The CPU kernels for this machine, built if necessary."""
     return Kernels(building.load(cpu.recipe(cpu.instruction_set())), "cpu")
 
 
 @functools.cache
 def on_cuda(index: int) -> Kernels:
-    """The CUDA kernels for one device, built if need be."""
+    """The CUDA kernels for one device, built if necessary."""
     return Kernels(building.load(cuda.recipe(cuda.architecture(index))), "cuda")
 
 
@@ -84,7 +84,7 @@ def call(name: str, where: Tensor, *arguments: float | None) -> None:
     """Run a kernel on the device of ``where``; on CUDA in its current stream, without waiting.
 
     Raises:
-        KernelError: a kernel could not be built, or not be started.
+        KernelError: a kernel could not be built or started.
     """
     device = where.device
     if device.type == "cpu":
@@ -102,7 +102,7 @@ def call(name: str, where: Tensor, *arguments: float | None) -> None:
 
 @dataclass(frozen=True)
 class Built:
-    """Kernels that are ready to run: what for, what made them (the compiler's own words), where the library lies."""
+    """Kernels that are ready to run: their target, the compiler's version text, the path of the library."""
 
     title: str
     compiler: str
@@ -110,10 +110,10 @@ class Built:
 
 
 def prepare_kernels() -> list[Built]:
-    """Build, where need be, and load whatever this process may call; nothing where the definitions compute.
+    """Build if necessary, and load, the kernels that this process may call; none if it uses the definitions.
 
     Raises:
-        KernelError: no compiler, it fails, the cache cannot be written, or ``ZEROBENCH_KERNELS`` is unknown.
+        KernelError: no compiler, a failed build, a cache that cannot be written, or a wrong ``ZEROBENCH_KERNELS``.
     """
     if implementation() != "native":
         return []
@@ -126,15 +126,15 @@ def prepare_kernels() -> list[Built]:
 
 
 def describe_kernels() -> dict[str, str | None]:
-    """What computes the engine's operations in this process.
+    """The implementation of the engine's operations in this process.
 
     Returns:
         ``implementation``: native or torch; ``cpu``: the instruction set of the CPU kernels (avx512, avx2 or plain);
-        ``cuda``: the architecture of the CUDA kernels (sm_90, say). None where the torch definitions compute or where
+        ``cuda``: the architecture of the CUDA kernels (such as sm_90). None if the torch definitions compute, or if
         there is no such device.
 
     Raises:
-        KernelError: ``ZEROBENCH_KERNELS`` asks for something unknown.
+        KernelError: ``ZEROBENCH_KERNELS`` has an unknown value.
     """
     native = implementation() == "native"
     gpu = native and torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""Building a shared library at first use, into a per-user cache, once however many processes ask for it."""
+"""Building a shared library at first use, into a per-user cache, once for all processes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from pathlib import Path
 from zerobench.engine.errors import KernelError
 
 _TORCH_INSTEAD = "or set ZEROBENCH_KERNELS=torch to use the slower torch definitions"
-#: What nvcc adds to its flags by itself, so that no key of a library would tell.
+#: nvcc adds these flags by itself, so the digest of a recipe would miss them.
 _ADDED = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one library is made: compiler, flags and sources, to which ``-o`` and a path are added."""
+    """How to build one library: compiler, flags and sources, without ``-o`` and a path."""
 
     name: str  # of the file
     title: str  # for people
-    compiler: tuple[str, ...]  # a program, and what always comes first: of CXX="ccache g++", g++
+    compiler: tuple[str, ...]  # a program and its first arguments: g++ if CXX="ccache g++"
     flags: tuple[str, ...]
     sources: tuple[Path, ...]
-    included: tuple[Path, ...]  # headers: part of what the library is made from
+    included: tuple[Path, ...]  # headers, which are sources of the library too
 
     @cached_property
     def version(self) -> str:
-        """What the compiler says of itself; its path is part of it, for two compilers may say the same."""
+        """The compiler's version text, and its path, since two compilers may have the same text."""
         program, *first = self.compiler
         asked = [*self.compiler, "--version"]
         try:
@@ -52,11 +52,11 @@ class Recipe:
 
     @property
     def library(self) -> Path:
-        """Where it is kept once it is built."""
+        """The path of the library in the cache."""
         return cache() / f"{self.name}-{self.digest()[:32]}.so"
 
     def digest(self) -> str:
-        """SHA-256 over sources, compiler, flags and machine: what is built depends on nothing else."""
+        """SHA-256 over sources, compiler, flags and machine: the library depends on nothing else."""
         parts = [self.version, platform.machine(), *self.flags]
         parts += [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in (*self.sources, *self.included)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -66,7 +66,7 @@ def sources() -> Path:
     """The folder of the native sources, ``zerobench/kernels``.
 
     Raises:
-        KernelError: it is not there.
+        KernelError: the folder is missing.
     """
     folder = Path(__file__).parents[2] / "kernels"
     if not (folder / "dtype.h").is_file():
@@ -75,10 +75,10 @@ def sources() -> Path:
 
 
 def find(names: list[str], what: str) -> str:
-    """The path of the first of these programs that there is.
+    """The path of the first of these programs that exists.
 
     Raises:
-        KernelError: none is there; says what to install.
+        KernelError: none exists; the message names a package to install.
     """
     for name in names:
         if path := shutil.which(name):
@@ -87,10 +87,10 @@ def find(names: list[str], what: str) -> str:
 
 
 def words(variable: str) -> list[str]:
-    """What an environment variable says, cut as a shell would; none where it is not set.
+    """The words of an environment variable, split as a shell does; none if it is not set.
 
     Raises:
-        KernelError: a quotation has no end.
+        KernelError: a closing quotation mark is missing.
     """
     given = os.environ.get(variable, "")
     try:
@@ -100,7 +100,7 @@ def words(variable: str) -> list[str]:
 
 
 def cache() -> Path:
-    """Where libraries are kept: ``ZEROBENCH_CACHE``, else zerobench in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    """The folder of built libraries: ``ZEROBENCH_CACHE``, else zerobench in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
     if given := os.environ.get("ZEROBENCH_CACHE"):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -113,11 +113,11 @@ def cache() -> Path:
 def build(recipe: Recipe) -> Path:
     """The library of a recipe, from the cache or built now.
 
-    A library in the cache is used only if its size and SHA-256 are those that were noted when it was built. It is
-    built under another name and renamed, by one process, which says so on standard error; the others wait, silently.
+    A library in the cache is used only if its size and SHA-256 are those recorded after its build. One process builds
+    it under another name, renames it and reports this on standard error; all other processes wait silently.
 
     Raises:
-        KernelError: no compiler, it fails (with its output), or the cache cannot be written.
+        KernelError: no compiler, a failed build (with its output), or a cache that cannot be written.
     """
     library = recipe.library
     if not _is_as_built(library):
@@ -128,10 +128,10 @@ def build(recipe: Recipe) -> Path:
 
 
 def load(recipe: Recipe) -> ctypes.CDLL:
-    """The library of a recipe, loaded; built before if need be.
+    """Load the library of a recipe, and build it before if necessary.
 
     Raises:
-        KernelError: see build; or the system does not load it (a cache on a file system mounted noexec, say).
+        KernelError: as build; or the system cannot load it (such as from a file system mounted noexec).
     """
     library = build(recipe)
     try:
@@ -159,7 +159,7 @@ def _is_as_built(library: Path) -> bool:
 
 @contextmanager
 def _alone(library: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that holds it, however it ends."""
+    """A lock for one process at a time; the system releases it if the process ends in any way."""
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with library.with_suffix(".lock").open("w") as lock:
@@ -173,7 +173,7 @@ def _alone(library: Path) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """A compiler's: all of this process's but what would be added to the flags of a recipe."""
+    """The compiler's environment: this process's, without variables that add flags."""
     return {name: value for name, value in os.environ.items() if name not in _ADDED}
 
 

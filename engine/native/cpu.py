@@ -1,4 +1,4 @@
-"""The CPU kernels: the same sources for each instruction set, of which the machine's best is used."""
+"""The CPU kernels: the same sources for each instruction set; the machine uses its best one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 
 from zerobench.engine.native import building
 
-# Contraction is off, for only the multiply-adds that are written as such may be fused. The math functions need not set
-# errno nor floating-point flags: without that a loop with a square root is not vectorised. No bit depends on it.
+# Contraction is off: the compiler must fuse only explicit multiply-adds. Math functions need not set errno or
+# floating-point flags; otherwise a loop with a square root is not vectorised. No bit depends on these two.
 _FLAGS = (
     "-std=c++17",
     "-O3",
@@ -21,7 +21,7 @@ _FLAGS = (
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 
-#: Flags by instruction set, each a part of the next.
+#: Flags by instruction set; each set includes the one before.
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"plain": (), "avx2": _AVX2, "avx512": _AVX512}
 
 
@@ -32,7 +32,7 @@ def instruction_set() -> str:
 
 
 def recipe(instruction_set: str) -> building.Recipe:
-    """How the library for one instruction set is made, with ``CXX`` or the first compiler found."""
+    """How to build the library for one instruction set, with ``CXX`` or the first compiler found."""
     folder = building.sources()
     given = building.words("CXX")
     program = building.find(given[:1] or ["c++", "g++", "clang++"], "C++ compiler")

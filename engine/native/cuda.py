@@ -1,7 +1,7 @@
-"""The CUDA kernels, built for the architecture of the device at hand.
+"""The CUDA kernels, built for the architecture of the current device.
 
-nvcc links its runtime into the library. That it is not torch's own does no harm: both runtimes work in the device's
-primary context, and a stream is a handle of that context, so what one has made the other can use.
+nvcc links its own runtime into the library, not torch's. Both runtimes work in the device's primary context, and a
+stream is a handle of that context, so each runtime can use the other's streams and memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from zerobench.engine.native import building
 
-# What a fast build would do otherwise: fuse what is written as two operations, flush subnormals, round quotients and
-# roots as it likes. The last three are nvcc's defaults, said here to have the last word.
+# Against the effects of a fast build: fusing separate operations, flushing subnormals, inexact quotients and roots. The
+# last three are nvcc's defaults; stated here they override the environment.
 _FLAGS = (
     "-std=c++17",
     "-O3",
@@ -29,15 +29,15 @@ _FLAGS = (
 
 
 def architecture(index: int) -> str:
-    """The architecture of one device, as nvcc names it."""
+    """The architecture of one device, in nvcc's notation."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}"
 
 
 def recipe(architecture: str) -> building.Recipe:
-    """How the library for one architecture is made, with the nvcc of ``CUDA_HOME`` or the one on PATH.
+    """How to build the library for one architecture, with the nvcc of ``CUDA_HOME`` or the one on PATH.
 
-    What ``NVCC_PREPEND_FLAGS`` says, a host compiler for one, comes first; ``NVCC_APPEND_FLAGS`` is not heeded.
+    ``NVCC_PREPEND_FLAGS`` (such as a host compiler) come first; ``NVCC_APPEND_FLAGS`` are ignored.
     """
     folder = building.sources()
     home = os.environ.get("CUDA_HOME")
@@ -53,7 +53,7 @@ def recipe(architecture: str) -> building.Recipe:
 
 
 def message(library: ctypes.CDLL, error: int) -> str:
-    """What the CUDA runtime says of an error code."""
+    """The CUDA runtime's message for an error code."""
     function = library["zerobench_error"]
     function.restype = ctypes.c_char_p
     return str(function(error).decode())

@@ -1,1 +1,1 @@
-"""The engine's own arithmetic, one operation to a file, each defined in torch: the definition is the specification."""
+"""The engine's arithmetic, one operation per file; its definition in torch is the specification."""

@@ -11,16 +11,16 @@ from zerobench.engine.ops.operators import flat, operator
 
 
 def fold(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
-    """Add ``contributions`` to ``accumulator`` in rank order, in fp32, element by element, rounding once at the end.
+    """Add ``contributions`` to ``accumulator`` in rank order, elementwise in fp32, and round once at the end.
 
     Args:
         accumulator: [n], fp32 or the dtype in which gradients are kept between micro-steps; changed in place.
-        contributions: [world, n], the dtype that travelled; row r came from rank r.
-        first: the accumulator's old value does not count; the sum starts from +0, which makes the sign of a zero sum
-            positive whatever the signs of the zeros that went in.
+        contributions: [world, n], in the dtype of the message; row r comes from rank r.
+        first: ignore the accumulator's old value and start the sum from +0; a zero sum is then +0, even if all
+            contributions are -0.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not fit together.
+        ValueError: shapes, dtypes or devices do not match.
     """
     _FOLD(accumulator, contributions, first)
 
@@ -36,7 +36,7 @@ def definition(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
 
 
 def check(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
-    """Raise where shapes, dtypes or devices do not fit together."""
+    """Raise if shapes, dtypes or devices do not match."""
     flat("accumulator", accumulator, accumulator)
     if contributions.dim() != 2 or not len(contributions):
         raise ValueError(f"contributions: expected [world, n]; got shape {tuple(contributions.shape)}")
@@ -44,7 +44,7 @@ def check(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
 
 
 def native(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
-    """By the kernel."""
+    """Run the kernel."""
     call(
         "fold",
         accumulator,

@@ -1,4 +1,4 @@
-"""How an operation becomes a torch operator: one schema, one definition, one native version, one fake."""
+"""Declaring operations as torch operators: one schema, one definition, one native version, one fake each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LIBRARY = torch.library.Library("zerobench", "DEF")  # type: ignore[no-untyped-
 def operator(
     schema: str, *, check: Callable[..., Any], definition: Callable[..., Any], native: Callable[..., Any]
 ) -> OpOverload:
-    """Declare ``zerobench::`` ``schema`` for CPU and CUDA; returns what to call.
+    """Declare ``zerobench::`` ``schema`` for CPU and CUDA, and return the operator.
 
     Args:
-        schema: name, arguments and what is changed in place.
-        check: called before either implementation with the same arguments; raises where they do not fit together.
-            Simulated, the operation is this and nothing else, so it returns what the operation returns.
+        schema: name, arguments and in-place changes.
+        check: called with the same arguments before either implementation; raises if they do not match. It is also
+            the fake implementation, so its result is like the operation's.
         definition: the specification, in torch.
-        native: the kernel's call.
+        native: calls the kernel.
     """
     name = schema.partition("(")[0]
 
@@ -48,7 +48,7 @@ def operator(
 
 
 def _written(overload: OpOverload) -> list[int]:
-    """The places of the arguments that the operation changes: a kernel writes past autograd's back, so it is told."""
+    """The positions of the arguments that the operation changes; autograd does not see a kernel's writes."""
     arguments = enumerate(overload._schema.arguments)
     return [i for i, argument in arguments if argument.alias_info and argument.alias_info.is_write]
 

@@ -14,21 +14,21 @@ from zerobench.engine.ops.operators import operator
 
 
 def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    """Write each tensor's elements, in the order of its memory, to ``flat`` from its start on, rounded to its dtype.
+    """Write each tensor's elements, in memory order, to ``flat`` from its start on, rounded to the dtype of ``flat``.
 
     Args:
-        flat: [n], fp32, bf16 or fp16; elements that no tensor covers keep what they hold.
-        tensors: any shape and of these dtypes; their elements fill their memory without gaps, in any order of strides.
-        starts: the element of ``flat`` where each begins; they do not overlap.
+        flat: [n], fp32, bf16 or fp16; elements that no tensor covers stay unchanged.
+        tensors: of any shape, in these dtypes; their elements fill their memory without gaps, in any order of strides.
+        starts: the first element of each in ``flat``; the tensors do not overlap there.
 
     Raises:
-        ValueError: a tensor reaches past the end of ``flat``, has gaps, or dtypes or devices do not fit together.
+        ValueError: a tensor extends past the end of ``flat`` or has gaps, or dtypes or devices do not match.
     """
     _PACK(flat, tensors, starts)
 
 
 def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
-    """The way back: fill each tensor's memory from ``flat``, rounded to the tensor's dtype. See pack."""
+    """The inverse: fill each tensor's memory from ``flat``, rounded to the tensor's dtype. See pack."""
     _UNPACK(tensors, flat, starts)
 
 
@@ -45,7 +45,7 @@ def unpack_definition(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """The tensor's elements in the order of its memory."""
+    """The tensor's elements in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
@@ -68,12 +68,12 @@ def _check_unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]
 
 
 def pack_native(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    """pack by the kernel."""
+    """Run the kernel of pack."""
     _move("pack", flat, tensors, starts)
 
 
 def unpack_native(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
-    """unpack by the kernel."""
+    """Run the kernel of unpack."""
     _move("unpack", flat, tensors, starts)
 
 

@@ -1,4 +1,4 @@
-"""chunk_sumsq: the partial sums of which a global norm is folded."""
+"""chunk_sumsq: the partial sums of a global norm."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from zerobench.engine.ops.operators import flat, operator
 
 
 def chunk_sumsq(values: Tensor, chunk: int) -> Tensor:
-    """The sum of squares of each chunk, in fp64, by halving: the second half is added to the first until one is left.
+    """The sum of squares of each chunk, in fp64, by halving: add the second half to the first until one is left.
 
     Args:
-        values: [k * chunk], fp32, bf16 or fp16; squares of finite fp32 values cannot overflow fp64, so a partial sum
-            that is not finite means that a value was not.
+        values: [k * chunk], fp32, bf16 or fp16; squares of finite fp32 values cannot overflow fp64, so if a partial
+            sum is not finite, a value is not finite.
         chunk: elements; a power of two.
 
     Returns:
         [k], fp64, on the device of ``values``.
 
     Raises:
-        ValueError: the chunk is not a power of two or does not divide the length, or a dtype that is not one of these.
+        ValueError: the chunk is not a power of two or does not divide the length, or the dtype is another one.
     """
     sums: Tensor = _SUMSQ(values, chunk)
     return sums
@@ -43,7 +43,7 @@ def definition(values: Tensor, chunk: int) -> Tensor:
 
 
 def check(values: Tensor, chunk: int) -> Tensor:
-    """Raise where values and chunk do not fit together; an output of the right shape."""
+    """Raise if values and chunk do not match; returns an output of the right shape."""
     flat("values", values, values)
     if chunk < 1 or chunk & (chunk - 1) or values.numel() % chunk:
         raise ValueError(f"chunk: expected a power of two that divides {values.numel()} elements; got {chunk}")
@@ -51,7 +51,7 @@ def check(values: Tensor, chunk: int) -> Tensor:
 
 
 def native(values: Tensor, chunk: int) -> Tensor:
-    """By the kernel."""
+    """Run the kernel."""
     out = values.new_empty(values.numel() // chunk, dtype=torch.float64)
     call("chunk_sumsq", values, values.data_ptr(), CODES[values.dtype], out.numel(), chunk, out.data_ptr())
     return out

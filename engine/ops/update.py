@@ -1,18 +1,18 @@
 """adam_step and sgd_step: the optimizer's elementwise formulas, each in one pass over a flat shard.
 
-Rounding by rounding they are those of torch's single-tensor optimizers on a CPU with fused multiply-adds, given a
-square root as IEEE 754 defines it (see exact.sqrt), so that a trajectory equals theirs bit for bit. Written with
-``fma`` for what is rounded once, every other operation being rounded by itself and every scalar to fp32 beforehand:
+They have the same roundings as torch's single-tensor optimizers on a CPU with fused multiply-adds and an IEEE 754
+square root (see exact.sqrt), so a trajectory equals torch's bit for bit. Each ``fma`` is rounded once, each other
+operation is rounded by itself, and each scalar is rounded to fp32 beforehand:
 
     g = gradient * factor
 
     Adam:   p = master * decay                        AdamW (decoupled decay); else p = master
-            g = fma(l2, p, g)                         Adam with L2; else as it is
-            m = fma(weight1, g - exp_avg, exp_avg)    and where weight1 >= 1/2: fma(weight1 - 1, g - exp_avg, g)
+            g = fma(l2, p, g)                         Adam with L2; else unchanged
+            m = fma(weight1, g - exp_avg, exp_avg)    and if weight1 >= 1/2: fma(weight1 - 1, g - exp_avg, g)
             v = fma(weight2 * g, g, exp_avg_sq * beta2)
             p = p + (step_size * m) / (sqrt(v) / root2 + eps)
 
-    SGD:    g = fma(l2, master, g)                    with weight decay; else as it is
+    SGD:    g = fma(l2, master, g)                    with weight decay; else unchanged
             b = momentum_buffer * momentum + g        with momentum; else b = g
             p = fma(step_size, b, master)
 
@@ -68,17 +68,17 @@ def adam_step(
 
     Args:
         master: fp32; like ``exp_avg`` and ``exp_avg_sq``.
-        gradient: fp32, bf16 or fp16; read as ``gradient * factor``: the factor undoes the loss scale, takes the mean
+        gradient: fp32, bf16 or fp16; read as ``gradient * factor``. The factor undoes the loss scale, takes the mean
             over the leaves and clips, in one rounding.
-        copy: written with the new master, rounded to its dtype; None where the master is the parameter.
+        copy: receives the new master, rounded to its dtype; None if the master is the parameter.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not fit together.
+        ValueError: shapes, dtypes or devices do not match.
     """
     decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
     l2 = 0.0 if values.decoupled else values.weight_decay
     correction1 = 1 - values.beta1**values.step
-    # ** 0.5 and not math.sqrt: the two may differ in the last bit, and torch uses the former.
+    # ** 0.5 like torch, not math.sqrt: the two may differ in the last bit.
     root2 = (1 - values.beta2**values.step) ** 0.5
     weight1, weight2 = 1 - values.beta1, 1 - values.beta2
     scalars = single(factor, decay, l2, weight1, values.beta2, weight2, root2, values.eps, -(values.lr / correction1))
@@ -93,7 +93,7 @@ def sgd_step(
     factor: float,
     values: SgdValues,
 ) -> None:
-    """One SGD step in place on flat [n] tensors; ``momentum_buffer`` is None where momentum is 0. See adam_step."""
+    """One SGD step in place on flat [n] tensors; ``momentum_buffer`` is None if momentum is 0. See adam_step."""
     scalars = single(factor, values.weight_decay, values.momentum, -values.lr)
     _SGD(master, gradient, momentum_buffer, copy, *scalars)
 
@@ -174,7 +174,7 @@ def _check_sgd(
 def adam_native(
     master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, copy: Tensor | None, *scalars: float
 ) -> None:
-    """Adam and AdamW by the kernel."""
+    """Run the kernel of Adam and AdamW."""
     call(
         "adam_step",
         master,
@@ -192,7 +192,7 @@ def adam_native(
 def sgd_native(
     master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, *scalars: float
 ) -> None:
-    """SGD by the kernel."""
+    """Run the kernel of SGD."""
     call(
         "sgd_step",
         master,

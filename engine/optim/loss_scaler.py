@@ -6,14 +6,14 @@ from zerobench.engine.config.schema import Fp16
 
 
 class LossScaler:
-    """The loss scale and how overflow moves it: static, or DeepSpeed's dynamic state machine.
+    """The loss scale and its changes after overflow: static, or DeepSpeed's dynamic state machine.
 
     State: the scale, a count of steps, the step of the last overflow, and the hysteresis left.
 
-    - Overflow: while more than one unit of hysteresis is left, use one up; else halve the scale, down to the minimum.
-      Halving does not refill the hysteresis, so until a refill every further overflow halves.
-    - No overflow: with ``consecutive_hysteresis`` refill at once. After each ``window`` steps without overflow (the
-      step after the overflow does not count) refill and double the scale.
+    - Overflow: if more than one unit of hysteresis is left, use one; otherwise halve the scale, down to the minimum.
+      Halving does not refill the hysteresis, so until a refill every further overflow halves the scale.
+    - No overflow: if ``consecutive_hysteresis`` is set, refill at once. After each ``window`` steps without overflow
+      (the step after the overflow does not count) refill and double the scale.
     """
 
     def __init__(self, config: Fp16) -> None:
@@ -27,7 +27,7 @@ class LossScaler:
         self._hysteresis = config.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Move on by one step."""
+        """Advance by one step."""
         if self.dynamic:
             if overflow:
                 self._overflowed()

@@ -20,9 +20,9 @@ _NO_CHECKPOINT = (
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
-    """What ``initialize`` returns as the optimizer: the parameter groups, for schedulers and for reading.
+    """The optimizer that ``initialize`` returns: the parameter groups, for schedulers and for reading.
 
-    Its state lives in shards in the engine (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps.
+    The engine keeps its state in shards (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps it.
     """
 
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
@@ -30,38 +30,38 @@ class ZeroOptimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Refuse: a step needs the gradients of every rank, which the engine has."""
+        """Refuse: only the engine has the gradients of all ranks that a step needs."""
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
 
-    # torch's schedulers warn unless they find that step was called before theirs; here engine.step() calls theirs.
+    # torch's schedulers warn if they are stepped before the optimizer; here engine.step() steps them in order.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     _opt_called = True
 
     def state_dict(self) -> NoReturn:
-        """Refuse: what torch would save is the groups without the state."""
+        """Refuse: torch would save the groups without the state."""
         raise RuntimeError(_NO_CHECKPOINT)
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
-        """Refuse likewise."""
+        """Refuse, like state_dict."""
         raise RuntimeError(_NO_CHECKPOINT)
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """torch's names of the state kept for each element, besides the master weight."""
+        """torch's names of the state kept for each element, except the master weight."""
         return self.rule.state_names(self.param_groups)
 
     def values(self, group: int, step: int) -> Any:
-        """The rule's hyperparameters of one group now, for the given step."""
+        """The current hyperparameters of one group for the given step."""
         return self.rule.values(self.param_groups[group], step)
 
 
 def make_optimizer(
     model: nn.Module, config: Config, parameters: Iterable[Any] | None, client: torch.optim.Optimizer | None
 ) -> ZeroOptimizer:
-    """The optimizer of ``client`` if given, else of the config, over ``parameters`` (default: all that train).
+    """The optimizer of ``client`` if given, else of the config, over ``parameters`` (default: all trainable ones).
 
     Raises:
-        ConfigError: no optimizer, one that the engine does not offer, or groups that do not cover the trainable
+        ConfigError: there is no optimizer, the engine does not support it, or its groups do not cover the trainable
             parameters exactly.
     """
     if client is not None:

@@ -1,4 +1,4 @@
-"""Schedules: a client's scheduler, made to move the engine's parameter groups."""
+"""Schedules: a client's scheduler, attached to the engine's parameter groups."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zerobench.engine.optim.optimizer import ZeroOptimizer
 
 
 def make_scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
-    """A scheduler of the groups of ``optimizer``: the one given, or what the callable given makes; None for None.
+    """A scheduler of the groups of ``optimizer``: the given one, or the result of the given callable; None for None.
 
     Raises:
-        ConfigError: it cannot be stepped without a metric.
+        ConfigError: the scheduler's step needs a metric.
     """
     if given is None:
         return None
@@ -30,7 +30,7 @@ def make_scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
 
 
 def _move(scheduler: Any, optimizer: ZeroOptimizer) -> None:
-    """Away from the client's optimizer, whose groups are no longer read; the schedulers it is made of likewise."""
+    """Move it, and the schedulers in it, from the client's optimizer, which the engine no longer reads."""
     scheduler.optimizer = optimizer
     for part in getattr(scheduler, "_schedulers", ()):
         _move(part, optimizer)

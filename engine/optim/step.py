@@ -1,4 +1,4 @@
-"""The optimizer step: what the ranks agree on, the update of each owned element, the spread of the new parameters."""
+"""The optimizer step: grad norm and overflow check, update, all-gather of the updated parameters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from zerobench.engine.state.unit import UnitState
 
 @dataclass(frozen=True)
 class Vote:
-    """What all ranks agree on before a step, the same bits on each of them."""
+    """The grad norm and overflow check before a step, the same bits on all ranks."""
 
     norm: float  # of the mean gradient, before clipping
-    overflow: bool  # a gradient somewhere is not finite
-    active: list[bool]  # by trainable parameter: it received a gradient on some leaf
+    overflow: bool  # a gradient on any rank is not finite
+    active: list[bool]  # by trainable parameter: at least one leaf has a gradient for it
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class _Run:
 class Stepper:
     """Steps the optimizer over this rank's extents.
 
-    Phase 1, vote: each rank sums the squares of its own gradient chunks; one all-gather carries these sums and the
-    flags of the parameters that received a gradient. Every rank then folds all sums in the model's chunk order, so that
-    norm, overflow and clip factor are the same bits everywhere, whoever owns what.
-    Phase 2, update: unit by unit, sub-group by sub-group as the unit's place opens them, each run of elements with its
-    group's hyperparameters.
-    Phase 3, spread: where parameters are whole but only owners have stepped, an all-gather for each unit, started as
-    soon as the unit is updated, so that it overlaps with the update of the next.
+    Phase 1, ``vote``: each rank sums the squares of its own gradient chunks; one all-gather carries these sums and the
+    flags of the parameters that have a gradient. Every rank then folds all sums in the model's chunk order, so norm,
+    overflow and clip factor have the same bits on all ranks and for every ownership.
+    Phase 2, update: each rank updates its units by sub-groups, in the order in which the unit's store opens them. Each
+    run of elements has the hyperparameters of its group.
+    Phase 3, ``_spread``: if parameters are whole but only owners step them, each unit is all-gathered as soon as it is
+    updated, so that the all-gather overlaps with the next unit's update.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Stepper:
         self._group = _group_of(layout, optimizer)
 
     def vote(self, active: list[bool], leaves: int, scale: float) -> Vote:
-        """Agree on the norm, on overflow and on which parameters were active. A collective.
+        """Agree on the norm, on overflow and on the active parameters. A collective.
 
         Args:
             active: this rank's flags, by trainable parameter.
@@ -89,12 +89,12 @@ class Stepper:
         return self.states[0].full.device if self.states else torch.device("cpu")
 
     def _sums(self) -> Tensor:
-        """fp64 sums of squares of the chunks this rank owns, in the order of units."""
+        """fp64 sums of squares of the chunks that this rank owns, in the order of units."""
         parts = [state.optimizer_store.sums(state.portion) for state in self.states]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
     def step(self, vote: Vote, factor: float) -> None:
-        """Update every parameter that was active, with gradient * factor, and spread the result. A collective."""
+        """Update every active parameter with gradient * factor, and all-gather the result. A collective."""
         for slot in self.layout.trainable:
             self.steps[slot.index] += vote.active[slot.index]
         leaving: list[Any] = []
@@ -107,13 +107,13 @@ class Stepper:
             work.wait()
 
     def _spread(self, state: UnitState) -> list[Any]:
-        """Where only owners stepped and every rank keeps the whole unit, it needs the other owners' parameters."""
+        """All-gather the unit's parameters if only owners have stepped and every rank keeps the whole unit."""
         if state.extent != state.own or state.sharded or self.ranks.world == 1:
             return []
         return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
 
     def _runs(self, state: UnitState, active: list[bool]) -> Iterator[_Run]:
-        """The active parameters in the extent, merged where neighbours are updated alike; from the extent's start."""
+        """The active parameters in the extent, merged if neighbours are updated alike; from the extent's start."""
         current: _Run | None = None
         for slot, lo, hi in state.unit.pieces(state.extent.start, state.extent.stop):
             if not active[slot.index]:
@@ -133,7 +133,7 @@ class Stepper:
             yield current
 
     def _step(self, window: UpdateSlice, runs: list[_Run], factor: float) -> None:
-        """Update the window's part of each run; what is in no run stays, and its parameter follows its master."""
+        """Update the window's part of each run; an element in no run keeps its master, which sets its parameter."""
         done = window.start
         for run in runs:
             lo, hi = max(run.start, window.start), min(run.stop, window.stop)
@@ -144,13 +144,13 @@ class Stepper:
         window.follow(done, window.stop)
 
     def _update(self, part: UpdateSlice, run: _Run, factor: float) -> None:
-        """The formula on a window whose elements are updated alike."""
+        """Apply the formula to elements that are updated alike."""
         values = self.optimizer.values(run.group, run.step)
         self.optimizer.rule.update(part.master, part.gradient, part.optimizer, part.parameter, factor, values)
 
 
 def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:
-    """What a summed gradient is multiplied by: the mean over the leaves, the loss scale undone, clipped to ``clip``."""
+    """The factor of a summed gradient: takes the mean over the leaves, undoes the loss scale, clips to ``clip``."""
     coefficient = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
     return coefficient / (leaves * scale)
 

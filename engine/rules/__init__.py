@@ -1,4 +1,4 @@
-"""The rules that the engine offers, found by a configuration's type or a client's class; nothing stands for another."""
+"""The engine's rules, found by a configuration's type or a client's class; there is no default rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find(type_: object) -> Rule[Any] | None:
 
 
 def spelled(type_: str) -> str:
-    """The type as ``Rule.types`` spells it.
+    """The type in the spelling of ``Rule.types``.
 
     Raises:
         ConfigError: no rule has this type.
@@ -48,7 +48,7 @@ def of_type(type_: str) -> Rule[Any]:
 
 
 def of_client(client: torch.optim.Optimizer) -> Rule[Any]:
-    """The rule of a client's optimizer, by its class; a subclass is another optimizer.
+    """The rule of a client's optimizer, by its exact class; a subclass is a different optimizer.
 
     Raises:
         ConfigError: no rule has this class.
@@ -63,7 +63,7 @@ def of_client(client: torch.optim.Optimizer) -> Rule[Any]:
 
 
 def _nearest(given: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name."""
+    """The last part of a message about an unknown name."""
     names = {name.rpartition(".")[2].lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1)
     hint = f"; did you mean {names[near[0]]!r}?" if near else ""

@@ -1,10 +1,10 @@
 """Adagrad (Duchi, Hazan and Singer, JMLR 12, 2011): each element's rate falls with the sum of its squared gradients.
 
-Rounding by rounding it is torch's single-tensor Adagrad on a CPU with fused multiply-adds, given a square root as
-IEEE 754 defines it (see exact.sqrt). Every scalar is computed in fp64 and rounded to fp32 beforehand:
+It has the same roundings as torch's single-tensor Adagrad on a CPU with fused multiply-adds and an IEEE 754 square
+root (see exact.sqrt). Every scalar is computed in fp64 and rounded to fp32 beforehand:
 
     g = gradient * factor
-    g = fma(l2, master, g)                            with weight decay; else as it is
+    g = fma(l2, master, g)                            with weight decay; else unchanged
     s = fma(g, g, sum)
     p = master + (step_size * g) / (sqrt(s) + eps)    step_size = -lr / (1 + (step - 1) * lr_decay)
 """
@@ -43,7 +43,7 @@ class AdagradValues:
 
 
 class Adagrad(Rule[AdagradValues]):
-    """One state, the sum, which starts at zero: an initial accumulator value is refused."""
+    """It has one state, the sum, which starts at zero; an initial accumulator value is refused."""
 
     types = ("Adagrad",)
     params = AdagradParams
@@ -51,7 +51,7 @@ class Adagrad(Rule[AdagradValues]):
     refused = ("initial_accumulator_value", "maximize", "differentiable")
 
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
-        """torch's Adagrad has its states from the beginning: its step counts tell."""
+        """Decided by the step counts, since torch's Adagrad has its states from the beginning."""
         return not any(state["step"] for state in client.state.values())
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:

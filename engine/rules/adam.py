@@ -14,7 +14,7 @@ from zerobench.engine.section import Section
 
 
 class AdamParams(Section):
-    """``optimizer.params``; ``adam_w_mode`` makes type Adam decouple its decay, as DeepSpeed's default does."""
+    """``optimizer.params``; with ``adam_w_mode``, on by default in DeepSpeed too, type Adam decouples its decay."""
 
     lr: Amount = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -24,7 +24,7 @@ class AdamParams(Section):
 
 
 class Adam(Rule[AdamValues]):
-    """Both types; ``decoupled_weight_decay`` in a group, which is torch's name, tells AdamW from Adam."""
+    """Both types. A group is AdamW if ``decoupled_weight_decay`` (torch's name) is set, else Adam."""
 
     types = ("Adam", "AdamW")
     params = AdamParams

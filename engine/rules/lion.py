@@ -1,6 +1,6 @@
 """Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): a step has the same size in every element.
 
-Every operation is rounded by itself, so that a machine without fused multiply-adds has the same bits. Every scalar is
+Every operation is rounded by itself, so a machine without fused multiply-adds gives the same bits. Every scalar is
 computed in fp64 and rounded to fp32 beforehand:
 
     g = gradient * factor
@@ -42,7 +42,7 @@ class LionValues:
 
 
 class Lion(Rule[LionValues]):
-    """One state, and no step count. torch has no such optimizer that a client could pass."""
+    """It has one state and no step count. torch has no Lion that a client could pass."""
 
     types = ("Lion",)
     params = LionParams

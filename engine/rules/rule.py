@@ -1,4 +1,4 @@
-"""Rule: one optimizer as the engine sees it, from the names in a configuration to the update of an element."""
+"""Rule: the interface of one optimizer, from the names in a configuration to the update of an element."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Rule(ABC, Generic[Values]):
-    """One optimizer's rule. It keeps nothing between steps: one object serves all engines.
+    """One optimizer's rule. It keeps no state between steps, so all engines share one object.
 
     For each element of a parameter the engine keeps an fp32 master and one fp32 value for each of ``state_names``. All
-    states start at zero. The update is elementwise: the engine cuts a parameter wherever a shard or a sub-group ends,
-    and no bit of the result may depend on the cuts.
+    states start at zero. The update is elementwise: the engine cuts a parameter at the end of each shard and
+    sub-group, and no bit of the result may depend on the cuts.
     """
 
     #: The names in ``optimizer.type``; a configuration may write them in any case.
     types: ClassVar[tuple[str, ...]]
     #: The section ``optimizer.params``.
     params: ClassVar[type[Section]]
-    #: The torch optimizers that a client may pass in place of the configuration's.
+    #: The torch optimizers that a client may pass instead of the configuration's.
     clients: ClassVar[tuple[type[torch.optim.Optimizer], ...]] = ()
     #: The options of these optimizers that must be off.
     refused: ClassVar[tuple[str, ...]] = ()
 
     def defaults(self, params: Section, type_: str) -> dict[str, Any]:
-        """The hyperparameters of a group that gives none, from ``params`` of the type, which is one of ``types``."""
+        """The default hyperparameters of a group, from ``params``; ``type_`` is one of ``types``."""
         return params.model_dump()
 
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
@@ -48,11 +48,11 @@ class Rule(ABC, Generic[Values]):
 
     @abstractmethod
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
-        """The names of the states, which are torch's, in the order in which ``update`` takes them."""
+        """torch's names of the states, in the order of the argument of ``update``."""
 
     @abstractmethod
     def values(self, group: Group, step: int) -> Values:
-        """The hyperparameters of a group as they are now, for the step that a parameter takes; steps count from 1."""
+        """The current hyperparameters of a group for a parameter's ``step``, which counts from 1."""
 
     @abstractmethod
     def update(
@@ -70,8 +70,8 @@ class Rule(ABC, Generic[Values]):
             master: fp32.
             gradient: fp32, bf16 or fp16; the rule reads ``gradient * factor``, rounded once to fp32.
             states: fp32, in the order of ``state_names``.
-            copy: the parameter in the training dtype, which takes the new master rounded to nearest even; None if the
+            copy: the parameter in the training dtype; receives the new master rounded to nearest even. None if the
                 master itself is the parameter.
-            factor: the clip factor over leaves and loss scale.
+            factor: the clip factor divided by leaves and loss scale.
             values: the hyperparameters.
         """

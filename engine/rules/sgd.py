@@ -21,7 +21,7 @@ class SgdParams(Section):
 
 
 class Sgd(Rule[SgdValues]):
-    """It keeps a momentum for all groups if one of them has any; a group without momentum leaves its own alone."""
+    """If one group has momentum, all groups keep a buffer; groups without momentum do not use theirs."""
 
     types = ("SGD",)
     params = SgdParams

@@ -1,1 +1,1 @@
-"""Sharded parameters (ZeRO stage 3): units become whole before their use and give their memory back after it."""
+"""Sharded parameters (ZeRO stage 3): units are whole during their use; afterwards their memory is freed."""

@@ -1,4 +1,4 @@
-"""The hooks that notice uses of sharded parameters."""
+"""The hooks that detect uses of sharded parameters."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from zerobench.engine.state.unit import UnitState
 
 
 class ParameterHooks:
-    """Watches a model so that its sharded parameters are whole whenever they are used.
+    """Hooks a model so that its sharded parameters are whole during every use.
 
-    Three kinds of use, each exact:
+    Three kinds of use, each detected exactly:
 
     - **A module's forward.** The module at a unit's root pins the unit from its pre-forward hook to its forward hook.
       A checkpoint's recomputation is a forward too.
     - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it), or a step of
-      `parameters()`. The module's parameter table says which unit is used; the innermost forward that is running
-      pins it.
+      `parameters()`. The module's parameter table detects the unit, and the innermost running forward pins it.
     - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
-      it, the unit is gathered and pinned for as long as the tensor handed to the node lives. A complex or a negated
-      view of the memory is saved itself, and keeps the unit whole meanwhile.
+      it, the unit is gathered and pinned until the tensor given to the node is freed. If a node saves a complex or a
+      negated view, it saves the view itself, which keeps the unit whole.
 
-    No identity function is put into the graph and no order of additions in it changes, so gradients keep their bits.
+    The hooks add no function to the graph and change no order of additions in it, so gradients keep their bits.
     """
 
     def __init__(self, module: nn.Module, states: list[UnitState], unsharder: Unsharder) -> None:
@@ -52,7 +51,7 @@ class ParameterHooks:
         def enter(*_: Any) -> None:
             if not self._scopes:
                 self.unsharder.begin("alone")
-            self._scopes.append(_Scope(list(units), self._saving()))  # first: leave() comes even if the gather fails
+            self._scopes.append(_Scope(list(units), self._saving()))  # first: leave() runs even if the gather fails
             self.unsharder.pin(units)
 
         def leave(*_: Any) -> None:
@@ -65,7 +64,7 @@ class ParameterHooks:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around the whole model's forward; without gradients it is also the end of the pass."""
+        """The context of the whole model's forward; the pass ends with it if gradients are disabled."""
         training = torch.is_grad_enabled()
         self.unsharder.begin("training" if training else "evaluation")
         with self._scope(self._saving()):
@@ -75,14 +74,14 @@ class ParameterHooks:
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """Around backward: the outermost scope of the units that a recomputation uses."""
+        """The context of backward: the outermost scope for the units that a recomputation uses."""
         self.unsharder.begin("training")
         with self._scope(None):
             yield
 
     @contextmanager
     def _scope(self, hooks: Any) -> Iterator[None]:
-        """A scope that no module brings; it ends those that are left within, for an interrupt passes leave() by."""
+        """A scope of no module; it also ends the scopes inside it if an interrupt has skipped their leave()."""
         depth = len(self._scopes)
         self._scopes.append(_Scope([], hooks))
         try:
@@ -92,9 +91,9 @@ class ParameterHooks:
                 self._end_scope()
 
     def use(self, state: UnitState) -> None:
-        """A parameter is reached inside a forward: pin its unit until the innermost scope ends.
+        """Pin the unit of a parameter used inside a forward until the innermost scope ends.
 
-        An observer of the engine's communication (a profiler, a meter) may list parameters, and uses none.
+        If an observer of the engine's communication (a profiler, a meter) lists parameters, this does not count.
         """
         if not self._scopes or self.unsharder.communicating:
             return
@@ -103,7 +102,7 @@ class ParameterHooks:
             self.unsharder.pin([state])
 
     def _saving(self) -> Any:
-        """Our saved-tensor hooks, entered; None if hooks are in force already (ours, or a checkpoint's own)."""
+        """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's)."""
         if not torch.is_grad_enabled() or _hooks_in_force() is not None:
             return None
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
@@ -112,7 +111,7 @@ class ParameterHooks:
 
     def _end_scope(self) -> None:
         scope = self._scopes.pop()
-        in_force = _hooks_in_force()  # no longer ours if an interrupt ended a backward, which undoes its own
+        in_force = _hooks_in_force()  # not the engine's if an interrupted backward removed them
         if in_force and scope.hooks and in_force[0] is scope.hooks.pack_hook:
             scope.hooks.__exit__()
         self.unsharder.unpin(scope.pinned)
@@ -120,7 +119,7 @@ class ParameterHooks:
     def _pack(self, tensor: Tensor) -> Any:
         state = self.unsharder.unit_of(tensor)
         if state is None or tensor.dtype != state.dtype or tensor.is_neg():
-            return tensor  # an address says nothing of how the memory is read
+            return tensor  # an address does not record how to read the memory
         return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack(self, packed: Any) -> Tensor:
@@ -133,7 +132,7 @@ class ParameterHooks:
         return tensor
 
     def close(self) -> None:
-        """Take the hooks and tables off the model."""
+        """Remove the hooks and tables from the model."""
         for hook in self._hooks:
             hook.remove()
         for submodule in self._tables:
@@ -142,20 +141,20 @@ class ParameterHooks:
 
 
 def _hooks_in_force() -> Any:
-    """Pack and unpack hook by which autograd saves tensors now; torch has no public name for it."""
+    """Autograd's current pack and unpack hooks for saved tensors; torch has no public name for them."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 @dataclass
 class _Scope:
-    """A forward that is running: the units it pins, and the saved-tensor hooks it brought with it."""
+    """A running forward: the units that it pins, and the saved-tensor hooks that it entered."""
 
     pinned: list[UnitState]
     hooks: Any
 
 
 class _Address:
-    """Saved for backward instead of a sharded parameter's memory."""
+    """The object that autograd saves for backward instead of a sharded parameter's memory."""
 
     __slots__ = ("offset", "size", "state", "stride")
 
@@ -164,7 +163,7 @@ class _Address:
 
 
 class _Table(dict[str, Any]):
-    """A module's ``_parameters``: reading a sharded parameter, by name or one after the other, uses its unit."""
+    """A module's ``_parameters``: reading a sharded parameter, by name or in iteration, uses its unit."""
 
     def __init__(self, table: dict[str, Any], states: dict[nn.Parameter, UnitState], hooks: ParameterHooks) -> None:
         super().__init__(table)
@@ -176,7 +175,7 @@ class _Table(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         return self._used(super().get(name, default))
 
-    def values(self) -> Iterator[Any]:  # type: ignore[override]  # each is used when it is reached, not before
+    def values(self) -> Iterator[Any]:  # type: ignore[override]  # uses each when it is reached
         return (self._used(parameter) for parameter in super().values())
 
     def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]
@@ -189,4 +188,4 @@ class _Table(dict[str, Any]):
         return parameter
 
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)  # a copy of the model is an ordinary model
+        return dict, (dict(self),)  # a copied model has ordinary tables

@@ -1,4 +1,4 @@
-"""Unsharding: which sharded units are whole on this rank, from when on, and until when."""
+"""Unsharding: when sharded units become whole on this rank, and when they are resharded."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.stage3.passes import Pass, Reductions
 from zerobench.engine.state.unit import UnitState
 
-# Uses that prefetching always looks ahead. One would not do: a gather that is announced at a use is issued at the next,
-# and that unit would be on its way only when it is needed.
+# The minimum number of uses that prefetching looks ahead. One is not enough: a gather announced at one use is issued at
+# the next use, which already needs the unit.
 _LEAST_AHEAD = 2
 
 
 class Unsharder:
-    """Makes sharded units whole when they are used, and gives their memory back.
+    """Makes sharded units whole when they are used, and frees their memory afterwards.
 
-    **Use, pin, idle.** A use of a unit unshards it: a module's forward, an attribute access, or autograd unpacking a
-    weight it saved. It is pinned while that use lasts (a count) and idle after. Idle units are resharded when another
-    unit is used, as long as more than ``max_live`` elements are whole; at the end of a pass likewise, and after an
-    optimizer step all of them, since their values are old. Memory that some tensor outside still aliases (a tensor that
-    a checkpoint's recomputation saved, say) is not given back before that tensor is gone.
+    **Use, pin, idle.** A use unshards a unit: a module's forward, an attribute access, or autograd unpacking a saved
+    weight. The unit is pinned during its uses (a count) and then idle. At the use of another unit and at the end of a
+    pass, idle units are resharded until at most ``max_live`` elements are whole. After an optimizer step all idle units
+    are resharded, since their values are old. If another tensor aliases a unit's memory (such as a tensor saved in a
+    checkpoint's recomputation), the memory is freed only after that tensor.
 
-    **Bound.** The model's parameters can be read from the first use of their unit to its resharding or the end of the
-    pass, whichever comes first; else they refuse to be used (see Resharded).
+    **Bound.** The model's parameters can be read from the first use of their unit until it is resharded or the pass
+    ends. At any other time they refuse to be used (see Resharded).
 
-    **Agreement.** The ranks agree on every gather (see Agreement); all ranks gather a unit that one of them wants. If a
-    backward runs, they agree on its reductions in the same rounds (see Pass.reductions).
+    **Agreement.** The ranks agree on every gather (see Agreement): if one rank wants a unit, all ranks gather it. If a
+    backward is running, they agree on its reductions in the same rounds (see Pass.reductions).
 
-    **Prefetch.** The order of uses is remembered from the pass before. With each need a rank also announces the units
-    that come next, so that those gathers run while it computes: the units of as many uses as ``prefetch`` elements
-    allow, whole ones counted, but of two at least; of none if ``prefetch`` is 0.
+    **Prefetch.** The Unsharder keeps the order of uses of the last pass. With each need a rank also announces the units
+    of the next uses, so that these gathers overlap with computation. It looks ahead up to ``prefetch`` elements, whole
+    units included, but at least two uses; if ``prefetch`` is 0, it does not look ahead.
     """
 
     def __init__(self, states: Sequence[UnitState], ranks: Ranks, *, bucket: int, prefetch: int, max_live: int) -> None:
@@ -50,27 +50,27 @@ class Unsharder:
         self._pins = dict.fromkeys(self.states, 0)
         self._arriving: dict[UnitState, list[Handle]] = {}
         self._unused: set[UnitState] = set()  # gathered ahead of their use
-        self._stale: set[UnitState] = set()  # whole, but with the values from before an optimizer step
-        self._by_storage: dict[int, UnitState] = {}  # the units that have memory, by its address
-        self._live = 0  # elements of these
-        self._orders: dict[str, Sequence[UnitState]] = {}  # of uses, by the kind of pass
+        self._stale: set[UnitState] = set()  # whole, but with values older than an optimizer step
+        self._by_storage: dict[int, UnitState] = {}  # the units that have memory, by the memory's address
+        self._live = 0  # the elements of these units
+        self._orders: dict[str, Sequence[UnitState]] = {}  # the orders of uses, by the kind of pass
         self._pass: Pass | None = None
-        #: Collectives are being issued, and their observers may look at the model (see ParameterHooks.use).
+        #: Collectives are being issued; their observers may read the model (see ParameterHooks.use).
         self.communicating = False
 
     # Passes
 
     def begin(self, kind: str) -> None:
-        """A pass begins, unless one is running; ``kind`` is one of those that Pass names."""
+        """Begin a pass unless one is running; ``kind`` is one of the kinds of Pass."""
         if self._pass is None or self._pass.kind == _STRAY:
             self._pass = Pass(kind, self._orders.get(kind))
 
     def begin_reductions(self, reductions: Reductions) -> None:
-        """The running pass comes to its backward, whose reductions the ranks agree on from now on."""
+        """Begin the backward of the running pass; the ranks now agree on its reductions too."""
         self._running.reductions = reductions
 
     def finish(self) -> None:
-        """This rank's pass is over; returns when every rank's is. A collective."""
+        """End this rank's pass, and wait until all ranks have ended theirs. A collective."""
         self._decide()
         over = False
         while not over:
@@ -78,7 +78,7 @@ class Unsharder:
             over = self._decide()
         ended, self._pass = self._running, None
         self._orders[ended.kind] = ended.used
-        if ended.reductions is not None:  # this was a reading inside a backward, which goes on
+        if ended.reductions is not None:  # the pass was a reading inside a backward, which continues
             self._running.reductions = ended.reductions
         for state in list(self._arriving):
             self._arrive(state)
@@ -87,13 +87,13 @@ class Unsharder:
         self._unbind_idle()
 
     def finish_reductions(self) -> None:
-        """The backward is over, and its pass with it; returns when every rank's is. A collective."""
+        """End the backward and its pass, and wait until all ranks have ended theirs. A collective."""
         self.finish()
         self._pass = None
 
     @property
     def _running(self) -> Pass:
-        """The pass; a use outside of any, which the engine's own calls never make, begins one that is forgotten."""
+        """The pass; if there is none, which the engine's own calls avoid, a temporary one begins."""
         if self._pass is None:
             self._pass = Pass(_STRAY, None)
         return self._pass
@@ -101,20 +101,20 @@ class Unsharder:
     # Use
 
     def pin(self, states: Sequence[UnitState]) -> None:
-        """Make the units whole and keep them so until :meth:`unpin`."""
+        """Make the units whole and keep them whole until :meth:`unpin`."""
         for state in states:
             self._pins[state] += 1
         self._need(states)
 
     def unpin(self, states: Iterable[UnitState]) -> None:
-        """One use of the units is over."""
+        """End one use of the units."""
         for state in states:
             self._pins[state] -= 1
             if not self._pins[state] and self._pass is None:
                 state.unbind()
 
     def reshard_all(self) -> None:
-        """The shards have new values: reshard every unit that is not in use."""
+        """Reshard every unit that is not in use, because the shards have new values."""
         if self._pass is not None:
             self._pass.current = ()
         self._stale = {state for state in self.states if state.resident}
@@ -123,10 +123,10 @@ class Unsharder:
         self._unbind_idle()
 
     def offer(self) -> None:
-        """The backward has another unit's gradients ready: settle the round before and announce it.
+        """Announce another unit that the backward can reduce, after settling the round before.
 
-        If a unit that is still to be used will have to be gathered, that round will say so; if no order of uses is
-        known yet, the next one does.
+        If no order of uses is known yet, or if an expected use still needs a gather, the round of the next gather
+        announces the unit.
         """
         running = self._running
         if running.foreseen and all(state.resident for state in running.upcoming()):
@@ -134,7 +134,7 @@ class Unsharder:
             self._announce(())
 
     def unit_of(self, tensor: Tensor) -> UnitState | None:
-        """The unit in whose memory the tensor lies."""
+        """The unit that contains the tensor's memory."""
         return self._by_storage.get(tensor.untyped_storage()._cdata)
 
     # Mechanism
@@ -142,7 +142,7 @@ class Unsharder:
     def _need(self, states: Sequence[UnitState]) -> None:
         running = self._running
         if all(state in running.current for state in states):
-            return  # the same use goes on: nothing else was used, so nothing was resharded
+            return  # the same use continues: no other unit was used, so none was resharded
         running.use(states)
         self._evict()
         self._decide()
@@ -159,7 +159,7 @@ class Unsharder:
             state.bind()
 
     def _foreseen(self) -> list[UnitState]:
-        """The units that are not whole, of the next uses, as many of these as ``prefetch`` elements allow."""
+        """The units of the next uses that are not whole, limited by ``prefetch`` (see the class)."""
         ahead: list[UnitState] = []
         room = self.prefetch
         for position, state in enumerate(self._running.upcoming() if self.prefetch else ()):
@@ -181,13 +181,13 @@ class Unsharder:
                 self._reshard(state)
 
     def _reshard(self, state: UnitState) -> None:
-        """Free a whole unit's memory if nobody uses it."""
+        """Free a whole unit's memory if it is not in use."""
         if self._pins[state] or state in self._unused or state in self._arriving:
             return
         address = state.storage._cdata
         if not state.reshard():
             return
-        if self._by_storage.pop(address, None) is not None:  # a unit without elements never had memory
+        if self._by_storage.pop(address, None) is not None:  # a unit without elements has no memory
             self._live -= state.unit.padded
         self._stale.discard(state)
 
@@ -204,7 +204,7 @@ class Unsharder:
             state.parameter_store.prefetch()
 
     def _decide(self) -> bool:
-        """Settle the round this rank has announced, if any, and issue its decision; True if all are at the end."""
+        """If this rank has announced a round, settle it and issue its decision; True if all ranks are at the end."""
         decision = self._agreement.decide()
         if decision is None:
             return False
@@ -224,7 +224,7 @@ class Unsharder:
             self.communicating = False
 
     def _start(self, state: UnitState) -> None:
-        """Start gathering one unit; into memory that is thrown away if this rank has it already."""
+        """Start gathering one unit; if this rank has it already, into memory that is discarded."""
         if state.resident and state not in self._stale:
             target = torch.empty_like(state.full)
         else:
@@ -243,7 +243,7 @@ class Unsharder:
             work.wait()
 
     def close(self) -> None:
-        """Give back the group that was made for messages alone."""
+        """Destroy the group that was created for messages only."""
         if self._messengers is not self.ranks:
             self._messengers.destroy()
             self._messengers = self.ranks

@@ -1,4 +1,4 @@
-"""StoreAssignment: which unit's states an owner keeps where, by ``offload_optimizer`` and ``offload_param``."""
+"""StoreAssignment: the stores of each unit, chosen by ``offload_optimizer`` and ``offload_param``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class StoreAssignment:
     """Builds each unit's state with its two stores.
 
     Args:
-        config: the engine's.
+        config: the engine's configuration.
         units: all units of the model.
-        ranks: all that share the states.
-        placement: which states only owners keep.
+        ranks: all ranks that share the states.
+        placement: the states that only owners keep.
         wire: the format in which gradients travel.
-        device: where the engine trains.
+        device: the device that the engine trains on.
         accumulation: micro-steps in a step.
-        names: of the states that the optimizer keeps for each element.
+        names: the states that the optimizer keeps for each element.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StoreAssignment:
         )
 
     def _arriving(self, wire: WireFormat) -> torch.dtype:
-        """The narrowest dtype that holds every final sum exactly: the sum of one contribution has its values."""
+        """The narrowest dtype in which every final sum is exact: the wire dtype if there is one contribution."""
         every_micro_step = self._config.zero_optimization.reduces_every_micro_step
         contributions = self._ranks.world * (self._accumulation if every_micro_step else 1)
         accumulator = self._config.accumulator_dtype
@@ -100,7 +100,7 @@ class StoreAssignment:
         return wire.decoded if contributions == 1 and narrower else accumulator
 
     def _shards(self, units: Sequence[Unit]) -> ShardFiles | None:
-        """The file of the shards that go to one; ``units`` are all that leave the device."""
+        """The file of the shards kept in one; ``units`` are all units kept off the device."""
         section, itemsize = self._param, self._config.dtype.itemsize
         if section.nvme_path is None or section.device == "cpu":
             return None
@@ -127,14 +127,14 @@ class StoreAssignment:
         return self._param.device != "none" and not unit.persistent
 
     def build(self, unit: Unit) -> UnitState:
-        """Take a unit's parameters over, with rank 0's values, and give its states to their stores. A collective."""
+        """Take over a unit's parameters, with rank 0's values, and give its states to their stores. A collective."""
         portion = self._portion(unit)
         full, shard, master = self._initial(portion)
         parameters = self._parameter_store(portion, full, shard)
         gradient = self._accumulator(portion)
         store = self._off_device if self.steps_off_device(unit) else self._on_device
         state = UnitState(portion, full, gradient, store, parameters)
-        del full, shard  # whatever memory no store keeps is free before the optimizer states are made
+        del full, shard  # frees memory that no store keeps, before creating optimizer states
         if unit.trainable:
             store.adopt(portion, parameters, master, gradient)
         return state
@@ -166,7 +166,7 @@ class StoreAssignment:
         return full, shard, shard if portion.extent == portion.own else full
 
     def _accumulator(self, portion: Portion) -> Tensor:
-        """The gradient's memory between micro-steps, on the device: the whole unit's, the shard's, or none."""
+        """The gradient's memory between micro-steps, on the device: for the whole unit, the shard, or empty."""
         unit = portion.unit
         if not unit.trainable:
             kept = 0
@@ -185,10 +185,10 @@ class StoreAssignment:
         return self._off_device_shards[-1]
 
     def settle(self) -> None:
-        """Return when all writes to files are over.
+        """Wait until all writes to files are over.
 
         Raises:
-            OffloadError: one failed.
+            OffloadError: a write failed.
         """
         for file in self._files:
             file.settle()
@@ -207,13 +207,13 @@ class StoreAssignment:
         return {"parameters": parameters, **self._off_device.files()}
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for file in self._files:
             file.close()
 
 
 def _first(units: Iterable[Unit], elements: float) -> set[int]:
-    """The units from the first on whose shards together have at most so many elements, by index."""
+    """The indices of the first units; their shards together have at most ``elements`` elements."""
     chosen, total = set(), 0
     for unit in units:
         total += unit.shard

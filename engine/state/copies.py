@@ -1,6 +1,6 @@
-"""Copies between device and host: two operators, so that whoever counts at the dispatcher sees every byte.
+"""Copies between device and host: two operators, so that a meter at the dispatcher can count every byte.
 
-On a machine without a GPU the device is the CPU and both sides are one memory; the copies are real there as well.
+On a machine without a GPU the device is the CPU and both sides share one memory; the engine still copies.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def to_device(host: Tensor, device: Tensor, non_blocking: bool) -> None:
 
 
 class Copies:
-    """Carries values between one device and the host; on CUDA on a stream of its own, beside what is computed.
+    """Copies values between one device and the host; on CUDA in its own stream, in parallel with computation.
 
-    Every copy starts after what the current stream has been given so far. The CPU waits for a copy by its handle, the
-    current stream by :meth:`join`.
+    Every copy starts after the work already in the current stream. The CPU waits for a copy with its handle, the
+    current stream with :meth:`join`.
 
     Args:
-        device: the other side.
-        pin: use page-locked host memory, without which a CUDA copy does not run beside anything.
+        device: the device.
+        pin: use page-locked host memory, which a CUDA copy needs to run in parallel.
     """
 
     def __init__(self, device: torch.device, pin: bool) -> None:
@@ -42,21 +42,21 @@ class Copies:
         self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def memory(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Host memory to copy from and to, [elements], zeros; it starts on a page where it is pinned."""
+        """Zeroed host memory for copies, [elements]; it starts on a page if it is pinned."""
         return torch.zeros(elements, dtype=dtype, pin_memory=self.pinned)
 
     def down(self, device: Tensor, host: Tensor) -> Handle:
-        """Start copying ``device`` to ``host``; to be waited for before the host reads it."""
+        """Start copying ``device`` to ``host``; wait for it before the host reads the values."""
         return self._start(to_host, device, host, device)
 
     def up(self, host: Tensor, device: Tensor) -> Handle:
-        """Start copying ``host`` to ``device``; to be waited for before the host writes to it again."""
+        """Start copying ``host`` to ``device``; wait for it before the host changes the values."""
         return self._start(to_device, host, device, device)
 
     def _start(
         self, copy: Callable[[Tensor, Tensor, bool], None], source: Tensor, target: Tensor, device: Tensor
     ) -> Handle:
-        """Run one of the two operators, ``device`` being the side whose memory the stream must keep."""
+        """Run one of the two operators; the stream keeps the memory of ``device`` until the copy is over."""
         if self._stream is None:
             copy(source, target, False)
             return Done()
@@ -67,10 +67,10 @@ class Copies:
         return _OnStream(self._stream.record_event())
 
     def join(self, handle: Handle | None = None) -> None:
-        """What the current stream is given from now on runs after that copy, or after every one started so far."""
+        """Make the current stream wait for that copy, or for every copy started so far."""
         if self._stream is None:
             return
-        current = torch.cuda.current_stream(self._stream.device)  # which need not be that of the current device
+        current = torch.cuda.current_stream(self._stream.device)  # the current device may be another one
         if handle is None:
             current.wait_stream(self._stream)
         elif isinstance(handle, _OnStream):

@@ -16,12 +16,12 @@ from zerobench.engine.state.stores import OptimizerStore, ParameterStore, Update
 
 
 class DeviceParameterStore(ParameterStore):
-    """The shard on the device: memory of its own, or a part of the whole unit.
+    """The shard on the device: in its own memory, or as a part of the whole unit.
 
     Args:
         shard: [unit.shard].
         stepped: the parameters over the extent: the shard, or the whole unit.
-        copies: brings values that were made on the host.
+        copies: copies values from the host.
     """
 
     def __init__(self, shard: Tensor, stepped: Tensor, copies: Copies) -> None:
@@ -59,12 +59,12 @@ class _Kept:
 class DeviceOptimizerStore(OptimizerStore):
     """Gradient sum, master and optimizer states on the device.
 
-    The accumulator is the sum's final home. Without a master copy the master is the parameter's own memory. A sub-group
-    is a part of the tensors.
+    The sum stays in the accumulator. If there is no master copy, the master is the parameter's own memory. A sub-group
+    is a slice of the tensors.
 
     Args:
-        names: of the optimizer states.
-        sub_group: elements that are updated at once.
+        names: the optimizer states.
+        sub_group: the number of elements in one update.
     """
 
     def __init__(self, names: Sequence[str], sub_group: int) -> None:
@@ -79,7 +79,7 @@ class DeviceOptimizerStore(OptimizerStore):
         self._units[portion] = _Kept(parameters, summed, own, master, states)
 
     def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
-        """The sum was made where it is kept."""
+        """Do nothing: the sum is already in its final memory."""
 
     def sums(self, portion: Portion) -> Tensor:
         gradient = self._units[portion].own_gradient

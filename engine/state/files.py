@@ -1,4 +1,4 @@
-"""The optimizer store in a file: sub-groups are read, updated by the CPU and written back, through a few buffers."""
+"""The optimizer store in a file: the CPU reads, updates and writes sub-groups through a few buffers."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _PARTS: tuple[Part, Part] = ("states", "gradient")
 
 @dataclass(frozen=True)
 class Record:
-    """Bytes of one element of a sub-group: of its fp32 states, its gradient sum and its rounded parameter."""
+    """Bytes per element of a sub-group: of the fp32 states, the gradient sum and the rounded parameter."""
 
     states: int
     gradient: int
     parameter: int
 
     def memory(self, elements: int) -> int:
-        """Bytes of the buffer of a sub-group of so many elements: each of the three in whole pages."""
+        """Bytes of the buffer of a sub-group with this many elements: each of the three in whole pages."""
         return sum(pages(each * elements) for each in (self.states, self.gradient, self.parameter))
 
     def fitting(self, budget: int, chunk: int) -> int:
-        """The most elements, in whole chunks, whose buffer is sure to fit into ``budget`` bytes."""
+        """The number of elements, in whole chunks, that surely fit into a buffer of ``budget`` bytes."""
         each = self.states + self.gradient + self.parameter
         return max(0, budget - 3 * PAGE) // each // chunk * chunk
 
 
 @dataclass(eq=False)
 class _SubGroup:
-    """Elements [start, stop) of one unit's shard, where in the file each part of them lies, and its last write."""
+    """Elements [start, stop) of one unit's shard; the offset of each part in the file, and its last write."""
 
     index: int  # in the order of adoption
     start: int
@@ -53,21 +53,21 @@ class _SubGroup:
 
     @property
     def elements(self) -> int:
-        """Their number."""
+        """The number of elements."""
         return self.stop - self.start
 
 
 class _Buffer:
-    """Memory of one sub-group on its way: states, gradient sum, rounded parameter."""
+    """Memory of one sub-group in flight: states, gradient sum, rounded parameter."""
 
     def __init__(self, record: Record, elements: int, pin: bool) -> None:
         self.memory = page_memory(record.memory(elements), pin=pin)
         self._gradient = pages(record.states * elements)
         self._parameter = self._gradient + pages(record.gradient * elements)
-        self.busy: list[Handle] = []  # copies, reads and writes of it that may be under way
+        self.busy: list[Handle] = []  # its copies, reads and writes that may be pending
 
     def free(self) -> _Buffer:
-        """The buffer, when nothing needs its values any more."""
+        """Wait until no work needs the values, and return the buffer."""
         for handle in self.busy:
             handle.wait()
         self.busy = []
@@ -78,7 +78,7 @@ class _Buffer:
         return self.memory[: pages(size)]
 
     def gradient(self, size: int) -> Tensor:
-        """Likewise of the gradient sum."""
+        """The first ``size`` bytes of the gradient sum, in whole pages."""
         return self.memory[self._gradient : self._gradient + pages(size)]
 
     def parameter(self, size: int) -> Tensor:
@@ -87,18 +87,18 @@ class _Buffer:
 
 
 class FileOptimizerStore(OffloadedOptimizerStore):
-    """Gradient sum, master and optimizer states of every unit in a file; in memory, the sub-groups in work.
+    """Gradient sum, master and optimizer states of every unit in a file; memory holds the active sub-groups.
 
-    A sub-group has at most ``sub_group`` elements, in whole chunks, and fewer if its buffer would not fit: there are
-    1 + ``read_ahead`` + ``write_behind`` buffers, and together they take no more than ``budget`` bytes. They serve in
-    turn, and each waits before it is used again until its values have been written and sent.
+    There are 1 + ``read_ahead`` + ``write_behind`` buffers, of at most ``budget`` bytes together. A sub-group has at
+    most ``sub_group`` elements, in whole chunks, and fewer if its buffer would not fit. The store uses the buffers in
+    rotation, and waits until a buffer's values have been written and sent before it uses the buffer again.
 
-    Units may be asked for in any order. With ``read_ahead`` the sub-group that follows in the order of adoption, of
-    whatever unit, is read while the CPU updates this one. If another one is asked for next, or if the sub-group changes
-    meanwhile, the values read ahead are discarded. With ``write_behind`` the sub-group before is still being written.
+    Units may be requested in any order. With ``read_ahead`` the store reads the next sub-group in the order of
+    adoption, of any unit, while the CPU updates this one. If another sub-group is requested next, or if the sub-group
+    changes meanwhile, the store discards these values. With ``write_behind`` an update overlaps with the last write.
 
     Raises:
-        ConfigError: the budget does not hold the smallest sub-groups.
+        ConfigError: the budget is too small for the smallest sub-groups.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         self._buffers = [_Buffer(self.record, self.sub_group, copies.pinned) for _ in range(count)]
         self._parameters: dict[Portion, ParameterStore] = {}
         self._groups: dict[Portion, list[_SubGroup]] = {}
-        self._order: list[_SubGroup] = []  # of adoption
+        self._order: list[_SubGroup] = []  # in the order of adoption
         self._ahead: _Read | None = None
         self._filling: tuple[_SubGroup, _Buffer] | None = None
         self._bytes = {"optimizer": 0, "gradients": 0}
@@ -151,7 +151,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
     # Gradients
 
     def _keep(self, portion: Portion, start: int, stop: int, values: Tensor) -> None:
-        """Fill the buffer of each sub-group, from its start on; a full one is written."""
+        """Fill the buffer of each sub-group, from its start on, and write each full buffer."""
         for group in self._groups[portion][start // self.sub_group : -(-stop // self.sub_group)]:
             lo, hi = max(start, group.start), min(stop, group.stop)
             buffer = self._to_fill(group, begins=lo == group.start)
@@ -162,10 +162,10 @@ class FileOptimizerStore(OffloadedOptimizerStore):
                 self._write_part("gradient", buffer, group)
 
     def _to_fill(self, group: _SubGroup, *, begins: bool) -> _Buffer:
-        """The buffer that takes the sub-group's gradient sum.
+        """The buffer for the sub-group's gradient sum.
 
         Raises:
-            RuntimeError: the sub-group that was begun before is neither complete nor this one.
+            RuntimeError: the sub-group begun before is incomplete and is not this one.
         """
         if begins:
             self._filling = group, self._turn()
@@ -191,7 +191,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         self.copies.join()
 
     def _fetch(self, group: _SubGroup) -> _Buffer:
-        """The sub-group's buffer, read; the sub-group that follows is read from now on, if that is configured."""
+        """Read the sub-group, return its buffer, and start reading the next sub-group if ``read_ahead`` is set."""
         if self._ahead is None or self._ahead.group is not group:
             self._discard()
             self._ahead = self._start_read(group)
@@ -203,7 +203,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         return read.buffer
 
     def _following(self, group: _SubGroup) -> _SubGroup | None:
-        """The sub-group after this one in the order of adoption; None after the last, with which a step ends."""
+        """The sub-group after this one in the order of adoption; None after the last, which ends a step."""
         return self._order[group.index + 1] if group.index + 1 < len(self._order) else None
 
     def _start_read(self, group: _SubGroup) -> _Read:
@@ -211,7 +211,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         return _Read(group, buffer, Works([self._read_part(part, buffer, group) for part in _PARTS]))
 
     def _discard(self) -> None:
-        """Forget the sub-group that was read ahead: it is not the one asked for, or its values have changed."""
+        """Discard the sub-group read ahead: another one is requested, or its values have changed."""
         if self._ahead is not None:
             self._ahead.arrived.wait()
             self._ahead = None
@@ -219,7 +219,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
     # Mechanism
 
     def _turn(self) -> _Buffer:
-        """The buffer that was used longest ago, free; the last one used is ``_buffers[0]``."""
+        """Free and return the least recently used buffer; the last one used is ``_buffers[0]``."""
         buffer = self._buffers.pop()
         self._buffers.insert(0, buffer)
         if self._ahead is not None and self._ahead.buffer is buffer:
@@ -232,7 +232,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         return self.file.read(group.at[part], self._memory(part, buffer, group), group.written[part])
 
     def _write_part(self, part: Part, buffer: _Buffer, group: _SubGroup) -> None:
-        """Write it once its buffer's copies have arrived; without ``write_behind`` wait for that."""
+        """Write a part when its buffer's copies have arrived; wait for the write unless ``write_behind`` is set."""
         if self._ahead is not None and self._ahead.group is group:
             self._discard()
         write = self.file.write(group.at[part], self._memory(part, buffer, group), Works(list(buffer.busy)))
@@ -276,7 +276,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
             self._write_part("states", buffer, group)
 
     def _overlapping(self, portion: Portion, start: int, stop: int) -> Iterator[tuple[_SubGroup, int, int]]:
-        """The unit's sub-groups that have elements of [start, stop), with the first and the end of these elements."""
+        """The unit's sub-groups that overlap [start, stop), each with the bounds of the overlap."""
         for group in self._groups[portion]:
             lo, hi = max(start, group.start), min(stop, group.stop)
             if lo < hi:
@@ -294,7 +294,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
 
 @dataclass(frozen=True)
 class _Read:
-    """A sub-group on its way from the file to a buffer."""
+    """A pending read of a sub-group from the file to a buffer."""
 
     group: _SubGroup
     buffer: _Buffer
@@ -302,7 +302,7 @@ class _Read:
 
 
 def _sub_group(record: Record, units: Sequence[Unit], asked: int, budget: int, buffers: int) -> int:
-    """Elements of a sub-group."""
+    """The number of elements of a sub-group."""
     chunk = units[0].chunk
     fitting = record.fitting(budget // buffers, chunk)
     if not fitting:

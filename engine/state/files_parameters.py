@@ -1,4 +1,4 @@
-"""The parameter store in a file: a unit's shard is read for each gather, through a few buffers."""
+"""The parameter store in a file: reads a unit's shard for each gather, through a few buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerobench.engine.state.stores import ParameterStore, cut
 
 @dataclass
 class _Piece:
-    """Elements [start, stop) of a shard, where in the file they lie, and their last write."""
+    """Elements [start, stop) of a shard, their offset in the file, and their last write."""
 
     start: int
     stop: int
@@ -26,7 +26,7 @@ class _Piece:
 
 
 class _Buffer:
-    """Memory of one piece on its way."""
+    """Memory of one piece in flight."""
 
     def __init__(self, size: int, pin: bool) -> None:
         self.memory = page_memory(size, pin=pin)
@@ -36,7 +36,7 @@ class _Buffer:
 class ShardFiles:
     """The file and the buffers of all stores in it: ``count`` buffers of at most ``size`` bytes, in whole pages.
 
-    One buffer is never used for reading ahead, so that a shard that is needed now can always be read.
+    One buffer is never used for reading ahead, so a shard can always be read at once.
 
     Raises:
         ConfigError: a buffer is smaller than a page.
@@ -52,14 +52,14 @@ class ShardFiles:
         self.buffers = [_Buffer(self.size, copies.pinned) for _ in range(count)]
 
     def turn(self) -> _Buffer:
-        """The buffer that was used longest ago and holds nothing read ahead, free; it is now the last one used."""
+        """Free and return the least recently used buffer without values read ahead; it is now the last used."""
         buffer = self.buffers.pop(0)
         self.buffers.append(buffer)
         buffer.busy.wait()
         return buffer
 
     def reserve(self) -> _Buffer | None:
-        """A buffer to read ahead into, which is to be given back; None if only one is left."""
+        """A buffer for reading ahead, to be given back; None if only one is left."""
         if len(self.buffers) < 2:
             return None
         buffer = self.buffers.pop(0)
@@ -67,17 +67,17 @@ class ShardFiles:
         return buffer
 
     def give_back(self, buffer: _Buffer) -> None:
-        """The values read ahead have been used, or are on their way."""
+        """Give back a buffer after the values read ahead have been used or sent."""
         self.buffers.append(buffer)
 
 
 class FileParameterStore(ParameterStore):
-    """One unit's shard in pieces of a buffer each.
+    """One unit's shard, in pieces of one buffer each.
 
     Args:
         portion: the unit.
-        shard: its initial values, [unit.shard] on the device; they are written to the file.
-        files: the file and the buffers, which all such stores share.
+        shard: its initial values, [unit.shard] on the device; the store writes them to the file.
+        files: the file and the buffers, shared by all these stores.
     """
 
     def __init__(self, portion: Portion, shard: Tensor, files: ShardFiles) -> None:
@@ -88,7 +88,7 @@ class FileParameterStore(ParameterStore):
             _Piece(start, stop, files.file.reserve((stop - start) * self._dtype.itemsize), Done())
             for start, stop in cut(self._elements, self._width)
         ]
-        self._ahead: list[tuple[_Buffer, Handle]] = []  # of the first pieces
+        self._ahead: list[tuple[_Buffer, Handle]] = []  # reads of the first pieces
         self._filling: tuple[_Piece, _Buffer] | None = None
         self.accept(0, shard, host=False)
 
@@ -135,10 +135,10 @@ class FileParameterStore(ParameterStore):
         return arrived
 
     def _to_fill(self, piece: _Piece, *, begins: bool) -> _Buffer:
-        """The buffer that takes the piece's new values.
+        """The buffer for the piece's new values.
 
         Raises:
-            RuntimeError: the piece was not begun, or its buffer has been used for something else since.
+            RuntimeError: the piece was not begun, or its buffer has since been used for another one.
         """
         if begins:
             self._filling = piece, self._files.turn()
@@ -147,7 +147,7 @@ class FileParameterStore(ParameterStore):
         return self._filling[1]
 
     def _forget(self) -> None:
-        """Discard the values read ahead, which are those from before."""
+        """Discard the values read ahead, because they are old."""
         for buffer, read in self._ahead:
             read.wait()
             self._files.give_back(buffer)

@@ -1,4 +1,4 @@
-"""Stores in host memory: gradient sums come down as they are made, the CPU steps, parameters go up."""
+"""Stores in host memory: gradient sums are copied to the host, the CPU steps, parameters are copied back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from zerobench.engine.state.stores import OptimizerStore, ParameterStore, Update
 
 
 class HostParameterStore(ParameterStore):
-    """The shard in host memory; a prefetched copy of it stays on the device until it is loaded.
+    """The shard in host memory; a prefetched copy stays on the device until it is loaded.
 
     Args:
         portion: the unit.
-        shard: its initial values, [unit.shard] on the device; they are copied.
-        copies: between the two.
+        shard: its initial values, [unit.shard] on the device; the store copies them.
+        copies: copies between device and host.
     """
 
     def __init__(self, portion: Portion, shard: Tensor, copies: Copies) -> None:
@@ -46,7 +46,7 @@ class HostParameterStore(ParameterStore):
         return shard, self._copies.up(self._shard, shard)
 
     def view(self, start: int, stop: int, *, host: bool) -> Tensor | None:
-        self._coming = None  # it would be the value from before
+        self._coming = None  # its value is old
         return self._shard[start:stop] if host else None
 
     def accept(self, start: int, values: Tensor, *, host: bool) -> Handle:
@@ -62,10 +62,10 @@ class HostParameterStore(ParameterStore):
 
 
 class OffloadedOptimizerStore(OptimizerStore):
-    """The common part of the stores off the device: sums leave the device as soon as they are final.
+    """The base class of the stores off the device: copies each sum from the device as soon as it is final.
 
-    A sum travels in ``arriving``, in which it loses nothing: the accumulator's dtype, or a narrower one in which the
-    only contribution to it travelled. The device adds up its squares before.
+    A sum is copied in ``arriving``, in which it is exact: the accumulator's dtype, or the narrower wire dtype if there
+    is only one contribution. Before the copy the device computes its sum of squares.
     """
 
     def __init__(self, names: Sequence[str], copies: Copies, arriving: torch.dtype) -> None:
@@ -82,7 +82,7 @@ class OffloadedOptimizerStore(OptimizerStore):
         self._keep(portion, start, stop, total.to(self.arriving))
 
     def sums(self, portion: Portion) -> Tensor:
-        self.copies.join()  # from now on the memory in which the sums were made may be written to
+        self.copies.join()  # the memory of the sums may now be reused
         sums = self._sums.pop(portion, None)
         return _no_sums(portion) if sums is None else sums
 
@@ -106,10 +106,10 @@ class _Kept:
 
 
 class HostOptimizerStore(OffloadedOptimizerStore):
-    """Gradient sum, master and optimizer states of each unit in host memory of their own.
+    """Gradient sum, master and optimizer states of each unit in their own host memory.
 
-    In the 16-bit dtypes an update rounds the parameters into one of two buffers of a sub-group each: while the copy of
-    one of them to the device runs, the CPU fills the other.
+    In the 16-bit dtypes an update rounds the parameters of a sub-group into one of two buffers. While one buffer is
+    copied to the device, the CPU fills the other.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class HostOptimizerStore(OffloadedOptimizerStore):
         self.copies.join()
 
     def _free_staging(self) -> Tensor:
-        """The buffer that was used before the last one, when its copy is over."""
+        """Wait for the copy of the buffer used before the last one, and return this buffer."""
         self.staging.reverse()
         self._leaving.reverse()
         self._leaving[0].wait()

@@ -1,4 +1,4 @@
-"""Portion: the part of one unit that a rank owns, and the part that it steps."""
+"""Portion: the parts of one unit that a rank owns and steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zerobench.engine.layout import Unit
 
 @dataclass(frozen=True, eq=False)
 class Portion:
-    """One unit as this rank has it; stores are asked for units by their portions.
+    """One unit on this rank, and the key of the unit in stores.
 
-    ``own`` are the elements of the unit that this rank owns, ``unit.shard`` of them. ``extent`` are the elements over
-    which the optimizer steps on this rank: its own, or the whole unit. ``sharded`` says that only owners keep the
-    parameters, ``has_master_copy`` that the fp32 master is memory of its own, apart from the parameter.
+    ``own`` are the ``unit.shard`` elements of the unit that this rank owns. ``extent`` are the elements that the
+    optimizer steps on this rank: its own, or the whole unit. If ``sharded`` is set, only owners keep the parameters. If
+    ``has_master_copy`` is set, the fp32 master has its own memory, apart from the parameter.
     """
 
     unit: Unit
@@ -24,20 +24,20 @@ class Portion:
     extent: slice
     sharded: bool
     has_master_copy: bool
-    dtype: torch.dtype  # of the parameters
+    dtype: torch.dtype  # the dtype of the parameters
     device: torch.device
 
     @property
     def elements(self) -> int:
-        """The number of elements over which the optimizer steps on this rank."""
+        """The number of elements that the optimizer steps on this rank."""
         return int(self.extent.stop - self.extent.start)
 
     def owned(self, values: Tensor) -> Tensor:
-        """This rank's part of ``values``, which are those of the whole unit or that part already."""
+        """This rank's part of ``values``, which cover the whole unit or only this part."""
         return values[self.own] if values.numel() == self.unit.padded else values
 
     def clear_padding(self, values: Tensor, start: int) -> None:
-        """Zero the elements of ``values`` that belong to no parameter; ``values`` are the shard's from ``start`` on."""
+        """Zero the elements of ``values`` that belong to no parameter; ``values`` begin at ``start`` of the shard."""
         first = self.own.start + start
         for lo, hi in self.unit.padding(first, first + values.numel()):
             values[lo:hi].zero_()

@@ -1,4 +1,4 @@
-"""Sharded parameters that are not whole: each use of their values is an error that names them."""
+"""Sharded parameters that are not whole: each use of their values raises an error with their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zerobench.engine.layout import Slot
 
-#: Attributes and functions that ask nothing of the values; those that set one end in "=".
+#: Attributes and functions that do not use the values; if a function sets an attribute, its name ends in "=".
 # fmt: off
 _METADATA = frozenset([
     "__dir__", "__len__", "_backward_hooks", "_backward_hooks=", "_grad", "_post_accumulate_grad_hooks",
@@ -29,22 +29,22 @@ _STRIDES = frozenset(["is_contiguous", "storage_offset", "stride"])
 
 
 class Binding:
-    """One sharded parameter: its data is a view of the whole unit, or there is nothing to read and it says so.
+    """One sharded parameter: either its data is a view of the whole unit, or every use of it raises.
 
-    :meth:`bind` and :meth:`unbind` alternate. An unbound parameter is of a class of its own (see Resharded). Its data
-    is then one NaN, seen as many times as the parameter has elements: the C++ parts of torch, which do not ask the
-    class, find memory to read, never a plausible number, and refuse to write to it.
+    :meth:`bind` and :meth:`unbind` alternate. An unbound parameter has its own class (see Resharded). Its data is then
+    one NaN, expanded to the parameter's shape. So if C++ code of torch bypasses the class, it reads valid memory but
+    never a plausible number, and refuses to write to it.
 
     Args:
         slot: the parameter.
         full: the whole unit.
-        storage: returns the whole unit's memory, present or not.
+        storage: returns the whole unit's storage, allocated or not.
     """
 
     def __init__(self, slot: Slot, full: Tensor, storage: Callable[[], torch.UntypedStorage]) -> None:
         self.slot, self.name, self.storage = slot, slot.name, storage
         self.view = slot.view(full)
-        #: Answers for the parameter's strides.
+        #: A meta tensor with the parameter's strides.
         self.like = torch.empty_strided(self.view.size(), self.view.stride(), dtype=full.dtype, device="meta")
         self._parameter: Any = slot.parameter
         self._bound: type[Tensor] = type(slot.parameter)
@@ -55,17 +55,17 @@ class Binding:
         self._poison.__class__ = self._alias
 
     def bind(self) -> None:
-        """The whole unit has its values: the parameter is a view of it."""
+        """Make the parameter a view of the whole unit, which has its values."""
         self._parameter.__class__ = self._bound
         self._parameter.data = self.view
 
     def unbind(self) -> None:
-        """The parameter refuses to be used from now on."""
+        """Make the parameter refuse to be used."""
         self._parameter.data = self._poison
         self._parameter.__class__ = self._unbound
 
     def alias(self) -> Tensor:
-        """A tensor that stands for the unbound parameter's ``data``, and refuses likewise."""
+        """A tensor in place of the unbound parameter's ``data``, which also refuses to be used."""
         with torch._C.DisableTorchFunctionSubclass():
             alias: Any = self._poison.detach()
         alias.__class__ = self._alias
@@ -73,15 +73,15 @@ class Binding:
 
     @property
     def exported(self) -> bool:
-        """Whether somebody besides Python holds the parameter itself: a frozen one can be given away by DLPack."""
+        """Whether code outside Python references the parameter itself: DLPack can export a frozen one."""
         return self._parameter._use_count() > 1 and not self._parameter.requires_grad
 
 
 class Resharded:
     """Mixed into the class of a sharded parameter while it is unbound.
 
-    Shape, dtype, device, gradient and hooks can still be asked for. ``data`` and ``detach()`` give a tensor that
-    refuses likewise. Any other use raises a RuntimeError that names the parameter.
+    Shape, dtype, device, gradient and hooks remain available. ``data`` and ``detach()`` return a tensor that also
+    refuses to be used. Any other use raises a RuntimeError that names the parameter.
     """
 
     __slots__ = ()
@@ -116,13 +116,13 @@ class Resharded:
 
 
 def _refusing(base: type[Tensor], binding: Binding) -> Any:
-    """A class for one parameter, so that the types of a call's arguments say whose they are."""
+    """A class for one parameter, so that the types of a call's arguments identify the parameters."""
     metaclass: Any = type(base)
     return metaclass(f"Resharded{base.__name__}", (Resharded, base), {"binding": binding})
 
 
 def _name(func: Any) -> str:
-    """The function's name, or its attribute's, with "=" if it sets it."""
+    """The name of the function or its attribute, with "=" if it sets the attribute."""
     name: str = getattr(func, "__name__", "")
     if name == "__get__":
         return str(func.__self__.__name__)

@@ -1,9 +1,9 @@
-"""Scratch files: space on a drive that is read and written while the engine computes, and checked.
+"""Scratch files: checked storage on a drive, read and written while the engine computes.
 
-The standard library does all of it. ``os.preadv`` and ``os.pwritev`` take buffers of any alignment without a copy and
-let other threads run, so a small pool of threads keeps several requests under way, which is what an asynchronous
-interface would be for; io_uring and libaio have no binding in the standard library, and DeepSpeed's needs a compiler
-and a library of the system's.
+The module needs only the standard library. ``os.preadv`` and ``os.pwritev`` accept buffers of any alignment without a
+copy and release the GIL, so a small pool of threads keeps several requests pending, like an asynchronous interface.
+The standard library has no binding of io_uring or libaio, and DeepSpeed's binding needs a compiler and a system
+library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError, OffloadError
 
-#: What direct I/O wants memory, offsets and lengths to be multiples of.
+#: For direct I/O, memory, offsets and lengths are multiples of this.
 PAGE = 4096
 #: Bytes of one request.
 _BLOCK = 4 << 20
@@ -39,28 +39,28 @@ def pages(size: int) -> int:
 
 
 def page_memory(size: int, *, pin: bool) -> Tensor:
-    """uint8 [size] that starts on a page, page-locked for CUDA with ``pin``."""
+    """uint8 [size] that starts on a page; page-locked for CUDA if ``pin`` is set."""
     if pin:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared is in no limit on the process's memory
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # limits on the process's memory ignore shared memory
     return torch.frombuffer(mmap.mmap(-1, size, private), dtype=torch.uint8)
 
 
 class ScratchFile:
-    """A file without a name in ``directory``, which grows as space is reserved in it.
+    """A file without a name in ``directory``, which grows when space is reserved in it.
 
-    It has no name from the start, so no other run can meet it, and the system frees its space when the process ends,
-    however it ends: nothing is ever left that a next start could read or trip over. It is read and written directly
-    (O_DIRECT) where the file system can, else through the page cache.
+    It never has a name, so no other run can open it, and the system frees its space if the process ends in any way.
+    Later runs find no leftover file. Reads and writes are direct (O_DIRECT) if the file system supports it, otherwise
+    they use the page cache.
 
-    Of every block that is written the XXH3 checksum is kept and compared when it is read, so that a file that was
-    changed, or a drive that lost something, is an error and never a wrong number. (zlib's CRC-32 takes five times as
-    long, which a fast drive would wait for.)
+    The file keeps the XXH3 checksum of every block written and compares it at every read. So if the file was changed or
+    the drive lost data, the read raises an error and never returns wrong numbers. (zlib's CRC-32 takes five times as
+    long, which would slow a fast drive down.)
 
     Raises:
-        ConfigError: no such directory, not a directory, or no file can be made in it.
+        ConfigError: ``directory`` is missing, is not a directory, or does not allow to create a file.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,14 +69,14 @@ class ScratchFile:
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self.direct = _make_direct(self._descriptor)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="zerobench-files")
-        self._writes: list[Handle] = []  # since they were last settled
-        self._written: dict[int, tuple[int, int]] = {}  # offset of a block: its length and checksum
+        self._writes: list[Handle] = []  # the writes since the last settle()
+        self._written: dict[int, tuple[int, int]] = {}  # by the offset of a block, its length and checksum
 
     def reserve(self, size: int) -> int:
-        """Make room for ``size`` bytes, in whole pages, and return where they start.
+        """Make room for ``size`` bytes, in whole pages, and return their offset.
 
         Raises:
-            OffloadError: there is no room.
+            OffloadError: there is not enough space.
         """
         start, size = self.size, pages(size)
         if size:
@@ -88,32 +88,32 @@ class ScratchFile:
         return start
 
     def write(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
-        """Start writing ``values`` (uint8, whole pages, from a page on) at ``offset``, once ``after`` is over.
+        """Start writing ``values`` (uint8, whole pages, starting on a page) at ``offset`` when ``after`` is over.
 
-        What is waited for is that they are written. The values must not change before.
+        The handle waits until they are written. The values must not change before.
         """
         write = self._start(self._write_block, offset, values, after or Done())
         self._writes.append(write)
         return write
 
     def settle(self) -> None:
-        """Return when all writes started so far are over.
+        """Wait until all writes started so far are over.
 
         Raises:
-            OffloadError: one failed.
+            OffloadError: a write failed.
         """
         writes, self._writes = self._writes, []
         for write in writes:
             write.wait()
 
     def read(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
-        """Start reading what was written at ``offset`` into ``values``, as :meth:`write` does."""
+        """Start reading the values written at ``offset`` into ``values``; the arguments are like write's."""
         return self._start(self._read_block, offset, values, after or Done())
 
     def _start(
         self, block: Callable[[int, memoryview, Handle], None], offset: int, values: Tensor, after: Handle
     ) -> Handle:
-        memory = memoryview(values.numpy())  # type: ignore[arg-type]  # numpy's stubs hide its buffer
+        memory = memoryview(values.numpy())  # type: ignore[arg-type]  # numpy's stubs hide the buffer
         cuts = range(0, len(memory), _BLOCK)
         return _Transfer(
             [self._threads.submit(block, offset + at, memory[at : at + _BLOCK], after) for at in cuts], values
@@ -156,13 +156,13 @@ class ScratchFile:
         )
 
     def close(self) -> None:
-        """End what is under way and give the space back."""
+        """Wait for the pending work and free the space."""
         self._threads.shutdown(cancel_futures=True)
         self._close()
 
 
 class _Transfer:
-    """The blocks of one transfer; keeps its memory alive."""
+    """The blocks of one transfer; keeps the transfer's memory alive."""
 
     def __init__(self, blocks: list[Future[None]], values: Tensor) -> None:
         self._blocks, self._values = blocks, values
@@ -174,7 +174,7 @@ class _Transfer:
 
 
 def _open(directory: Path) -> int:
-    """A file descriptor of a new file without a name."""
+    """The descriptor of a new file without a name."""
     where = f"nvme_path {str(directory)!r}"
     if not directory.exists():
         raise ConfigError(f"{where} does not exist; make the directory, or name another")
@@ -188,12 +188,12 @@ def _open(directory: Path) -> int:
 
 
 def _make_direct(descriptor: int) -> bool:
-    """Ask for direct I/O and try it; whether the file system can."""
+    """Enable direct I/O and try it; whether the file system supports it."""
     before = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, before | os.O_DIRECT)
         os.pwrite(descriptor, mmap.mmap(-1, PAGE), 0)
-    except (AttributeError, OSError):  # not on every system, nor in every file system
+    except (AttributeError, OSError):  # some systems and file systems do not support it
         fcntl.fcntl(descriptor, fcntl.F_SETFL, before)
         return False
     return True

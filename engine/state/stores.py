@@ -1,7 +1,7 @@
-"""Stores: the two interfaces to the states that a rank owns, whatever medium keeps them.
+"""Stores: the two interfaces to the states that a rank owns, on any medium.
 
-The rest of the engine asks a unit's OptimizerStore for slices to update and its ParameterStore for the shard to gather,
-and never asks for their medium.
+The rest of the engine gets the slices to update from a unit's OptimizerStore and the shard to gather from its
+ParameterStore, and does not depend on their medium.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerobench.engine.state.portion import Portion
 class UpdateSlice:
     """A sub-group of one unit, open for the update: its tensors hold elements [start, stop) of the unit's extent.
 
-    All of them lie on one device, and the update runs on that device.
+    All tensors are on one device, and the update runs on that device.
     """
 
     start: int
@@ -30,7 +30,7 @@ class UpdateSlice:
     gradient: Tensor  # the sum over all leaves
     master: Tensor  # fp32
     optimizer: Sequence[Tensor]  # fp32, in the order of the optimizer's state names
-    parameter: Tensor | None  # takes the master rounded to the training dtype; None if the master itself serves
+    parameter: Tensor | None  # receives the master rounded to the training dtype; None if it is the master
 
     def part(self, start: int, stop: int) -> UpdateSlice:
         """The elements [start, stop) of the extent, which must be in the slice."""
@@ -40,7 +40,7 @@ class UpdateSlice:
         return UpdateSlice(start, stop, self.gradient[here], self.master[here], states, parameter)
 
     def follow(self, start: int, stop: int) -> None:
-        """Elements [start, stop) of the extent are not updated: their parameters are their masters, rounded."""
+        """Set the parameters of elements [start, stop) of the extent, which have no update, to the rounded masters."""
         part = self.part(start, stop)
         if part.parameter is not None:
             part.parameter.copy_(part.master)
@@ -49,34 +49,34 @@ class UpdateSlice:
 class ParameterStore(ABC):
     """Keeps this rank's own part of one unit's parameters; positions count from the start of the unit's extent.
 
-    An update writes new values to :meth:`view`, or hands them to :meth:`accept` if there is none on its side.
+    An update writes new values to :meth:`view`, or passes them to :meth:`accept` if its side has no view.
     """
 
     def prefetch(self) -> None:
-        """Get ready: the shard will be asked for soon."""
+        """Prepare for a :meth:`load` that follows soon."""
 
     @abstractmethod
     def load(self) -> Tensor:
-        """The shard, [unit.shard] on the device, to be sent: nobody writes to it, for it may be the store's memory."""
+        """The shard to send, [unit.shard] on the device; callers must not write to it: it may be the store's memory."""
 
     @abstractmethod
     def view(self, start: int, stop: int, *, host: bool) -> Tensor | None:
-        """The parameters' own memory of [start, stop), to write new values to, if it is on that side."""
+        """The parameters' own memory of [start, stop), for new values, if it is on that side; else None."""
 
     @abstractmethod
     def accept(self, start: int, values: Tensor, *, host: bool) -> Handle:
-        """Take new values, which lie on that side, from ``start`` on; the handle waits until they have been read.
+        """Take new values on that side, from ``start`` on; the handle waits until the store has read them.
 
-        The values of one step come in order and without gaps.
+        The caller passes the values of one step in order and without gaps.
         """
 
     def memory(self) -> Tensor | None:
-        """The shard's own memory on the device or the host; None if it is in neither."""
+        """The shard's own memory on the device or the host; None if it is on neither."""
         return None
 
     @contextmanager
     def edit(self) -> Iterator[Tensor]:
-        """Hand out a copy of the shard and, if it was changed when the context ends, take it over."""
+        """Yield a copy of the shard, and store it at the end of the context if it has changed."""
         values = self.load().clone()
         before = values.clone()
         yield values
@@ -85,15 +85,15 @@ class ParameterStore(ABC):
 
 
 class OptimizerStore(ABC):
-    """Keeps the final gradient sum, the master and the optimizer states of the units that a rank steps; it owns them.
+    """Owns the final gradient sum, the master and the optimizer states of the units that a rank steps.
 
-    The protocol: each unit is adopted once. In a step its gradient sum comes by :meth:`take`, range after range; then
-    :meth:`sums` is asked once; then :meth:`update_slices` opens the states. Each call answers for the unit it names, in
-    whatever order units are asked for. A store may read ahead in the order of adoption, which is then the fastest one.
-    Between steps states are read and edited, always by copies.
+    The protocol: the engine adopts each unit once. In each step it passes the unit's gradient sum to :meth:`take` in
+    ranges, then calls :meth:`sums` once, and then opens the states with :meth:`update_slices`. It may call these for
+    units in any order. If a store reads ahead, it does so in the order of adoption, which is then the fastest order.
+    Between steps, states are read and edited through copies only.
 
     Args:
-        names: of the optimizer states, in the optimizer's order.
+        names: the optimizer states, in the optimizer's order.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -105,25 +105,25 @@ class OptimizerStore(ABC):
 
         Args:
             portion: the unit.
-            parameters: takes the parameters that an update makes.
+            parameters: receives the updated parameters.
             master: fp32 over the extent, on the device.
-            gradient: the accumulator on the device; the sum stays there, or is taken from there.
+            gradient: the accumulator on the device; the sum stays there, or the store takes it from there.
         """
 
     @abstractmethod
     def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
-        """Elements [start, stop) of this rank's shard have their final gradient sum for this step: ``total``.
+        """Take ``total``, the final gradient sum of this step for elements [start, stop) of this rank's shard.
 
-        The ranges of one unit come in order and without gaps.
+        The caller passes the ranges of one unit in order and without gaps.
         """
 
     @abstractmethod
     def sums(self, portion: Portion) -> Tensor:
-        """The sums of squares of the gradient's chunks that this rank owns, fp64, on the device; asked once a step."""
+        """The sums of squares of the gradient chunks that this rank owns, fp64, on the device; called once a step."""
 
     @abstractmethod
     def update_slices(self, portion: Portion) -> Iterator[UpdateSlice]:
-        """The unit's sub-groups in order, each to be updated before the next is asked for."""
+        """The unit's sub-groups in order; the caller updates each before it requests the next."""
 
     @abstractmethod
     def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
@@ -134,11 +134,11 @@ class OptimizerStore(ABC):
 
     @abstractmethod
     def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
-        """Replace the master's elements from ``start`` of the extent on by ``values``, fp32 on the device."""
+        """Replace the master's elements, from ``start`` of the extent on, with ``values``, fp32 on the device."""
 
     @contextmanager
     def edit_master(self, portion: Portion, start: int, stop: int) -> Iterator[Tensor]:
-        """Hand out a copy of the master's elements [start, stop) and, if it was changed, write it back at the end."""
+        """Yield a copy of the master's elements [start, stop), and write it back at the end if it has changed."""
         values = self.read(portion, "master", start, stop)
         before = values.clone()
         yield values
@@ -164,6 +164,6 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def cut(elements: int, size: int) -> Iterator[tuple[int, int]]:
-    """The ranges of ``size`` elements, the last one shorter, that ``elements`` fall into."""
+    """The consecutive ranges of ``size`` elements in ``elements``; the last one may be shorter."""
     for start in range(0, elements, size):
         yield start, min(start + size, elements)

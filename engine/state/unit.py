@@ -11,20 +11,20 @@ from zerobench.engine.state.stores import OptimizerStore, ParameterStore
 
 
 class UnitState:
-    """Parameters and gradient of one unit while it is trained, and the stores of the states that this rank owns.
+    """Parameters and gradient of one unit in training, and the stores of the states that this rank owns.
 
     - ``full``: parameters in the compute dtype over the whole unit, ``unit.padded`` elements; the model's parameters
-      are views of it. If parameters are sharded its memory is freed while nothing uses the unit (see below).
+      are views of it. If parameters are sharded, its memory is freed while the unit is not in use (see below).
     - ``gradient``: the accumulator, over the whole unit or this rank's shard; ``own_gradient`` is this rank's part of
-      it. It is empty if nothing is kept between micro-steps, and the sum goes to ``optimizer_store`` at once.
+      it. It is empty if no gradient is kept between micro-steps; the sum then goes to ``optimizer_store`` at once.
     - ``optimizer_store`` owns the final gradient sum, the fp32 master and the optimizer states, over the portion's
       extent; ``parameter_store`` owns this rank's shard of the parameters.
 
-    The memory of a sharded unit: :meth:`allocate` gets it, a gather fills it, :meth:`bind` makes the model's parameters
-    views of it, :meth:`unbind` makes them unreadable again, :meth:`reshard` gives the memory back unless somebody still
-    uses it. Parameters that are not bound refuse every use (see Resharded).
+    For the memory of a sharded unit, :meth:`allocate` gets it, a gather fills it, :meth:`bind` makes the model's
+    parameters views of it, :meth:`unbind` makes them unreadable again, and :meth:`reshard` frees the memory unless it
+    is still in use. If parameters are not bound, they refuse every use (see Resharded).
 
-    Padding is never read into a result; it may hold anything.
+    Padding may have any values; no result depends on them.
 
     Args:
         portion: the unit, and this rank's part of it.
@@ -48,7 +48,7 @@ class UnitState:
         self.full, self.gradient, self.own_gradient = full, gradient, portion.owned(gradient)
         self.bound = not self.sharded
         for slot in self.unit.slots:
-            slot.parameter.grad = None  # one from before would be added to the first step's
+            slot.parameter.grad = None  # an old gradient would be added to the first step's
             if not self.sharded:
                 slot.parameter.data = slot.view(full)
         sharded = self.unit.slots if self.sharded else ()
@@ -60,25 +60,25 @@ class UnitState:
             self._free()
 
     def accumulator(self, start: int, stop: int) -> Tensor:
-        """The memory that sums up elements [start, stop) of the shard; new if none is kept between micro-steps."""
+        """The memory of the sum of elements [start, stop) of the shard; new if no sum is kept between micro-steps."""
         if self.own_gradient.numel() == self.unit.shard:
             return self.own_gradient[start:stop]
         return self.gradient.new_empty(stop - start)
 
     @property
     def resident(self) -> bool:
-        """Whether the whole unit's memory is there (its values may still be on their way)."""
+        """Whether the whole unit's memory is allocated (its values may still be in flight)."""
         return self.storage.nbytes() > 0 or self.unit.padded == 0
 
     @property
     def aliased(self) -> bool:
-        """Whether somebody besides the engine and the model's parameters uses the whole unit's memory."""
-        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters would ask Python for each attribute
+        """Whether other code than the engine and the model's parameters uses the whole unit's memory."""
+        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters ask Python for each attribute
             exported = any(binding.exported for binding in self._bindings)
         return exported or _use_count(self.storage) > self._references
 
     def allocate(self) -> None:
-        """Get the memory of the whole unit; its values are undefined until they are gathered."""
+        """Allocate the memory of the whole unit; its values are undefined until they are gathered."""
         self.storage.resize_(self.unit.padded * self.full.element_size())
 
     def bind(self) -> None:
@@ -96,7 +96,7 @@ class UnitState:
                 binding.unbind()
 
     def reshard(self) -> bool:
-        """Give the memory of the whole unit back, and return True, unless somebody else uses it."""
+        """Free the memory of the whole unit and return True, unless other code uses it."""
         self.unbind()
         if self.aliased:
             return False
@@ -104,13 +104,13 @@ class UnitState:
         return True
 
     def _free(self) -> None:
-        """Free the memory; if it was lent to numpy, which forbids to resize it for ever, leave it and take another."""
+        """Free the memory; if numpy has shared it, so that it can never be resized, use a new tensor instead."""
         if not self.storage.resizable():
             self._remember(torch.empty_like(self.full))
         self.storage.resize_(0)
 
     def _remember(self, full: Tensor) -> None:
-        """Take ``full`` as the whole unit, and count the references to its memory that are the engine's."""
+        """Use ``full`` as the whole unit, and count the engine's references to its memory."""
         self.full, self.storage = full, full.untyped_storage()
         for binding in self._bindings:
             binding.view = binding.slot.view(full)

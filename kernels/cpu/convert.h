@@ -12,7 +12,7 @@
 
 namespace {
 
-// Elements that a kernel works on at a time: a few such blocks of fp32 stay in the first-level cache.
+// Elements that a kernel processes at a time: a few such fp32 blocks stay in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
 inline uint32_t bits_of(float value) {
@@ -42,7 +42,7 @@ inline uint16_t to_fp16(float value) {
   const uint32_t bits = bits_of(value), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
   // Normal: move the exponent's bias from 127 to 15 and round away 13 bits; the carry may go into the exponent.
   const uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Subnormal: adding 0.5 puts the last bit that fp16 has at the last bit of fp32, so the addition rounds.
+  // Subnormal: adding 0.5 aligns the last bit of fp16 with the last bit of fp32, so the addition rounds.
   const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
   const uint32_t finite = magnitude < (113u << 23) ? subnormal : normal;
   const uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
@@ -91,15 +91,15 @@ inline void narrow_bf16(const float* __restrict from, uint16_t* __restrict to, i
   for (int64_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
 }
 
-// Asks for the memory of elements [start, start + n) ahead of their use, be it past the last: a core that takes turns at
-// many places does not look far enough by itself.
+// Prefetches elements [start, start + n), even past the last one: if a core alternates between many streams, its own
+// prefetcher does not look far enough ahead.
 template <int kToWrite>
 void ask(const void* values, int dtype, int64_t start, int64_t n) {
   const char* lines = static_cast<const char*>(values) + start * size_of(dtype);
   for (int64_t at = 0; at < n * size_of(dtype); at += 64) __builtin_prefetch(lines + at, kToWrite);
 }
 
-// Elements [start, start + n) of `from` as fp32: where they lie, or converted into `scratch`.
+// Elements [start, start + n) of `from` as fp32: in place, or converted into `scratch`.
 inline const float* load(const void* from, int dtype, int64_t start, int64_t n, float* scratch) {
   if (dtype == kFp32) return static_cast<const float*>(from) + start;
   const uint16_t* halves = static_cast<const uint16_t*>(from) + start;
@@ -117,10 +117,11 @@ inline void store(const float* from, void* to, int dtype, int64_t start, int64_t
   dtype == kBf16 ? narrow_bf16(from, halves, n) : narrow_fp16(from, halves, n);
 }
 
-// Whether `stream` can write here: whole lines of the cache.
+// Whether `stream` can write here: `to` must begin a cache line.
 inline bool can_stream(const void* to) { return reinterpret_cast<uintptr_t>(to) % 64 == 0; }
 
-// Like store to fp32, past the caches: what is written is not read first, which saves a third of the traffic.
+// Like store to fp32, but bypasses the caches: the core does not read a line before writing it, which saves a third of
+// the traffic.
 inline void stream(const float* from, float* to, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX__)
@@ -129,7 +130,7 @@ inline void stream(const float* from, float* to, int64_t n) {
   for (; i < n; ++i) to[i] = from[i];
 }
 
-// Orders streamed values before whatever this thread writes next.
+// Orders streamed values before the later writes of this thread.
 inline void end_stream() {
 #if defined(__AVX__)
   _mm_sfence();

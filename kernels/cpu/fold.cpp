@@ -4,13 +4,13 @@
 
 namespace {
 
-// Elements that are summed at a time: their sum stays in registers from the first row to the last.
+// Elements summed at a time: their sum stays in registers from the first row to the last.
 constexpr int64_t kLine = 32;
 
-// Elements by which memory is asked for ahead.
+// The number of elements to prefetch ahead.
 constexpr int64_t kAhead = 1024;
 
-// 4 MB: from there on, not fetching the lines that are written saves more than it costs a reader to find them in no cache.
+// 4 MB: from this size on, bypassing the caches saves more than a later reader loses by cache misses.
 constexpr int64_t kStreamed = 1 << 20;
 
 struct Fold {
@@ -28,7 +28,7 @@ struct Fold {
     for (int64_t k = 0; k < n; ++k) total[k] += values[k];
   }
 
-  // Elements [start, start + n), no more than a line.
+  // Elements [start, start + n), at most kLine of them.
   template <Dtype kRows>
   void line(int64_t start, int64_t n) const {
     alignas(64) float total[kLine] = {}, scratch[kLine];

@@ -18,7 +18,7 @@ void cast(const void* from, int from_dtype, int64_t from_start, void* to, int to
   }
 }
 
-// move(tensor, offset, n) for every piece of the tensors, laid end to end, that falls into a thread's share.
+// Calls move(tensor, offset, n) for every piece of the concatenated tensors in a thread's share.
 template <class Move>
 void each_piece(int64_t count, const int64_t* sizes, int threads, const Move& move) {
   int64_t total = 0;
@@ -34,7 +34,7 @@ void each_piece(int64_t count, const int64_t* sizes, int threads, const Move& mo
 
 }  // namespace
 
-// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and its place in `flat` begins at element starts[t].
+// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`.
 extern "C" void zerobench_pack(void* flat, int dtype, int64_t count, const void* const* tensors, const int* dtypes,
                                const int64_t* starts, const int64_t* sizes, int threads) {
   each_piece(count, sizes, threads, [=](int64_t t, int64_t offset, int64_t n) {

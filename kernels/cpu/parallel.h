@@ -1,4 +1,4 @@
-// A loop cut among threads. What a body computes for an element must not depend on where the loop is cut.
+// A loop split among threads. A body's result for an element must not depend on the split.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 
 namespace {
 
-// A thread costs about as much as 64K elements; below this many for each, one thread does it all.
+// The minimum number of elements for each thread; starting a thread costs about as much as 64K elements.
 constexpr int64_t kGrain = 1 << 18;
 
-// While it lives this thread rounds to nearest and keeps subnormals, whatever it was told before:
-// torch.set_flush_denormal, say, which threads inherit.
+// During its lifetime this thread rounds to nearest and keeps subnormals, even after torch.set_flush_denormal,
+// which new threads inherit.
 class Ieee {
  public:
   Ieee() {
@@ -26,8 +26,8 @@ class Ieee {
   std::fenv_t before_;
 };
 
-// body(start, stop) over [0, n) on at most `threads` threads; cuts are multiples of `unit`. `cost` is of one index, in
-// elements. No OpenMP: a second OpenMP runtime beside torch's would keep its threads spinning against it.
+// Runs body(start, stop) over [0, n) on at most `threads` threads; cuts are multiples of `unit`. One index costs `cost`
+// elements. No OpenMP: the threads of a second OpenMP runtime would spin against those of torch's.
 template <class Body>
 void parallel(int64_t n, int64_t cost, int64_t unit, int threads, const Body& body) {
   const Ieee ieee;  // threads inherit it
@@ -38,7 +38,7 @@ void parallel(int64_t n, int64_t cost, int64_t unit, int threads, const Body& bo
     const int64_t stop = std::min(start + width, n);
     try {
       workers.emplace_back(body, start, stop);
-    } catch (...) {  // no thread, or no memory for one: do its part here
+    } catch (...) {  // no thread, or no memory for one: do its part in this thread
       body(start, stop);
     }
   }

@@ -10,10 +10,10 @@ void add(int64_t width, double* __restrict low, const double* __restrict high) {
   for (int64_t i = 0; i < width; ++i) low[i] += high[i];
 }
 
-// Of a chunk of up to 64K elements the sums lie on the stack: a kernel cannot say that there is no memory.
+// For chunks of up to 64K elements the sums are on the stack: a kernel cannot report a failed allocation.
 constexpr int64_t kFew = 1 << 15;
 
-// `sums` has room for half a chunk: the first halving is done on the way in.
+// `sums` has room for half a chunk, because loading does the first halving.
 double halved(const void* values, int dtype, int64_t start, int64_t chunk, double* sums) {
   alignas(64) float low[kBlock], high[kBlock];
   if (chunk == 1) return square(*load(values, dtype, start, 1, low));

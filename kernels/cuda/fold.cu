@@ -25,7 +25,7 @@ struct Fold {
     store<W>(accumulator + i, converted<A>(total));
   }
 
-  // Adds rows r to r + N - 1 in their order; all of them are loaded before the first is added.
+  // Adds rows r to r + N - 1 in order, after loading all of them.
   template <int N, int W>
   __device__ void add(int64_t r, int64_t i, Vector<float, W>& total) const {
     Vector<R, W> row[N];

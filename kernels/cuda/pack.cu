@@ -16,8 +16,8 @@ struct Table {
 };
 static_assert(sizeof(Table) + sizeof(void*) <= 4096, "more than kernel parameters may hold");
 
-// The n elements of a tile, W at a time. All of a whole tile are loaded before the first is stored: a store could
-// change what a later load finds, as far as the compiler knows, so that each load would wait for the store before it.
+// Casts the n elements of a tile, W at a time. A whole tile is loaded before the first store: for the compiler a store
+// could change the source of a later load, so each load would wait for the store before it.
 template <int W, class From, class To>
 __device__ void cast(const From* from, To* to, int n) {
   constexpr int kStep = kThreads * W, kTurns = kTile / kStep;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) move_all(const __grid_constant__ Tab
   }
 }
 
-// Enters tensors from `t` on, as many as fit; moves `t` past them and returns the number of tiles.
+// Fills the table with tensors from `t` on, moves `t` past them and returns the number of tiles.
 unsigned fill(Table& table, int64_t& t, int64_t count, void* const* tensors, const int* dtypes, const int64_t* starts,
               const int64_t* sizes) {
   int64_t tiles = 0;
@@ -119,7 +119,7 @@ int move(void* flat, int dtype, int64_t count, void* const* tensors, const int* 
 
 }  // namespace
 
-// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and its place in `flat` begins at element starts[t].
+// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`.
 extern "C" int zerobench_pack(void* flat, int dtype, int64_t count, void* const* tensors, const int* dtypes,
                               const int64_t* starts, const int64_t* sizes, int device, void* stream) {
   return move<true>(flat, dtype, count, tensors, dtypes, starts, sizes, device, stream);

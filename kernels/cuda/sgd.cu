@@ -1,4 +1,4 @@
-// sgd_step: SGD, with momentum where there is a buffer, over a flat shard in one pass; see engine/ops/update.py.
+// sgd_step: SGD, with momentum if there is a buffer, over a flat shard in one pass; see engine/ops/update.py.
 #include "values.cuh"
 
 namespace {

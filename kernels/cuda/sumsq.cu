@@ -1,13 +1,13 @@
-// chunk_sumsq: fp64 sums of squares by halving, a warp to a chunk; see engine/ops/sumsq.py.
+// chunk_sumsq: fp64 sums of squares by halving, one warp per chunk; see engine/ops/sumsq.py.
 //
 // Lane l holds elements W * l to W * l + W - 1 of every row of 32 * W elements. Halving a chunk first halves its rows,
-// then the lanes (elements i and i + width / 2 lie half the lanes apart), then the W values of a lane.
+// then the lanes (elements i and i + width / 2 are half the lanes apart), then the W values of a lane.
 #include "values.cuh"
 
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRows = 8;  // of a group: loads that a lane can have under way at once
+constexpr int kRows = 8;  // of a group: the loads that a lane can have in flight
 
 template <int W>
 struct Sums {
@@ -30,8 +30,8 @@ __device__ Sums<W> squares(const Vector<T, W>& values) {
   return sums;
 }
 
-// The sum by halving of every (kRows / M)-th row of a group, M rows. The last step of halving joins the rows of even
-// and of odd number, the one before it every fourth, and so on: in this order few sums wait in registers.
+// The sum by halving of every (kRows / M)-th row of a group, M rows. The last step of halving adds the rows of even and
+// of odd number, the step before it every fourth, and so on: in this order few sums wait in registers.
 template <int M, int W, class T>
 __device__ Sums<W> some_rows(const Vector<T, W>* rows) {
   if constexpr (M == 1) {
@@ -43,8 +43,8 @@ __device__ Sums<W> some_rows(const Vector<T, W>* rows) {
   }
 }
 
-// The sum by halving of a group: the rows from `start` on that lie `apart` rows from each other. Where a chunk is
-// shorter than a group, what lies past its end counts as zeros, which change no sum of squares.
+// The sum by halving of a group: the rows from `start` on, `apart` rows from each other. If a chunk is shorter than a
+// group, the elements past its end count as zeros, which change no sum of squares.
 template <int W, bool kShort, class T>
 __device__ Sums<W> group(const T* start, int64_t apart, int64_t chunk) {
   Vector<T, W> rows[kRows] = {};
@@ -56,10 +56,10 @@ __device__ Sums<W> group(const T* start, int64_t apart, int64_t chunk) {
   return some_rows<kRows>(rows);
 }
 
-// The sum by halving of a chunk, group by group. Halving joins group b and group b + groups / 2 first; counted with the
-// bits of their number reversed these two are neighbours, at every level, so that a sum waits only until the next of
-// its level is there. `kLevels` is 0 for a chunk of one group: sums that wait lie in local memory, of which the driver
-// sets aside as much as all threads could use at once.
+// The sum by halving of a chunk, group by group. Halving first adds group b and group b + groups / 2. If the bits of
+// the group numbers are reversed, these two are neighbours, at every level, so a sum waits only for the next sum of
+// its level. `kLevels` is 0 if a chunk is one group: waiting sums use local memory, which the driver reserves for all
+// threads that could run at once.
 template <int W, bool kShort, int kLevels, class T>
 __device__ Sums<W> all_rows(const T* start, int64_t chunk) {
   if constexpr (kLevels == 0) {
@@ -95,7 +95,7 @@ __device__ double halved(Sums<W> sums) {
   return sums.v[0];
 }
 
-// All lanes of a warp have the same chunk, so they leave the loop together and every shuffle finds them all.
+// All lanes of a warp have the same chunk, so they leave the loop together and take part in every shuffle.
 template <int W, bool kShort, int kLevels, class T>
 __global__ void __launch_bounds__(kThreads) sum_chunks(const T* values, int64_t chunks, int64_t chunk, double* out) {
   for (int64_t c = thread_index() / kWarp; c < chunks; c += thread_count() / kWarp) {

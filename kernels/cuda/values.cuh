@@ -15,7 +15,7 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 16;  // beyond, a thread takes more than one place
+constexpr int64_t kMostBlocks = 1 << 16;  // beyond this, a thread processes more than one item
 
 // W neighbouring values, moved by one instruction of up to 16 bytes.
 template <class T, int W>
@@ -28,7 +28,7 @@ __device__ Vector<T, W> load(const T* from) {
   return *reinterpret_cast<const Vector<T, W>*>(from);
 }
 
-// What a vector is stored as: a struct would be taken apart, and halves stored by two.
+// The type for storing a vector: the compiler would split a struct and store halves in pairs.
 template <class V>
 using Word = std::conditional_t<sizeof(V) == 16, uint4, std::conditional_t<sizeof(V) == 8, uint2, V>>;
 
@@ -61,7 +61,7 @@ __device__ T narrow(float x) {
   }
 }
 
-// Rounded where To holds less; what it holds as it is stays, a NaN's bits too.
+// Rounds if To is narrower; values of the same type stay as they are, including a NaN's bits.
 template <class To, class From, int W>
 __device__ Vector<To, W> converted(const Vector<From, W>& values) {
   if constexpr (std::is_same_v<To, From>) {
@@ -74,7 +74,7 @@ __device__ Vector<To, W> converted(const Vector<From, W>& values) {
   }
 }
 
-// body(null pointer of the dtype's type): turns a dtype known at run time into a type.
+// Calls body(null pointer of the dtype's type): turns a dtype known at run time into a type.
 template <class Body>
 auto typed(int dtype, const Body& body) {
   if (dtype == kBf16) return body(static_cast<__nv_bfloat16*>(nullptr));
@@ -89,7 +89,7 @@ inline unsigned blocks(int64_t items, int64_t in_one) {
 __device__ inline int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline int64_t thread_count() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
-// operation.at<W>(i) for elements i to i + W - 1, over [0, n); one by one at the end.
+// Calls operation.at<W>(i) for elements i to i + W - 1, over [0, n); one by one at the end.
 template <int W, class Operation>
 __global__ void __launch_bounds__(kThreads) over(const Operation operation, int64_t n) {
   for (int64_t i = thread_index() * W; i < n; i += thread_count() * W) {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) over(const Operation operation, int6
   }
 }
 
-// Starts an operation over n elements; `aligned` says whether four can be moved at once. Returns a CUDA error code.
+// Starts an operation over n elements; `aligned`: four elements can be moved at once. Returns a CUDA error code.
 template <class Operation>
 int start(const Operation& operation, int64_t n, bool aligned, int device, void* stream) {
   if (n == 0) return cudaSuccess;
