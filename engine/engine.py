@@ -209,14 +209,14 @@ class Engine:
 
     def _step(self) -> None:
         scale, leaves = self.scaler.scale, self.leaves
-        vote = self.stepper.vote(self.reducer.active, leaves, scale)
-        self._norm = vote.norm
+        check = self.stepper.check_gradients(self.reducer.active, leaves, scale)
+        self._norm = check.norm
         self.global_steps += 1
-        self.scaler.update(vote.overflow)
-        if vote.overflow:
+        self.scaler.update(check.overflow)
+        if check.overflow:
             self.skipped_steps += 1
             return
-        self.stepper.step(vote, clip_factor(vote.norm, self.config.gradient_clipping, leaves, scale))
+        self.stepper.step(check, clip_factor(check.norm, self.config.gradient_clipping, leaves, scale))
         if self.unsharder is not None:
             self.unsharder.reshard_all()
         if self.lr_scheduler is not None:

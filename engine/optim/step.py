@@ -19,7 +19,7 @@ from zerobench.engine.state.unit import UnitState
 
 
 @dataclass(frozen=True)
-class Vote:
+class GradientCheck:
     """The grad norm and overflow check before a step, the same bits on all ranks."""
 
     norm: float  # of the mean gradient, before clipping
@@ -40,13 +40,13 @@ class _Run:
 class Stepper:
     """Steps the optimizer over this rank's extents.
 
-    Phase 1, ``vote``: each rank sums the squares of its own gradient chunks; one all-gather carries these sums and the
-    flags of the parameters that have a gradient. Every rank then folds all sums in the model's chunk order, so norm,
-    overflow and clip factor have the same bits on all ranks and for every ownership.
+    Phase 1, ``check_gradients``: each rank sums the squares of its own gradient chunks; one all-gather carries these
+    sums and the flags of the parameters that have a gradient. Every rank then folds all sums in the model's chunk
+    order, so norm, overflow and clip factor have the same bits on all ranks and for every ownership.
     Phase 2, update: each rank updates its units by sub-groups, in the order in which the unit's store opens them. Each
     run of elements has the hyperparameters of its group.
-    Phase 3, ``_spread``: if parameters are whole but only owners step them, each unit is all-gathered as soon as it is
-    updated, so that the all-gather overlaps with the next unit's update.
+    Phase 3, ``_all_gather_updated``: if parameters are whole but only owners step them, each unit is all-gathered as
+    soon as it is updated, so that the all-gather overlaps with the next unit's update.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Stepper:
         self._order = layout.chunk_order()
         self._group = _group_of(layout, optimizer)
 
-    def vote(self, active: list[bool], leaves: int, scale: float) -> Vote:
+    def check_gradients(self, active: list[bool], leaves: int, scale: float) -> GradientCheck:
         """Agree on the norm, on overflow and on the active parameters. A collective.
 
         Args:
@@ -82,7 +82,9 @@ class Stepper:
         sums = everyone[:, :width].reshape(-1).view(torch.float64)[self._order]
         total = float(torch.cumsum(sums, 0)[-1]) if sums.numel() else 0.0
         flags = everyone[:, width:].any(dim=0).tolist()
-        return Vote(math.sqrt(total) / (leaves * scale) if total >= 0 else math.nan, not math.isfinite(total), flags)
+        return GradientCheck(
+            math.sqrt(total) / (leaves * scale) if total >= 0 else math.nan, not math.isfinite(total), flags
+        )
 
     @property
     def _device(self) -> torch.device:
@@ -93,20 +95,20 @@ class Stepper:
         parts = [state.optimizer_store.sums(state.portion) for state in self.states]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
-    def step(self, vote: Vote, factor: float) -> None:
+    def step(self, check: GradientCheck, factor: float) -> None:
         """Update every active parameter with gradient * factor, and all-gather the result. A collective."""
         for slot in self.layout.trainable:
-            self.steps[slot.index] += vote.active[slot.index]
+            self.steps[slot.index] += check.active[slot.index]
         leaving: list[Any] = []
         for state in self.states:
-            runs = list(self._runs(state, vote.active))
+            runs = list(self._runs(state, check.active))
             for window in state.optimizer_store.update_slices(state.portion):
                 self._step(window, runs, factor)
-            leaving += self._spread(state)
+            leaving += self._all_gather_updated(state)
         for work in leaving:
             work.wait()
 
-    def _spread(self, state: UnitState) -> list[Any]:
+    def _all_gather_updated(self, state: UnitState) -> list[Any]:
         """All-gather the unit's parameters if only owners have stepped and every rank keeps the whole unit."""
         if state.extent != state.own or state.sharded or self.ranks.world == 1:
             return []

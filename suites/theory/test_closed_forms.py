@@ -55,12 +55,12 @@ def test_volume_is_the_papers_where_nothing_is_padded(stage: int, accumulation: 
 
 
 def _agreement(scenario: Scenario) -> Traffic:
-    """The bytes by which ranks agree: the vote's and, at stage 3, the rounds'."""
+    """The bytes by which ranks agree: the norm check's and, at stage 3, the agreements'."""
     model = models.build(scenario)
     cut = units(scenario, model)
-    vote = 8 * sum(unit.shard for unit in cut) // scenario.chunk + len(list(model.parameters()))
+    check = 8 * sum(unit.shard for unit in cut) // scenario.chunk + len(list(model.parameters()))
     rounds = sum(len(each.rounds) for each in play(scenario, model, 3)[2]) if scenario.placement.parameters else 0
-    size = (scenario.world - 1) * (vote + rounds * (len(cut) // 8 + 5))
+    size = (scenario.world - 1) * (check + rounds * (len(cut) // 8 + 5))
     return Traffic(1 + rounds, size, size)
 
 

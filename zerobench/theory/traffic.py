@@ -7,7 +7,7 @@ all-gather or reduce-scatter of the padded unit does. With one rank nothing is s
 data                    how often in a step                       elements, and their dtype
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
-vote (gather)           1                                         8 bytes a chunk owned + 1 a parameter
+norm check (gather)     1                                         8 bytes a chunk owned + 1 a parameter
 0: gradients            1                                         trainable units, accumulator's dtype
 1, 2: parameters        1                                         trainable units, dtype
 3: persistent unit      1                                         the persistent unit, dtype
@@ -15,8 +15,8 @@ vote (gather)           1                                         8 bytes a chun
 3: rounds (gather)      A * (rounds with gathers, offers, + 1)    units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
-A unit's gather or exchange takes ``buckets`` calls, a vote and a round one. Exchanges are all_to_all calls. A gather is
-an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What is said in
+A unit's gather or exchange takes ``buckets`` calls, a norm check and an agreement one. Exchanges are all_to_all
+calls. A gather is an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What is said in
 a round lies in a CPU's memory in either case.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
@@ -60,7 +60,7 @@ def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> dict[str, 
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
-    gathered, agreed = _vote(scenario, model, cut) + _spread(scenario, cut), Traffic(0, 0, 0)
+    gathered, agreed = _norm_check(scenario, model, cut) + _updated(scenario, cut), Traffic(0, 0, 0)
     if scenario.placement.parameters and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
         gathered += _gathered(scenario, rounds)
@@ -102,14 +102,14 @@ def _times(traffic: Traffic, number: int) -> Traffic:
     return Traffic(traffic.calls * number, traffic.sent * number, traffic.received * number)
 
 
-def _vote(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffic:
+def _norm_check(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffic:
     """fp64 partial sums of the owned chunks' squares, and a flag for each trainable parameter."""
     chunks = owned(unit for unit in cut if unit.trainable) // scenario.chunk
     flags = sum(p.requires_grad for p in model.parameters())
     return _each(scenario, 1, 8 * chunks + flags)
 
 
-def _spread(scenario: Scenario, cut: list[Unit]) -> Traffic:
+def _updated(scenario: Scenario, cut: list[Unit]) -> Traffic:
     """An owner's values that the others need: at stage 0 gradients before the update, else parameters after it."""
     placement = scenario.placement
     needed = [unit for unit in cut if unit.trainable and (not placement.parameters or unit.persistent)]

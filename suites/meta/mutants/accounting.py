@@ -18,8 +18,8 @@ class GathersTwice(Mutant):
     points_at = Points("traffic", name="recv")
 
     def sabotage(self) -> None:
-        spread = self.engine.stepper._spread
-        self.engine.stepper._spread = lambda state: spread(state) + spread(state)  # type: ignore[method-assign]
+        gather = self.engine.stepper._all_gather_updated
+        self.engine.stepper._all_gather_updated = lambda state: gather(state) + gather(state)  # type: ignore[method-assign]
 
 
 class KeepsTheWholeGradient(Mutant):

@@ -102,8 +102,8 @@ class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):
     points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
-        spread = self.engine.stepper._spread
-        self.engine.stepper._spread = lambda state: _passed_by(spread(state))  # type: ignore[method-assign]
+        gather = self.engine.stepper._all_gather_updated
+        self.engine.stepper._all_gather_updated = lambda state: _passed_by(gather(state))  # type: ignore[method-assign]
 
 
 LATE_MUTANTS: list[type[Mutant]] = [

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.engine import Engine
 from zerobench.engine.ops.folding import fold
-from zerobench.engine.optim.step import Vote
+from zerobench.engine.optim.step import GradientCheck
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects.reference import Reference
@@ -40,10 +40,10 @@ class Mutant(Reference):
     def sabotage(self) -> None:
         """Break something."""
 
-    def patch_vote(self, change: Any) -> None:
-        """Let ``change(vote)`` replace the ranks' common decision."""
-        original = self.engine.stepper.vote
-        self.engine.stepper.vote = lambda *args: change(original(*args))  # type: ignore[method-assign]
+    def patch_check(self, change: Any) -> None:
+        """Let ``change(check)`` replace the ranks' common decision."""
+        original = self.engine.stepper.check_gradients
+        self.engine.stepper.check_gradients = lambda *args: change(original(*args))  # type: ignore[method-assign]
 
     def patch_leaves(self, change: Any) -> None:
         """Let ``change(leaves)`` be the number of leaves that the engine believes in."""
@@ -173,18 +173,18 @@ class UsesTheLocalNorm(Mutant):
     def sabotage(self) -> None:
         stepper, engine_ = self.engine.stepper, self.engine
 
-        def local(vote: Vote) -> Vote:
+        def local(check: GradientCheck) -> GradientCheck:
             norm = math.sqrt(float(stepper._sums().sum())) / (engine_.leaves * engine_.loss_scale)
-            return dataclasses.replace(vote, norm=norm)
+            return dataclasses.replace(check, norm=norm)
 
-        self.patch_vote(local)
+        self.patch_check(local)
 
 
 class ClipsTheScaledNorm(Mutant):
     points_at = Points("norm")
 
     def sabotage(self) -> None:
-        self.patch_vote(lambda vote: dataclasses.replace(vote, norm=vote.norm * self.engine.loss_scale))
+        self.patch_check(lambda check: dataclasses.replace(check, norm=check.norm * self.engine.loss_scale))
 
 
 class NeverClips(Mutant):
@@ -209,13 +209,13 @@ class SeesOverflowOnRankZeroOnly(Mutant):
     def sabotage(self) -> None:
         self.bad = torch.zeros(1)
 
-        def rank_zeros(vote: Vote) -> Vote:
+        def rank_zeros(check: GradientCheck) -> GradientCheck:
             dist.broadcast(self.bad, dist.get_global_rank(self.group, 0), group=self.group)
             overflow = bool(self.bad)
             self.bad.zero_()
-            return dataclasses.replace(vote, overflow=overflow)
+            return dataclasses.replace(check, overflow=overflow)
 
-        self.patch_vote(rank_zeros)
+        self.patch_check(rank_zeros)
 
     def micro_step(self, batch: Batch) -> Tensor:
         loss = super().micro_step(batch)
@@ -227,7 +227,7 @@ class NeverSkips(Mutant):
     points_at = Points("skipped")
 
     def sabotage(self) -> None:
-        self.patch_vote(lambda vote: dataclasses.replace(vote, overflow=False))
+        self.patch_check(lambda check: dataclasses.replace(check, overflow=False))
 
 
 class NeverLowersTheLossScale(Mutant):
@@ -258,7 +258,7 @@ class MovesInactiveParameters(Mutant):
     points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        self.patch_vote(lambda vote: dataclasses.replace(vote, active=[True] * len(vote.active)))
+        self.patch_check(lambda check: dataclasses.replace(check, active=[True] * len(check.active)))
 
 
 class SharesOneStepCount(Mutant):
@@ -268,9 +268,9 @@ class SharesOneStepCount(Mutant):
         stepper = self.engine.stepper
         step = stepper.step
 
-        def shared(vote: Vote, factor: float) -> None:
+        def shared(check: GradientCheck, factor: float) -> None:
             stepper.steps = [max(stepper.steps, default=0)] * len(stepper.steps)
-            step(vote, factor)
+            step(check, factor)
 
         stepper.step = shared  # type: ignore[method-assign]
 
@@ -290,7 +290,7 @@ class DoesNotSpreadNewParameters(Mutant):
     points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
-        self.engine.stepper._spread = lambda state: []  # type: ignore[method-assign]
+        self.engine.stepper._all_gather_updated = lambda state: []  # type: ignore[method-assign]
 
 
 class RoundsMasterWeights(Mutant):
@@ -310,14 +310,14 @@ class FlipsTheSign(Mutant):
 
     def sabotage(self) -> None:
         step = self.engine.stepper.step
-        self.engine.stepper.step = lambda vote, factor: step(vote, -factor)  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factor: step(check, -factor)  # type: ignore[method-assign]
 
 
 class NeverSteps(Mutant):
     points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        self.engine.stepper.step = lambda vote, factor: None  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factor: None  # type: ignore[method-assign]
 
 
 class MovesStateWhenBuilt(Mutant):
