@@ -15,9 +15,9 @@ norm check (gather)     1                                         8 bytes a chun
 3: rounds (gather)      A * (rounds with gathers, offers, + 1)    units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
-A unit's gather or exchange takes ``buckets`` calls, a norm check and an agreement one. Exchanges are all_to_all
-calls. A gather is an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What is said in
-a round lies in a CPU's memory in either case.
+A unit's gather or exchange takes ``buckets`` calls, a norm check and an agreement one. Exchanges are all_to_all calls.
+A gather is an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What
+is said in a round lies in a CPU's memory in either case.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
 tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an
