@@ -95,7 +95,7 @@ def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
-    """A norm that is NaN fails its own case only."""
+    """A norm of another type fails its own case only."""
     scenario = _BASE.but(world=1)
     both = [recorded(scenario), recorded(scenario)]
     for each in both:
