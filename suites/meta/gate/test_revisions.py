@@ -20,7 +20,7 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def _repository(directory: Path, folder: str) -> Path:
-    """A user's repository of two commits, whose engine prints its commit."""
+    """A user's repository of two commits; its engine names its commit."""
     _git(directory, "init", "--quiet")
     (directory / folder).mkdir(exist_ok=True)
     for says in ("first", "second"):

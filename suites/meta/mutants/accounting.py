@@ -1,4 +1,4 @@
-"""Engines that are right in every bit and cost more than they should; see mutants.py."""
+"""Engines that are right in every bit and cost more than they should; see plain.py."""
 
 from __future__ import annotations
 

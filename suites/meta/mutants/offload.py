@@ -1,4 +1,4 @@
-"""Engines whose offload is wrong in one way each; see mutants.py, which lists them."""
+"""Engines with one fault each in their offload; see plain.py."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., A
     return behind
 
 
-#: Engines whose numbers are wrong; CopiesTwice's are right, and its bytes are not.
+#: Engines with wrong numbers; CopiesTwice's are right, and its bytes are not.
 OFFLOAD_MUTANTS: list[type[Mutant]] = [
     LeavesStaleParametersOnTheDevice,
     LosesGradientsOnTheWayDown,

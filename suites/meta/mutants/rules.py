@@ -24,7 +24,7 @@ class _RuleMutant(Mutant):
     """After one step the difference is in the states that the rule wrote."""
 
     points_at = Points("optimizer_state", "parameters", step=0)
-    rule: ClassVar[str]  # the Scenario's optimizer, in whose place another one steps
+    rule: ClassVar[str]  # the Scenario's optimizer, replaced by another one
 
 
 class _ElseAdam(_RuleMutant):

@@ -49,7 +49,7 @@ def _row(case: Json) -> Json:
 
 
 def _schema_1() -> Json:
-    """The sample without what schema 2 added."""
+    """The sample without schema 2's additions."""
     value = _schema_2() | {"schema": 1}
     for part in ("case_version", "peaks", "collectives", "kernels", "fits"):
         del value[part]
