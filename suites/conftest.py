@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from zerobench.ranks import preload
 
         torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
-        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # the ranks of nearly every test run it
+        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # for the ranks of nearly every test
 
 
 @pytest.fixture(scope="session")

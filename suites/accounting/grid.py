@@ -98,7 +98,7 @@ TRAFFIC: dict[str, Scenario] = {
 }
 
 #: For tensors that stay alive and tensors that grow, with accumulation, and with recomputation if parameters come and
-#: go. Every step takes the same path, because a parameter that is used late gets its state late.
+#: go. All steps take one path, because a parameter that is used late gets its state late.
 _same_path = _odd.but(model=replace(ODD, routed=False), world=2, accumulation=2)
 LIVING: dict[str, Scenario] = {
     **{f"odd-stage{stage}": _same_path.but(stage=stage) for stage in range(4)},

@@ -49,8 +49,7 @@ Account = Literal["states", "traffic", "peaks", "offload"]
 
 @dataclass
 class Ledger:
-    """One rank's account; a list has an entry for each step if its account was requested; ``resident`` always has
-    them."""
+    """One rank's account; a list has an entry for each step if its account was requested, and ``resident`` always."""
 
     rank: int
     before: dict[str, int]  # bytes resident by state before the first step
@@ -150,8 +149,7 @@ def _settled() -> int:
 
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
-    """One rank's part: the peak of the bytes of gradients that autograd had made and the engine had not taken, by
-    step."""
+    """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
     model = model_for(subjects.load(subject), scenario)
     made: list[int] = []
     parameters = list(model.parameters())  # once: listing them in a backward is a use of them

@@ -184,8 +184,7 @@ def test_scheduler_by_a_callable(name: str) -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_scheduler_stands_still_on_overflow(pool: Pool, made: bool) -> None:
-    """It steps with the step, not with each micro-step. If a rank's overflow skips the step on all ranks, it does not
-    step."""
+    """It steps with the step, not with each micro-step, and not if a rank's overflow skips the step on all ranks."""
     seen = [(0.5, 0.25, 1, 16.0), (0.5, 0.25, 1, 8.0), (0.25, 0.125, 2, 8.0)]
     assert pool.run(_overflowing, made, world=2) == [seen, seen]
 

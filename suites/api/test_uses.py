@@ -195,8 +195,7 @@ def test_after_an_interrupt_in_a_forward() -> None:
 
 
 def test_a_forward_whose_backward_never_comes() -> None:
-    """The shards that it left on their way up from the host are those from before the step; no forward after it uses
-    them."""
+    """The shards that it left on their way up from the host are those from before the step, and unused after it."""
     host = {"device": "cpu"}
     config = _config(3, offload_param=host, offload_optimizer=host, stage3_prefetch_bucket_size=2 * 64 * 64)
     runs = []

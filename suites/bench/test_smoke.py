@@ -66,8 +66,7 @@ def test_results_travel(written: Json) -> None:
 
 
 def test_no_names(written: Json) -> None:
-    """pytest-benchmark's own parts have no host, user or path; the results have the failed subject's traceback, with
-    paths."""
+    """The descriptions have no host, user or path; the results have the failed subject's traceback, with paths."""
     told = list(_strings([written["machine_info"], written["commit_info"]]))
     assert not {platform.node(), getpass.getuser()} & set(told)
     assert not [text for text in told if str(ROOT) in text or str(Path.home()) in text]

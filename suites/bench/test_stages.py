@@ -1,5 +1,4 @@
-"""Stages: the savings and costs of each stage, offload setting, precision, accumulation and recomputation, by
-subject."""
+"""Stages: savings and costs of each stage, offload setting, precision, accumulation and recomputation, by subject."""
 
 from __future__ import annotations
 

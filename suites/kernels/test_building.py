@@ -133,7 +133,7 @@ def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the package to install and the variable for the definitions; an operation does not fall back by
+    """The error names the package to install and the definitions' variable; an operation does not fall back by
     itself."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     advice = r"no C\+\+ compiler was found \(looked for no-such-compiler\).*install one.*ZEROBENCH_KERNELS=torch"

@@ -1,5 +1,4 @@
-"""How the kernels are timed on a GPU, in so far as it shows without one: the buffers, the number of runs, the freed
-memory."""
+"""How the kernels are timed on a GPU, as far as it shows without one: the buffers, the runs, the freed memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Equivalence, accounting and faults are about the engine under test: if it does not run, none of their tests
-passes."""
+"""Equivalence, accounting and faults test the engine under test: if it does not run, none of their tests passes."""
 
 from __future__ import annotations
 
@@ -43,7 +42,6 @@ def test_a_skip_has_a_reason(cases: dict[str, ET.Element]) -> None:
 
 
 def test_most_fail(cases: dict[str, ET.Element]) -> None:
-    """The others fail because the engine cannot be built: few tests do not apply to an engine that promises the
-    bits."""
+    """The others fail because the engine cannot be built: few do not apply to an engine that promises the bits."""
     said = [child.get("message", "") for case in cases.values() for child in case if child.tag in ("failure", "error")]
     assert sum("this engine cannot be built" in message for message in said) > len(cases) / 2, said

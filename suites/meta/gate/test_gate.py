@@ -338,8 +338,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
 
 
 def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
-    """Folders are made. If the disk is full at the end, the outcome was printed, and the exit code is no
-    regression's."""
+    """Folders are made. If the disk is full, the outcome was printed, and the exit code is no regression's."""
     page = tmp_path / "missing" / "page.md"
     assert gate(measured["Same"], "--summary", str(page))[0] == 0
     assert page.read_text().startswith("# Gate: passed")

@@ -60,8 +60,7 @@ def test_each_revision_finds_its_own_code(tmp_path: Path, folder: str, monkeypat
 
 
 def test_the_head_is_not_taken_for_another_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a process in a tree finds the engine elsewhere, the gate measures nothing; a folder of the tree can be
-    named."""
+    """If a process in a tree finds the engine elsewhere, that is an error; a folder of the tree can be named."""
     _repository(tmp_path, "lib")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     with revisions.worktree(tmp_path, "HEAD~1") as tree:

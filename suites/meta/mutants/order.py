@@ -1,5 +1,4 @@
-"""Engines that step their units in reverse order: the contract's numbers change only if a store depends on the
-order."""
+"""Engines that step their units in reverse order: the contract's numbers change only if a store depends on it."""
 
 from __future__ import annotations
 

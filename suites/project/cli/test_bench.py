@@ -61,8 +61,7 @@ def out_of_room(group: dist.ProcessGroup, *args: object) -> None:
 
 
 def test_cases_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If oracles and peak fail, the cases keep times and bytes and name the missing parts; the results are not all
-    right."""
+    """If oracles and peak fail, the cases keep times and bytes and name the missing parts; not all is right."""
     monkeypatch.setattr(questions, "answer_share", out_of_room)
     monkeypatch.setattr(flops, "peak", out_of_room)
     with Pool(1) as pool:

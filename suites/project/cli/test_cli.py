@@ -137,8 +137,7 @@ def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
 
 
 def test_one_digest_for_all_stages(clean: Done) -> None:
-    """Without accumulation all stages train the same bits. Only subjects that promise bits have a digest. Ids
-    differ."""
+    """Without accumulation all stages train the same bits; a digest needs promised bits; ids differ."""
     cases = results(clean[0])["cases"]
     assert len({case["digest"] for case in cases[:4]}) == 1
     assert [case["digest"] is None for case in cases] == [False] * 4 + [True] * 3

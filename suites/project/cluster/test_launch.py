@@ -152,8 +152,7 @@ def test_nowhere_to_meet() -> None:
 
 
 def test_ranks_of_a_launch_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun gives each rank a session; a process with another meeting address, or none, counts as another GPU
-    user."""
+    """torchrun gives each rank a session; a process with another meeting address, or none, is another GPU user."""
     told: list[dict[str, str]] = [_MEETING, {**_MEETING, "MASTER_PORT": "1235"}, {}]
     for name, value in _MEETING.items():
         monkeypatch.setenv(name, value)

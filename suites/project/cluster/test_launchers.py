@@ -17,8 +17,8 @@ from zerobench.suites.support.forked import LIMIT
 
 _RUN = [sys.executable, "-m", "zerobench", "run", "--model", "nano", "--steps", "2", "--stages", "3", "--json"]
 
-#: The output of --version, and the arguments for two ranks on one host; Open MPI wants root, as in a container, to ask
-#: twice.
+#: The output of --version, and the arguments for two ranks on one host; Open MPI makes root ask twice, as in a
+#: container.
 _MPIRUNS = {"Open MPI": ("Open MPI", ["--oversubscribe", "--bind-to", "none"]), "MPICH": ("HYDRA", [])}
 
 

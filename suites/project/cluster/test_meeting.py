@@ -55,8 +55,7 @@ def test_one_task_after_another(tmp_path: Path) -> None:
 
 
 def test_rank_0_has_no_task(tmp_path: Path) -> None:
-    """If rank 0 raises before the first task, the other rank ends soon and prints nothing: rank 0 has given the
-    reason."""
+    """If rank 0 raises before the first task, the other rank ends soon and quietly: rank 0 has given the reason."""
     first, second, said, other = _both(tmp_path, "refuses")
     assert (first, second) == (1, 0)
     assert said.strip().endswith("the folder is not there")
@@ -103,8 +102,7 @@ def test_a_rank_that_aborts(tmp_path: Path) -> None:
 
 
 def test_callers_of_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The listener rejects a caller that is silent, hangs up midway or has another key; it accepts a rank, even a slow
-    one."""
+    """A caller that is silent, hangs up midway or has another key is rejected; a rank, even a slow one, is accepted."""
     monkeypatch.setattr(launched, "_GREETING", 1.0)
     silent, kept = socket.socketpair()
     with kept:

@@ -7,8 +7,7 @@ _GATE = "suites/meta/gate/test_gate.py"
 _REVISIONS = "suites/meta/gate/test_revisions.py"
 _INSTALL = "suites/project/packaging/test_install.py"
 
-#: By a pattern of the whole command: the test that runs it. If a command takes minutes, the test has other sizes or
-#: another engine.
+#: By a pattern of the whole command: the test that runs it, on other sizes or another engine if it takes minutes.
 COMMANDS: dict[str, str] = {
     r"python -m pip install -e (\. )?'?(zerobench)?\.?\[(report|dev|deepspeed)\]'?": (
         f"{_HERE}/test_ci.py::test_extras_exist"

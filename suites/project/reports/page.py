@@ -1,5 +1,4 @@
-"""Reading a report back: the tables of its Markdown and of its HTML as text, and every reference that the HTML
-loads."""
+"""Reading a report back: the tables of its Markdown and of its HTML as text, and the references of the HTML."""
 
 from __future__ import annotations
 

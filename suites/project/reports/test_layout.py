@@ -32,8 +32,7 @@ def _sample() -> str:
 
 
 def _published(results: Path) -> str:
-    """A published report as this code renders it, without plots: drawing takes seconds, and all plots have one
-    width."""
+    """A published report as this code renders it, without plots: drawing takes seconds, and all have one width."""
     return html.render(compose(Frames.of(read_all([results]))), [])
 
 
@@ -65,8 +64,7 @@ def test_tables_and_plots_are_in_a_box() -> None:
 
 
 def test_the_page_is_as_wide_as_the_screen() -> None:
-    """The page declares it; drawings have a shape but no size, and only elements of drawings have styles of their
-    own."""
+    """The page declares it; drawings have a shape but no size; only elements of drawings have their own styles."""
     page = Page(_sample())
     [viewport] = [each.attributes for each in _named(page, "meta") if each.attributes.get("name") == "viewport"]
     assert viewport["content"] == "width=device-width, initial-scale=1"
@@ -89,8 +87,7 @@ def test_only_boxes_hold_what_is_wide() -> None:
 
 
 def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
-    """Neither the published reports nor the sample scroll, on a desk or on a phone; letters in plots can be read on
-    both."""
+    """Neither a published report nor the sample does, on a desk or on a phone; letters in plots can be read on both."""
     needed()
     pages = {"sample": _sample(), **{name: _published(results) for name, results in _PUBLISHED.items()}}
     found = measured(tmp_path, pages, _WIDTHS)
