@@ -1,6 +1,6 @@
-"""The project's sessions, each in an environment of its own; arguments after ``--`` go on to the tool.
+"""The project's sessions, each in an environment of its own; nox passes arguments after ``--`` to the tool.
 
-``nox --no-venv`` takes the packages that are there, of the Python that runs nox: on a machine without a package index.
+``nox --no-venv`` takes the installed packages of the Python that runs nox: on a machine without a package index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def thorough(session: nox.Session) -> None:
-    """Run every suite with twenty times the draws of each property, which are others each time."""
+    """Run every suite with twenty times the draws of each property, with new draws each time."""
     _python(session, "-m", "pytest", "--hypothesis-profile", "thorough", *session.posargs)
 
 
@@ -58,7 +58,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu_bench(session: nox.Session) -> None:
-    """Run kernels, stages, capacity and offload on the GPU that is here and write its report."""
+    """Run kernels, stages, capacity and offload on this machine's GPU and write its report."""
     name = _python(session, "-c", "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())")
     if name.strip() == "False":
         session.skip("no GPU here: torch.cuda.is_available() is False")
@@ -71,7 +71,7 @@ def gpu_bench(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Render what the bench session measured, or what is named: ``-- RESULTS... --out DIR``."""
+    """Render the results of the bench session, or the named ones: ``-- RESULTS... --out DIR``."""
     named = session.posargs or [f"{BENCH}/benchmark.json", "--out", BENCH]
     _python(session, "-m", "zerobench", "report", *named)
 
@@ -111,13 +111,13 @@ def build(session: nox.Session) -> None:
 
 
 def _bench(session: nox.Session, folder: str, *arguments: str) -> None:
-    """In one process, for two would measure each other."""
+    """In one process, because two would disturb each other's times."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     _python(session, "-m", "pytest", "-n", "0", f"--benchmark-json={folder}/benchmark.json", *arguments)
 
 
 def _python(session: nox.Session, *arguments: str) -> str:
-    """Run Python with the project installed; what it prints is shown, and returned where it is a question."""
+    """Run Python with the project installed; show its output, or return it if the program is given by ``-c``."""
     if session.virtualenv.is_sandboxed:
         session.install("-e", ".[dev]")
     python = "python" if session.virtualenv.is_sandboxed else sys.executable

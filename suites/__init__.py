@@ -1,1 +1,1 @@
-"""The suites: what an engine must do, each requirement a test of its own."""
+"""The suites: the requirements on an engine, each a test of its own."""

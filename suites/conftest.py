@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from zerobench.suites.support import sharing
 from zerobench.suites.support.alone import admitted
 
-if TYPE_CHECKING:  # the process that hands out tests to others starts them a second earlier without torch
+if TYPE_CHECKING:  # if the process that hands out tests does not import torch, it starts them a second earlier
     from zerobench.ranks import Pool
     from zerobench.suites.support.trials import Trials
 
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from zerobench.ranks import preload
 
         torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
-        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # what the ranks of nearly every test run
+        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # for the ranks of nearly every test
 
 
 @pytest.fixture(scope="session")
@@ -94,20 +94,20 @@ def _demand_subject(name: str) -> None:
 
 
 def _hands_out(config: pytest.Config) -> bool:
-    """Whether this process runs no test itself: it has others for that (``pytest -n``)."""
+    """Whether this process runs no test itself, because others do (``pytest -n``)."""
     return bool(getattr(config.option, "tx", None)) and not hasattr(config, "workerinput")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """The cores that are ours; two at least, for a test may wait, and eight at most, for each has four ranks."""
+    """This process's cores; two at least, because a test may wait, and eight at most, because each has four ranks."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(max(2, cores), 8)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files are handed out whole, but for those whose tests share nothing."""
+    """Hand out files whole; if the tests of a file share nothing, hand them out one by one."""
     return sharing.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Where several processes run tests (``pytest -n``), one marked ``alone`` waits until no other runs."""
+    """If several processes run tests (``pytest -n``), a test marked ``alone`` waits until no other runs."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
     with admitted(Path(item.config.workerinput[_FOLDER]), alone=item.get_closest_marker("alone") is not None):
@@ -127,7 +127,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """A process of ``pytest -n`` is about to start: tell it where the locks lie."""
+    """A process of ``pytest -n`` is about to start: tell it the folder of the locks."""
     if _LOCKS not in node.config.stash:
         node.config.stash[_LOCKS] = tempfile.TemporaryDirectory()
         node.config.add_cleanup(node.config.stash[_LOCKS].cleanup)
@@ -135,7 +135,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that prints the summary, where that is another one, what ran here."""
+    """If another process prints the summary, send it the number of Scenarios that ran here."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[_RAN] = sum(made.ran for made in _trials)
 
@@ -149,7 +149,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how many Scenarios ran, for a suite that draws none passes everything."""
+    """Print the number of Scenarios, because a suite that draws none passes everything."""
     scenarios = sum(made.ran for made in _trials) + config.stash.get(_ELSEWHERE, 0)
     if scenarios:
         seconds = time.monotonic() - config.stash[_STARTED]

@@ -1,4 +1,4 @@
-"""What the accounting suite asks of an engine before it holds it to a closed form."""
+"""The accounting suite's conditions for holding an engine to a closed form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counted(trials: Trials) -> Trials:
 
 @pytest.fixture(scope="session")
 def reference(trials: Trials) -> Trials:
-    """The reference engine, for properties of no other."""
+    """The reference engine, for properties of its own."""
     if trials.subject.name != "reference":
         pytest.skip("a property of the reference engine")
     return trials

@@ -1,4 +1,4 @@
-"""The Scenarios that the accounting suite always looks at, by the name of what each one is about."""
+"""The fixed Scenarios of the accounting suite, each named after its subject."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ODD = Odd(
     transposed=True,
     buffers=True,
 )
-#: No peculiarity that some engine refuses, and blocks enough for buckets and prefetching to matter.
+#: No peculiarity that some engine refuses, and enough blocks for buckets and prefetching to matter.
 DEEP = Odd(width=9, hidden=(7, 3, 40, 7, 16))
 
 _gpt = Scenario(model=GPT, chunk=64, prefetch_bucket=0)
@@ -80,7 +80,7 @@ _STAGE_3: dict[str, Scenario] = {
     "routed-prefetch": _deep.but(model=Odd(width=9, hidden=(7, 3), routed=True, tiny=True), prefetch_bucket=500),
 }
 
-#: Every stage under each setting that makes a difference to what is sent; then what only stage 3 knows.
+#: Every stage under each setting that changes the traffic; then the settings of stage 3 alone.
 TRAFFIC: dict[str, Scenario] = {
     **{
         f"{name}-stage{stage}": base.but(stage=stage, world=3)
@@ -97,15 +97,15 @@ TRAFFIC: dict[str, Scenario] = {
     **{f"{name}-stage3": base.but(stage=3, world=3) for name, base in _STAGE_3.items()},
 }
 
-#: What may stay alive and what may grow, with accumulation, and with recomputation where parameters come and go. Every
-#: step takes the same path, for what is used late gets its state late.
+#: For tensors that stay alive and tensors that grow, with accumulation, and with recomputation if parameters come and
+#: go. All steps take one path, because a parameter that is used late gets its state late.
 _same_path = _odd.but(model=replace(ODD, routed=False), world=2, accumulation=2)
 LIVING: dict[str, Scenario] = {
     **{f"odd-stage{stage}": _same_path.but(stage=stage) for stage in range(4)},
     "gpt-stage3-bf16-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=2, accumulation=2, dtype="bf16"),
 }
 
-#: Stage 3 with units enough that all of them together are more than the bound allows.
+#: Stage 3 with so many units that all of them together exceed the bound.
 SHARDED: dict[str, Scenario] = {
     "gpt": _gpt.but(stage=3, world=2, model=replace(GPT, layers=6)),
     "gpt-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=3),
@@ -129,7 +129,7 @@ _OFFLOAD: dict[str, Scenario] = {
     "half": _offloaded.but(offload_optimizer="cpu", offload_ratio=0.5),
 }
 
-#: Where each state can be, at every stage that has owners; then parameters, which only stage 3 shards.
+#: Every medium for each state, at every stage that has owners; then parameters, which only stage 3 shards.
 OFFLOAD: dict[str, Scenario] = {
     **{f"{name}-stage{stage}": base.but(stage=stage) for (name, base), stage in product(_OFFLOAD.items(), (1, 2, 3))},
     **{

@@ -1,4 +1,4 @@
-"""Ledgers: what an engine holds and sends in a Scenario, measured on every rank from outside."""
+"""Ledgers: the bytes that an engine holds and sends in a Scenario, measured on every rank from outside."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ T = TypeVar("T")
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
 
-#: Seconds after which gloo's own threads may have let go of what they have sent; they take microseconds, if they are
-#: given time.
+#: Seconds after which gloo's own threads may have freed the messages that they have sent; they take microseconds, if
+#: they are given time.
 _SETTLING = 0.2
 
 
-#: The account that a test asks for. A meter sees every operation, and a step under it takes several times as long.
+#: The account that a test needs. A meter sees every operation, and a step under it takes several times as long.
 Account = Literal["states", "traffic", "peaks", "offload"]
 
 
 @dataclass
 class Ledger:
-    """One rank's account; a list has an entry for each step if its account was asked for, except ``resident``, which
-    is always there."""
+    """One rank's account; a list has an entry for each step if its account was requested, and ``resident`` always."""
 
     rank: int
     before: dict[str, int]  # bytes resident by state before the first step
@@ -61,7 +60,7 @@ class Ledger:
 
 
 def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, asked: Account) -> Ledger:
-    """One rank's part: train :data:`STEPS` steps, metering what is asked for."""
+    """One rank's part: train :data:`STEPS` steps, metering the requested account."""
     rank = dist.get_rank(group)
     model = model_for(subjects.load(subject), scenario)
     with closing(subjects.load(subject)(model, scenario, group)) as engine:
@@ -109,14 +108,14 @@ def _states(engine: Subject) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def ledgers(trials: Trials, scenario: Scenario, asked: Account) -> list[Ledger]:
-    """The Scenario's ledgers, in rank order; asked for again, the same ones."""
+    """The Scenario's ledgers, in rank order; a second call returns the same ones."""
     trials.ran += 1
     return trials.pool.run(account, trials.name, scenario, asked, world=scenario.world, timeout=TIME_LIMIT)
 
 
 @dataclass
 class Census:
-    """What is alive on one rank beside what the engine declares, and how much in all."""
+    """The tensors alive on one rank that the engine does not declare, and the bytes of all."""
 
     rank: int
     strays: list[Stray]  # after the last step
@@ -150,10 +149,10 @@ def _settled() -> int:
 
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
-    """One rank's part: the most bytes of gradients that autograd had made and nobody had taken yet, by step."""
+    """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
     model = model_for(subjects.load(subject), scenario)
     made: list[int] = []
-    parameters = list(model.parameters())  # once: to list them in a backward is to use them
+    parameters = list(model.parameters())  # once: listing them in a backward is a use of them
     for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))

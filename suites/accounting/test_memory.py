@@ -1,4 +1,4 @@
-"""Memory: each state has on each rank the bytes of its closed form, nothing else is kept, and nothing grows."""
+"""Memory: each state has on each rank the bytes of its closed form, no other tensor is kept, and no memory grows."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
 
 @drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.75)  # no step overflows, and so none is skipped
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
-    """Whatever the model and the settings, the bytes of each state are those of the closed form."""
+    """For all models and settings, the bytes of each state are those of the closed form."""
     assume(counted.offers(scenario))
     _demand_resident(counted, scenario)
 
 
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
-    """Between steps no tensor is alive that is neither declared as state nor a buffer of the model: only the order in
-    which the norm is folded, an int64 for each chunk of a trainable parameter."""
+    """Between steps no tensor is alive that is neither declared as state nor a buffer of the model, except the norm's
+    fold order, an int64 for each chunk of a trainable parameter."""
     chunks = memory.chunk_order(scenario, models.build(scenario))
     allowed = [Stray((chunks,), torch.int64, 8 * chunks)]
     for each in _censuses(reference, scenario):
@@ -56,7 +56,7 @@ def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
-    """As many bytes of tensors are alive after eight steps as after three."""
+    """After eight steps as many bytes of tensors are alive as after three."""
     skip_unless_offered(trials, scenario)
     for each in _censuses(trials, scenario):
         entry = Entry("growth", "bytes of all tensors alive after 8 steps")
@@ -65,8 +65,8 @@ def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None:
-    """Two blocks' at most wait for their way to the owners, of twelve; in the first backward, too, where a model that
-    fits later must fit."""
+    """At most two blocks' of twelve wait for their reduction; in the first backward, too, because a model that fits
+    later must fit then."""
     block = Gpt(width=16, layers=12, heads=2, context=16, vocab=32)
     scenario = Scenario(model=block, stage=stage, reduce_bucket=1, prefetch_bucket=0, steps=3)
     whole = sum(parameter.nbytes for parameter in models.shapes(scenario).parameters())

@@ -29,7 +29,7 @@ def test_offload(counted: Trials, scenario: Scenario) -> None:
 
 @drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.5)  # no step overflows, and so none is skipped
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
-    """Whatever the model and the settings, the bytes are those of the closed form; all are 0 without offload."""
+    """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
     assume(counted.offers(scenario))
     _demand_offload(counted, scenario)
 
@@ -40,7 +40,7 @@ def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
 )
 def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int, stage: int, place: str) -> None:
     """16-bit training with gradients kept in 16 bits moves 2 bytes down and 2 bytes up for each owned element, exactly,
-    however many ranks and micro-steps there are."""
+    for every number of ranks and micro-steps."""
     scenario = grid.HALF.but(dtype=dtype, accumulator_dtype=dtype, accumulation=accumulation, stage=stage)
     elements = owned(units(scenario, models.build(scenario)))
     for ledger in ledgers(reference, scenario.but(offload_optimizer=place), "offload"):
@@ -52,7 +52,7 @@ def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int,
 
 @pytest.mark.parametrize("count", [4, 6, 12])
 def test_buffers_are_bounded(reference: Trials, count: int) -> None:
-    """With states in files no more host memory is in use than ``buffer_count`` buffers of ``buffer_size`` elements."""
+    """If states are in files, host memory is at most ``buffer_count`` buffers of ``buffer_size`` elements."""
     scenario = grid.HALF.but(
         stage=2, offload_optimizer="nvme", buffer_count=count, buffer_size=8192, pipeline_read=True
     )

@@ -38,8 +38,8 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
 
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
 def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None:
-    """At no collective of a step do whole parameters take as many bytes as the model's, nor more than the three largest
-    units, the prefetched and the persistent ones."""
+    """At every collective of a step, whole parameters take fewer bytes than the model's, and at most those of the three
+    largest units, the prefetched and the persistent ones."""
     cut, size = units(scenario, models.build(scenario)), DTYPES[scenario.dtype].itemsize
     largest = sorted(unit.padded for unit in cut if not unit.persistent)[-3:]
     persistent = whole(unit for unit in cut if unit.persistent)
@@ -54,9 +54,9 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
 
 @drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.25)
 def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
-    """Whatever the model and the settings, the most bytes of parameters whole at once are what the order of touches
-    makes them: what is used, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
-    assume(scenario.world > 1)  # the meter looks at collectives, of which one rank has none
+    """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
+    if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
+    assume(scenario.world > 1)  # the meter looks at collectives, and one rank has none
     assume(counted.offers(scenario))
     model, theory = models.build(scenario), theory_of(counted)
     for ledger in ledgers(counted, scenario, "peaks"):

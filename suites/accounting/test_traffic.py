@@ -1,4 +1,4 @@
-"""Traffic: each collective is issued as often, and moves as many bytes, as its closed form says."""
+"""Traffic: the number of each collective's calls and its bytes are those of its closed form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
 
 @drawn(scenarios(loss_scale=LossScale(static=1.0)))  # no step overflows, and so none is skipped
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
-    """Whatever the model and the settings, calls and bytes are those of the closed form."""
+    """For all models and settings, calls and bytes are those of the closed form."""
     assume(counted.offers(scenario))
     _demand_traffic(counted, scenario)
 
@@ -33,7 +33,7 @@ def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
 def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
     """Over all ranks together, as many bytes are received as are sent, collective by collective; a broadcast's source
-    sends once what each other rank receives."""
+    sends once the bytes that each other rank receives."""
     skip_unless_offered(trials, scenario)
     measured = ledgers(trials, scenario, "traffic")
     for step in range(len(measured[0].traffic)):

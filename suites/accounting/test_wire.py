@@ -1,4 +1,4 @@
-"""Wire: the bytes that the meters count cross the kernel's network stack, give or take the protocol's own."""
+"""Wire: the bytes that the meters count cross the kernel's network stack, within the protocol's overhead."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SCENARIO = Scenario(model=Gpt(context=16, width=128, layers=5, heads=2), micro_
 #: TCP over IP on loopback adds 66 bytes of headers to a segment, and as much for its acknowledgement. Segments of large
 #: messages hold tens of thousands of bytes, and 1,400 even if they are cut for Ethernet: less than a tenth.
 _HEADERS = 0.1
-#: What gloo adds to one collective on one rank: its own headers and the acknowledgements of small messages.
+#: gloo's own bytes for one collective on one rank: its headers and the acknowledgements of small messages.
 _OF_A_CALL = 1024
 
-#: Every process of the machine is counted; the quietest of so many steps is the nearest to what ours alone sent.
+#: The counter has every process of the machine; the quietest of these steps is the nearest to this test's own bytes.
 _STEPS = 12
 
 _NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not count its bytes"

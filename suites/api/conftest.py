@@ -1,4 +1,4 @@
-"""The reference engine, whose public API these tests are about; ``--subject`` does not change that."""
+"""The reference engine, the subject of these tests of the public API; ``--subject`` does not change that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small model that trains with its states in files, for whoever wants to spoil that; also run as a program."""
+"""A small model that trains with its states in files, for tests that corrupt them; also run as a program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine(directory: Path | str, **section: Any) -> zerobench.Engine:
 
 
 def step(trained: zerobench.Engine, index: int) -> Tensor:
-    """One step on data of its own; returns the loss."""
+    """One step on data drawn from its index; returns the loss."""
     x = torch.randn(1, 64, generator=torch.Generator().manual_seed(index))
     loss = trained(x).square().mean()
     trained.backward(loss)
@@ -42,7 +42,7 @@ def files(trained: zerobench.Engine) -> Iterator[Path]:
 
 
 def spoil(trained: zerobench.Engine) -> None:
-    """Change a byte in the middle of every file, behind the engine's back."""
+    """Change a byte in the middle of every file; the engine is not told."""
     for path in files(trained):
         with path.open("r+b", buffering=0) as file:
             at = os.fstat(file.fileno()).st_size // 2

@@ -1,4 +1,4 @@
-"""Optimizers, parameter groups and schedulers as ``initialize`` takes them: trained with as by torch, bit for bit."""
+"""Optimizers, parameter groups and schedulers as ``initialize`` takes them: they train as in torch, bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Rule:
 
     make: Callable[..., Optimizer]
     params: dict[str, Any]
-    second: dict[str, Any]  # what the second group has of its own
+    second: dict[str, Any]  # the second group's own values
     config: dict[str, Any]
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def _model() -> nn.Sequential:
 
 
 def _loss(model: Any, index: int) -> Tensor:
-    """Of the leaf with this number."""
+    """The loss of the leaf with this number."""
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(index))
     return model(x).square().mean()  # type: ignore[no-any-return]
 
@@ -95,7 +95,7 @@ def _by_torch(schedule: Callable[[Optimizer], LRScheduler] | None = None, rule: 
 
 
 def _by_engine(model: nn.Module, config: dict[str, Any], **given: Any) -> Tensor:
-    """Likewise by the engine; each rank has leaves of its own."""
+    """The same by the engine; each rank has its own leaves."""
     engine, *_ = zerobench.initialize(model, config, **given)
     trajectory = []
     for step in range(_STEPS):
@@ -108,7 +108,7 @@ def _by_engine(model: nn.Module, config: dict[str, Any], **given: Any) -> Tensor
 
 
 def _both_ways(group: dist.ProcessGroup | None, name: str, stage: int) -> tuple[Tensor, Tensor]:
-    """Trained with the client's optimizer, and with the configuration's and the same groups."""
+    """The trajectories with the client's optimizer, and with the configuration's and the same groups."""
     rule, model, other = _RULES[name], _model(), _model()
     client = _by_engine(model, _config(stage), optimizer=rule.client(model), process_group=group)
     config = _config(stage, optimizer=rule.config)
@@ -139,7 +139,7 @@ _PARAMETERS: dict[str, Callable[[nn.Sequential], Any]] = {
 
 @pytest.mark.parametrize("given", _PARAMETERS)
 def test_model_parameters(given: str) -> None:
-    """An iterator over parameters, groups of them, and a mixture: how they are given changes nothing."""
+    """An iterator over parameters, groups of them, and a mixture: the form changes no bit."""
     config, model = _config(optimizer=_RULE.config), _model()
     expected = _by_engine(_model(), config)
     assert torch.equal(_by_engine(model, config, model_parameters=_PARAMETERS[given](model)), expected)
@@ -147,7 +147,7 @@ def test_model_parameters(given: str) -> None:
 
 @pytest.mark.parametrize("by_client", [False, True])
 def test_frozen_parameters_in_a_group(by_client: bool) -> None:
-    """Frozen parameters may be in a group; they stay as they are."""
+    """Frozen parameters may be in a group; they keep their values."""
     model = _model()
     frozen = next(model.parameters()).requires_grad_(False)
     before = frozen.clone()
@@ -166,7 +166,7 @@ _SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
 
 @pytest.mark.parametrize("name", _SCHEDULES)
 def test_scheduler_of_the_client(name: str) -> None:
-    """Made from the client's optimizer: the engine trains by its rates, and hands it back."""
+    """The engine trains by the rates of a scheduler made from the client's optimizer, and returns the scheduler."""
     model = _model()
     client = _RULE.client(model)
     scheduler = _SCHEDULES[name](client)
@@ -176,7 +176,7 @@ def test_scheduler_of_the_client(name: str) -> None:
 
 @pytest.mark.parametrize("name", _SCHEDULES)
 def test_scheduler_by_a_callable(name: str) -> None:
-    """A callable makes it from the engine's optimizer, whose groups are the configuration's."""
+    """A callable makes it from the engine's optimizer, which has the configuration's groups."""
     model, config = _model(), _config(optimizer=_RULE.config)
     trajectory = _by_engine(model, config, model_parameters=_RULE.groups(model), lr_scheduler=_SCHEDULES[name])
     assert torch.equal(trajectory, _by_torch(_SCHEDULES[name]))
@@ -184,7 +184,7 @@ def test_scheduler_by_a_callable(name: str) -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_scheduler_stands_still_on_overflow(pool: Pool, made: bool) -> None:
-    """It steps with the step, not with each micro-step, and not where a rank's overflow skips the step on all ranks."""
+    """It steps with the step, not with each micro-step, and not if a rank's overflow skips the step on all ranks."""
     seen = [(0.5, 0.25, 1, 16.0), (0.5, 0.25, 1, 8.0), (0.25, 0.125, 2, 8.0)]
     assert pool.run(_overflowing, made, world=2) == [seen, seen]
 
@@ -269,7 +269,7 @@ def test_optimizers_that_are_refused(make: Callable[[nn.Sequential], Optimizer],
 
 
 def test_parameters_that_are_refused() -> None:
-    """Groups that leave a parameter out or have one of another model, and no optimizer at all."""
+    """Groups that lack a parameter or have one of another model, and no optimizer at all."""
     model, config = _model(), _config(optimizer=_RULE.config)
     with pytest.raises(zerobench.ConfigError, match=r"parameter '2\.weight' trains but is in no group"):
         zerobench.initialize(model, config, model_parameters=[{"params": model[0].parameters()}])

@@ -1,4 +1,4 @@
-"""A client's optimizer and scheduler do with the engine what they do with torch."""
+"""A client's optimizer and scheduler do with the engine as they do with torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _adam(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _moved(optimizer: torch.optim.Optimizer, step: Callable[[], None]) -> list[list[Any]]:
-    """What a schedule moves, of every group after each step."""
+    """The values that a schedule moves, of every group after each step."""
     moved = []
     for _ in range(_STEPS):
         step()
@@ -65,7 +65,7 @@ def _training(engine: zerobench.Engine) -> Callable[[], None]:
 @pytest.mark.parametrize("made", ["by the engine", "before it"])
 @pytest.mark.parametrize("make", _SCHEDULERS.values(), ids=_SCHEDULERS)
 def test_schedules_are_torchs(make: Make, made: str) -> None:
-    """Rates, and the betas where a schedule cycles them; without a warning, which would be an error here."""
+    """Rates, and the betas if a schedule cycles them; without a warning, which would be an error here."""
     model = nn.Linear(4, 1)
     client = _adam(model)
     given: Any = make if made == "by the engine" else make(client)
@@ -85,7 +85,7 @@ def test_schedules_are_torchs(make: Make, made: str) -> None:
 
 @pytest.mark.parametrize("made", ["by the engine", "before it"])
 def test_a_schedule_that_needs_a_metric(made: str) -> None:
-    """It is refused, and steps well when the caller steps it."""
+    """The engine refuses it; the caller can step it."""
     plateau = schedules.ReduceLROnPlateau
     given: Any = plateau if made == "by the engine" else plateau(_adam(nn.Linear(4, 1)))
     model = nn.Linear(4, 1)

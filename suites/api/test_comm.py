@@ -1,4 +1,4 @@
-"""The two seams of communication: the mesh of ranks, and the format in which gradients travel."""
+"""The two seams of communication: the mesh of ranks, and the wire format of gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zerobench.ranks import Pool
     ],
 )
 def test_meshes_that_are_refused(mesh: Mesh, message: str) -> None:
-    """Replicas, and another number of ranks than there are."""
+    """Replicas, and another number of ranks than the group's."""
     with pytest.raises(zerobench.ConfigError, match=message):
         _engine(0, mesh=mesh)
 
@@ -38,7 +38,7 @@ def test_the_mesh_of_all_ranks() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_cast_costs_no_pass(dtype: torch.dtype) -> None:
-    """Values that were packed in the dtype that travels are the message, and the message is what is folded."""
+    """Values packed in the wire's dtype are the message, and the message is folded as it is."""
     wire, values = CastFormat(dtype), torch.randn(2, 8).to(dtype)
     message = wire.encode(values)
     assert message.data_ptr() == values.data_ptr() == wire.decode(message).data_ptr()

@@ -1,4 +1,4 @@
-"""Configurations: what is read is what was written, and what cannot be is one clear error."""
+"""Configurations: a valid one is read as written, and an invalid one is one clear error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _at(path: str, value: Any, type_: str = "Adam") -> dict[str, Any]:
 
 
 def _error(config: Any) -> str:
-    """The one line that it is refused with."""
+    """The one line of the error."""
     with pytest.raises(zerobench.ConfigError) as refused:
         load(config)
     [line] = str(refused.value).splitlines()
@@ -41,7 +41,7 @@ def _error(config: Any) -> str:
 
 
 def test_file(tmp_path: Path) -> None:
-    """A JSON file is the same as its dict, by its name as well as by its path."""
+    """A JSON file is the same as its dict, by its name and by its path."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(_RIGHT), encoding="utf-8")
     assert load(path) == load(str(path)) == load(_RIGHT)
@@ -62,7 +62,7 @@ def test_file(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_cannot_be(tmp_path: Path, content: bytes | None, message: str) -> None:
-    """Missing, not JSON, not text, not an object, or with a key that would hide another."""
+    """Missing, not JSON, not text, not an object, or with a duplicate key."""
     path = tmp_path / "config.json"
     if content is not None:
         path.write_bytes(content)
@@ -70,7 +70,7 @@ def test_files_that_cannot_be(tmp_path: Path, content: bytes | None, message: st
 
 
 def test_directory_for_a_file(tmp_path: Path) -> None:
-    """A path that is there and cannot be read."""
+    """A path that exists and cannot be read."""
     assert _error(tmp_path) == f"the configuration file '{tmp_path}' cannot be read: Is a directory"
 
 
@@ -86,7 +86,7 @@ def test_directory_for_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_batch_sizes(config: dict[str, Any], world: int, steps: int) -> None:
-    """What is missing of the batch triple is derived."""
+    """The missing value of the batch triple is derived."""
     assert accumulation_steps(load(config), world) == steps
 
 
@@ -104,7 +104,7 @@ def test_batch_sizes(config: dict[str, Any], world: int, steps: int) -> None:
 def test_batch_sizes_that_do_not_multiply_out(
     batch: int, micro: int | None, steps: int | None, world: int, product: str
 ) -> None:
-    """World sizes that do not divide the batch, and triples that contradict themselves: the error multiplies out."""
+    """If the world size does not divide the batch, or a triple contradicts itself, the error shows the product."""
     config = Config(train_batch_size=batch, train_micro_batch_size_per_gpu=micro, gradient_accumulation_steps=steps)
     with pytest.raises(zerobench.ConfigError) as refused:
         accumulation_steps(config, world)
@@ -123,7 +123,7 @@ def test_no_batch_size(config: dict[str, Any]) -> None:
     ("path", "near"),
     [
         ("train_batchsize", "train_batch_size"),
-        ("schedular", "scheduler"),  # which is then refused
+        ("schedular", "scheduler"),  # the loader then refuses it
         ("fp16.enable", "enabled"),
         ("bf16.enabld", "enabled"),
         ("data_types.grad_accum_type", "grad_accum_dtype"),
@@ -139,19 +139,19 @@ def test_unknown_keys(path: str, near: str) -> None:
 
 
 def test_unknown_key_like_no_other() -> None:
-    """What is like nothing gets the list of what there is."""
+    """If no key is near, the error lists all keys."""
     assert _error({"data_types": {"x": 1}}) == "data_types.x: unknown key (known: grad_accum_dtype)"
 
 
 @pytest.mark.parametrize("section", NOT_HONOURED)
 def test_keys_of_deepspeed_that_are_refused(section: str) -> None:
-    """Every key of DeepSpeed's that is not honoured says so, and none is honoured and refused at once."""
+    """If a key of DeepSpeed's is not honoured, the error says so; no key is both honoured and refused."""
     for key in NOT_HONOURED[section]:
         path = f"{section}.{key}" if section else key
         assert _error(_at(path, 1)) == f"{path}: DeepSpeed has this key, this engine does not honour it; take it out"
 
 
-#: For every key values of a wrong type and out of its range.
+#: For every key, values of a wrong type and out of its range.
 _WRONG: dict[str, tuple[Any, ...]] = {
     "train_batch_size": (0, 1.5, "many"),
     "train_micro_batch_size_per_gpu": (-1, "many"),
@@ -205,7 +205,7 @@ def test_every_key_is_given_wrong_values() -> None:
 
 @pytest.mark.parametrize("path", _WRONG)
 def test_wrong_values(path: str) -> None:
-    """A value of the wrong type or out of range: the error has the key and the value, whatever optimizer has it."""
+    """If a value has the wrong type or is out of range, the error has the key and the value, for each optimizer."""
     section, _, key = path.rpartition(".")
     types = [rule.types[0] for rule in RULES if key in rule.params.model_fields or section != "optimizer.params"]
     for type_, value in itertools.product(types, _WRONG[path]):
@@ -216,7 +216,7 @@ def test_wrong_values(path: str) -> None:
 
 @pytest.mark.parametrize("section", ["fp16", "bf16", "data_types", "zero_optimization", "optimizer"])
 def test_sections_that_are_none(section: str) -> None:
-    """A value where a section is wanted."""
+    """A value in place of a section."""
     assert _error({section: 3}).startswith(f"{section}: Input should be a valid dictionary")
 
 

@@ -1,4 +1,4 @@
-"""Edits inside GatheredParameters stay, whatever the Scenario."""
+"""Edits inside GatheredParameters stay, in every Scenario."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
 def _edit(
     group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int
 ) -> list[tuple[Trajectory, Trajectory]]:
-    """One rank's part: the masters after a reading, and the parameter and master that were written, each beside the
-    right values."""
+    """One rank's part: the masters after a reading, and the written parameter and master, each beside the right
+    values."""
     subject, rank = start(subjects.load(name), scenario, group), dist.get_rank(group)
     assert isinstance(subject, Reference)
     run_step(subject, scenario, 0, rank)

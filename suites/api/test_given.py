@@ -1,4 +1,4 @@
-"""A model is taken over as it is: every dtype and every stride, and nothing that was left in it from before."""
+"""The engine takes a model as it is: every dtype and every stride, and no leftover gradients."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def _linear() -> nn.Linear:
     ids=["int64", "bool", "complex64"],
 )
 def test_frozen_parameters_that_are_no_weights(stage: int, values: Tensor) -> None:
-    """They keep every bit, also where weights are in bf16."""
+    """They keep every bit, even if weights are in bf16."""
     model, table = _linear(), nn.Parameter(values.clone(), requires_grad=False)
     model.register_parameter("table", table)
     _engine(model, stage, bf16={"enabled": True})
-    dtype = table.dtype  # a name of its own: where this fails the table may have no memory to show
+    dtype = table.dtype  # a name of its own: if this fails, the table may have no memory to show
     assert dtype == values.dtype
     assert torch.equal(table, values)
 
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_gradients_from_before(stage: int) -> None:
-    """They belong to no step of the engine's."""
+    """No step of the engine's uses them."""
     model, fresh = _linear(), _linear()
     model(_X).sum().backward()
     engines = [_engine(each, stage) for each in (model, fresh)]
@@ -62,7 +62,7 @@ def test_gradients_from_before(stage: int) -> None:
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_loading_within_gathered_parameters(stage: int) -> None:
-    """The masters take over what is loaded, rounded to the training dtype."""
+    """The masters take the loaded values, rounded to the training dtype."""
     model, saved = _linear(), _linear()
     nn.init.normal_(saved.weight)
     trained = _engine(model, stage, bf16={"enabled": True})
@@ -90,7 +90,7 @@ class _Strided(nn.Module):
         self.wide = nn.Parameter(torch.full((1,), float(rank)).expand(1000), requires_grad=False)
 
     def rest(self) -> dict[str, Tensor]:
-        """What is no trained weight."""
+        """Buffers and frozen parameters."""
         rest = {name: value.clone() for name, value in self.state_dict().items() if not name.startswith("linear")}
         return {**rest, "memory": self.memory.clone()}
 
@@ -130,7 +130,7 @@ def _edited(group: dist.ProcessGroup) -> Tensor:
 
 
 def test_its_gpu_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an engine is built: what is no tensor travels by way of it."""
+    """Its GPU is current while an engine is built, because objects that are not tensors travel through it."""
     current = [torch.device("cuda", 0)]
 
     @contextmanager

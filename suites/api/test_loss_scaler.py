@@ -48,7 +48,7 @@ class ScalerMachine(RuleBasedStateMachine):
         x = torch.full((1, 1), float("inf") if overflow else 1.0, dtype=torch.float16)
         self.engine.backward(self.engine(x).float().sum())
         self.engine.step()
-        overflow = overflow or self.model.scale >= 2.0**16  # which fp16 does not hold: the loss's own gradient is it
+        overflow = overflow or self.model.scale >= 2.0**16  # fp16 does not hold it: it is the loss's own gradient
         self.model.update(overflow)
         self.steps += 1
         self.skipped += overflow

@@ -1,4 +1,4 @@
-"""Ranks that are given different things end at once."""
+"""If ranks have different arguments, all end at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerobench.suites.support.trials import Trials
 
 
 class OtherConfig(Reference):
-    """Rank 1 is configured with another clipping value."""
+    """Rank 1 has another clipping value."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         super().__init__(model, scenario.but(clip=0.5) if dist.get_rank(group) == 1 else scenario, group)
@@ -30,7 +30,7 @@ class OtherModel(Reference):
 
 @pytest.mark.parametrize(("other", "what"), [(OtherConfig, "config"), (OtherModel, "model")])
 def test_ranks_that_do_not_match(reference: Trials, other: type[Reference], what: str) -> None:
-    """No rank waits for a time limit: the error says which rank was given another configuration or model, and the next
+    """No rank waits for a time limit: the error names the rank with another configuration or model, and the next
     Scenario runs."""
     with pytest.raises(RankFailure, match=f"rank 1 was given another {what} than rank 0"):
         reference.run(Scenario(world=3, stage=2), subject=f"{other.__module__}:{other.__name__}")

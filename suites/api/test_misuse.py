@@ -1,4 +1,4 @@
-"""What a caller does wrong, and what fails half-way: one clear error, and no wrong number after it."""
+"""Misuse and failures half-way: one clear error, and no wrong number after it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _fail(*_: object) -> None:
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_an_exception_ends_a_backward(stage: int) -> None:
-    """Some gradients have arrived by then: the engine trains no more, and what it had before can still be read."""
+    """Some gradients have arrived by then: the engine trains no more, and its earlier states can still be read."""
     model = _model()
     trained = _engine(model, stage)
     _train(trained)
@@ -92,7 +92,7 @@ def test_calls_out_of_turn() -> None:
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_backward_that_is_not_the_engines(stage: int) -> None:
-    """It is refused, before the first step and after, and leaves nothing that the next step would take."""
+    """The engine refuses it, before the first step and after it, and the next step uses no part of it."""
     model, twin = _model(), _model()
     trained, other = _engine(model, stage), _engine(twin, stage)
     for _ in range(2):
@@ -106,14 +106,14 @@ def test_a_backward_that_is_not_the_engines(stage: int) -> None:
 
 
 def test_a_sparse_gradient() -> None:
-    """It is named."""
+    """The error names it."""
     trained = _engine(nn.Sequential(nn.Embedding(4, 4, sparse=True)))
     with pytest.raises(RuntimeError, match=r"the gradient of '0\.weight' is sparse"):
         trained.backward(trained(torch.zeros(1, dtype=torch.int64)).sum())
 
 
 def test_an_exception_while_parameters_are_edited() -> None:
-    """The edit is not kept, and not used either."""
+    """The edit is neither kept nor used."""
     model = _model()
     trained = _engine(model, stage=3)
     before = trained(_X).detach()
@@ -124,7 +124,7 @@ def test_an_exception_while_parameters_are_edited() -> None:
 
 
 def test_optimizer_states_have_no_checkpoint() -> None:
-    """torch's would be the groups alone, and load without a word."""
+    """torch's would be the groups alone, and would load without an error."""
     _, optimizer, _, _ = zerobench.initialize(
         _model(), {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {}}}
     )
@@ -204,7 +204,7 @@ def test_every_fault_of_a_configuration() -> None:
     ],
 )
 def test_ranks_were_given_different_things(reference: Trials, what: str, message: str) -> None:
-    """Every rank says the same: which rank, and the first difference."""
+    """Every rank's error is the same: it names the rank and the first difference."""
     for refused in reference.pool.run(_mismatch, what, world=2, timeout=TIME_LIMIT):
         with pytest.raises(RankMismatch, match=message):
             raise RankMismatch(refused)
@@ -228,7 +228,7 @@ def _mismatch(group: dist.ProcessGroup, what: str) -> str:
 
 
 def test_each_rank_has_a_directory_of_its_own(reference: Trials, tmp_path: Path) -> None:
-    """Which is no difference: local drives may be mounted anywhere."""
+    """That is no difference: local drives may be mounted anywhere."""
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
     assert reference.pool.run(_train_in_files, tmp_path, world=2, timeout=TIME_LIMIT) == [1, 1]

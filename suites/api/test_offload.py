@@ -1,4 +1,4 @@
-"""Offload to files that goes wrong: each fault is one clear error, and nothing is left in the directory."""
+"""Offload to files that fails: each fault is one clear error, and no file is left in the directory."""
 
 from __future__ import annotations
 
@@ -61,32 +61,32 @@ _NVME = {"device": "nvme", "nvme_path": "somewhere"}
     ],
 )
 def test_configurations_that_cannot_be(zero: dict[str, Any], message: str) -> None:
-    """Each is one error that says what to do."""
+    """Each is one error with its remedy."""
     with pytest.raises(zerobench.ConfigError, match=message):
         load({"train_batch_size": 1, "zero_optimization": zero})
 
 
 def test_path_is_missing(tmp_path: Path) -> None:
-    """A directory that is not there."""
+    """A directory that does not exist."""
     with pytest.raises(zerobench.ConfigError, match="nowhere' does not exist; make the directory"):
         offloaded.engine(tmp_path / "nowhere")
 
 
 def test_path_is_a_file(tmp_path: Path) -> None:
-    """A file where a directory is wanted."""
+    """A file in place of a directory."""
     (tmp_path / "file").touch()
     with pytest.raises(zerobench.ConfigError, match="file' is not a directory"):
         offloaded.engine(tmp_path / "file")
 
 
 def test_path_is_not_writable() -> None:
-    """A directory in which nobody, not even root, can make a file."""
+    """A directory in which not even root can make a file."""
     with pytest.raises(zerobench.ConfigError, match=r"no file can be made in nvme_path '/proc/self': .*; name a dir"):
         offloaded.engine("/proc/self")
 
 
 def test_buffers_are_too_small(tmp_path: Path) -> None:
-    """Buffers that hold not even a chunk; the error says how many bytes would do, and they do."""
+    """If buffers do not hold even a chunk, the error gives a size in bytes, and that size is enough."""
     with pytest.raises(zerobench.ConfigError, match=r"too few for 3 sub-groups of one chunk \(1024 elem") as refused:
         offloaded.engine(tmp_path, buffer_count=1, buffer_size=1024, pipeline_read=True, pipeline_write=True)
     enough = int(str(refused.value).partition("at once; ")[2].split()[0])
@@ -99,7 +99,7 @@ def _limit_files() -> None:
 
 
 def test_quota(tmp_path: Path) -> None:
-    """A limit on what the process may write: the run ends while it is built, with the limit's name."""
+    """If the process has a limit on the size of files, the engine raises while it is built, with the limit's name."""
     done = _run([*_PROGRAM, str(tmp_path), "1"], preexec_fn=_limit_files)
     assert done.returncode == 1
     assert "OffloadError: could not reserve" in done.stderr
@@ -107,7 +107,7 @@ def test_quota(tmp_path: Path) -> None:
 
 
 def test_disk_is_full(tmp_path: Path) -> None:
-    """A file system of 64 KiB, mounted in a namespace of its own: the run ends while it is built."""
+    """A file system of 64 KiB, mounted in a namespace of its own: the engine raises while it is built."""
     mount = f"mount -t tmpfs -o size=64k tmpfs {tmp_path} && exec "
     namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     if _run([*namespace, mount + "true"]).returncode:
@@ -120,7 +120,7 @@ def test_disk_is_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_disk_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipelined: bool) -> None:
-    """A write that the system refuses in the middle of training: the step that made it raises."""
+    """If the system refuses a write in the middle of training, the step that made it raises."""
     trained = offloaded.engine(tmp_path, pipeline_read=pipelined, pipeline_write=pipelined)
     offloaded.step(trained, 0)
 
@@ -137,7 +137,7 @@ def test_disk_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline
 
 
 def test_file_is_cut_off(tmp_path: Path) -> None:
-    """A file that has become shorter: what is read comes to its end too soon."""
+    """If a file has become shorter, a read ends too soon."""
     trained = offloaded.engine(tmp_path)
     trained.backward(trained(torch.ones(1, 64)).sum())
     for path in offloaded.files(trained):
@@ -158,7 +158,7 @@ def test_file_is_changed(tmp_path: Path) -> None:
 
 
 def test_a_spoiled_file_ends_all_ranks() -> None:
-    """What one rank finds in its file ends every rank, and the error names it."""
+    """If one rank's file is spoiled, every rank ends, and the error names that rank."""
     scenario = Scenario(world=2, stage=2, offload_optimizer="nvme")
     with (
         Pool(2) as pool,
@@ -170,7 +170,7 @@ def test_a_spoiled_file_ends_all_ranks() -> None:
 
 
 def test_two_runs_in_one_directory(tmp_path: Path) -> None:
-    """Two runs that take turns in one directory train as if alone."""
+    """Two runs that alternate in one directory train as if alone."""
     alone = _losses(tmp_path)
     one, other = offloaded.engine(tmp_path), offloaded.engine(tmp_path)
     both = [[float(offloaded.step(each, index)) for each in (one, other)] for index in range(3)]
@@ -180,7 +180,7 @@ def test_two_runs_in_one_directory(tmp_path: Path) -> None:
 
 
 def test_killed_in_the_middle(tmp_path: Path) -> None:
-    """A run that is killed leaves nothing in the directory, and the next one trains as if it had never been."""
+    """A killed run leaves no file in the directory, and the next one trains as if alone."""
     with subprocess.Popen([*_PROGRAM, str(tmp_path), "100000"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
         first = [float(killed.stdout.readline()) for _ in range(3)]
@@ -191,14 +191,14 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_at_exit(tmp_path: Path) -> None:
-    """Neither a run that is closed nor one that just ends leaves a file, or a thread that keeps it from ending."""
+    """Neither a closed run nor one that just ends leaves a file, or a thread that keeps it from ending."""
     done = _run([*_PROGRAM, str(tmp_path), "2"])
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_direct_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file system knows no direct I/O the page cache serves, with the same numbers."""
+    """If the file system has no direct I/O, the page cache serves, with the same numbers."""
     expected = _losses(tmp_path)
     original = fcntl.fcntl
 

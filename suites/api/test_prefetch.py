@@ -15,7 +15,7 @@ import zerobench
 @pytest.mark.parametrize(("prefetch", "ahead"), [(0, 1), (1, 3), (2 * 64 * 64, 3)])
 @pytest.mark.parametrize("place", ["cpu", "nvme"])
 def test_shards_are_asked_for_ahead(tmp_path: Path, place: str, prefetch: int, ahead: int) -> None:
-    """With prefetch as many shards as it allows, and two at least, are on their way up beside the one wanted now."""
+    """With prefetch as many shards as it allows, and two at least, are on their way up beside the one in use."""
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(5)))
     section = {"device": place} | ({"nvme_path": str(tmp_path), "max_in_cpu": 0} if place == "nvme" else {})
     stage3 = {"stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}

@@ -1,6 +1,6 @@
 """Parameters of stage 3 outside of forward: each use of their values is right, or one error that names the parameter.
 
-Every use runs on a rank, so that one which ends the process fails a test and not pytest.
+Every use runs on a rank, so that a use that ends the process fails a test and not pytest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zerobench.ranks import Pool
 _NAMED = r"parameter '0\.weight' is sharded and not whole here"
 _X = torch.ones(2, 8)
 
-#: Uses of a parameter's values, by torch, by Python and by others.
+#: Uses of a parameter's values, by torch, by Python and by other libraries.
 READS: dict[str, Callable[[Any], object]] = {
     "clone": lambda w: w.clone(),
     "norm": lambda w: w.norm(),
@@ -73,7 +73,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
 
 
 class _Marked(nn.Parameter):
-    """Somebody's own class of parameters."""
+    """A client's own class of parameters."""
 
 
 def _built(group: dist.ProcessGroup | None, **zero: Any) -> tuple[nn.Sequential, zerobench.Engine]:
@@ -114,7 +114,7 @@ def _refused(group: dist.ProcessGroup, use: str, where: str) -> None:
 
 @pytest.mark.parametrize("use", [*READS, *WRITES])
 def test_a_use_names_the_parameter(pool: Pool, use: str) -> None:
-    """Whether the unit's memory has been given back or not: a write would be lost. Training goes on."""
+    """Each raises, also if the unit's memory is still there, because a write would be lost. Training goes on."""
     pool.run(_refused, use, "0.weight", world=2)
 
 
@@ -125,7 +125,7 @@ def test_every_parameter_refuses(pool: Pool, where: str) -> None:
 
 
 def test_all_of_them_are_named(pool: Pool) -> None:
-    """A call on several parameters says which."""
+    """The error of a call on several parameters names them all."""
     [message] = pool.run(_on_two, world=1)
     assert message.startswith("parameter '0.weight', '1.weight' is sharded")
 
@@ -138,7 +138,7 @@ def _on_two(group: dist.ProcessGroup) -> str:
 
 
 def test_torch_that_does_not_ask(pool: Pool) -> None:
-    """C++ that takes a tensor as it is finds NaN; a collective names the parameter."""
+    """If C++ takes a tensor unchecked, it finds NaN; a collective names the parameter."""
     assert all(read.isnan().all() for read in pool.run(_unasked, world=2))
 
 
@@ -203,7 +203,7 @@ def _inside(group: dist.ProcessGroup) -> None:
         assert torch.equal(copy.deepcopy(model).get_parameter("0.weight"), expected)
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
-        torch.no_grad()(engine)(_X)  # whose end is not theirs
+        torch.no_grad()(engine)(_X)  # an evaluation does not end the gathering
         assert torch.equal(weight, expected)
     assert torch.equal(torch.load(io.BytesIO(buffer.getvalue()))["0.weight"], expected)
     assert seen == [True]
@@ -227,8 +227,8 @@ _LENT: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("name", _LENT)
 @pytest.mark.parametrize("kept", [False, True])
 def test_memory_that_was_lent(pool: Pool, name: str, kept: bool) -> None:
-    """An array or a view of a parameter outlives GatheredParameters, or does not; training goes on all the same, and
-    the memory is given back when nobody has it any more."""
+    """An array or a view of a parameter may outlive GatheredParameters: training goes on, and the memory is freed with
+    its last user."""
     for losses, expected, resident in pool.run(_lend, name, kept, world=2):
         assert losses == expected
         assert not any(resident)

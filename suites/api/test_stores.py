@@ -1,4 +1,4 @@
-"""Stores answer for the unit that they are asked for, in any order, and by copies."""
+"""A store returns copies of the unit that the caller asks for, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerobench.engine.state.stores import same_bits
 from zerobench.engine.state.unit import UnitState
 
 _PIPELINE = {"pipeline_read": True, "pipeline_write": True}
-#: What ``offload_optimizer`` and ``offload_param`` say.
+#: Values of ``offload_optimizer`` and ``offload_param``.
 STORES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "device": ({}, {}),
     "host": ({"device": "cpu"}, {"device": "cpu"}),
@@ -52,7 +52,7 @@ def _read(state: UnitState, name: str = "master") -> Tensor:
 
 
 def test_units_in_any_order(engine: Any) -> None:
-    """Each unit gets its own states, whichever is asked for first, one of them twice, or one not at all."""
+    """Each unit gets its own states, in any order of requests, also if one is asked for twice or not at all."""
     expected = {state: _read(state) for state in engine.states}
     assert len({tuple(master.tolist()) for master in expected.values()}) == 3
     orders = [*permutations(engine.states), *permutations(engine.states, 2), [*engine.states, engine.states[0]]]
@@ -63,7 +63,7 @@ def test_units_in_any_order(engine: Any) -> None:
 
 
 def test_an_update_that_stops_early(engine: Any) -> None:
-    """What was read ahead for it serves nobody else."""
+    """No other update uses the slices read ahead for it."""
     first, second, third = engine.states
     expected = {state: _read(state) for state in engine.states}
     for state in (second, third, first, third):
@@ -82,7 +82,7 @@ def test_an_edit_after_reading_ahead(engine: Any) -> None:
 
 
 def test_reads_are_copies(engine: Any) -> None:
-    """To write to them changes nothing."""
+    """Writing to them changes no state."""
     for state in engine.states:
         for name in ("master", "exp_avg", "gradient"):
             before = _read(state, name)
@@ -92,7 +92,7 @@ def test_reads_are_copies(engine: Any) -> None:
 
 
 def test_edits_are_written_back(engine: Any) -> None:
-    """Of the elements that were handed out, and only if the block ends well."""
+    """Only the requested elements change, and only if the block ends without an exception."""
     for state in engine.states:
         store, before = state.optimizer_store, _read(state)
         with store.edit_master(state.portion, 5, 70) as master:

@@ -35,7 +35,7 @@ def _by_get(layers: nn.Sequential) -> Iterable[Any]:
 
 
 class _Penalized(nn.Module):
-    """A penalty over what ``listed`` finds, after the layers have run."""
+    """A penalty over the parameters that ``listed`` finds, after the layers have run."""
 
     def __init__(self, listed: Callable[[nn.Sequential], Iterable[Tensor]]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ USES: dict[str, Make] = {
 
 @pytest.mark.parametrize("make", USES.values(), ids=USES)
 def test_uses_are_noticed(reference: Trials, make: Make) -> None:
-    """What is read of a sharded parameter in a forward, and what its backward reads of it, are its values."""
+    """If a forward or its backward reads a sharded parameter, it reads the parameter's values."""
     whole, sharded = (reference.pool.run(_train, make, stage, world=2, timeout=TIME_LIMIT) for stage in (0, 3))
     _demand_same(sharded, whole)
 
@@ -92,8 +92,8 @@ def _train(group: dist.ProcessGroup, make: Make, stage: int) -> list[Tensor]:
 
 
 def test_a_group_without_cpus(reference: Trials) -> None:
-    """Where the backend carries nothing between CPUs, as NCCL alone, messages have a group of gloo, which ends with the
-    engine; where it does they have none."""
+    """If the backend carries no messages between CPUs, as NCCL alone, messages have a group of gloo, which ends with
+    the engine; otherwise they have none."""
     runs = [reference.pool.run(_on_backend, backend, world=4, timeout=TIME_LIMIT) for backend in ("", "cuda:nccl")]
     assert [groups for groups, _ in runs[0]] == [[0, 0]] * 4
     assert [groups for groups, _ in runs[1]] == [[1, 0]] * 4
@@ -101,13 +101,13 @@ def test_a_group_without_cpus(reference: Trials) -> None:
 
 
 def test_a_part_of_all_ranks_makes_no_group(reference: Trials) -> None:
-    """To make a group takes all ranks, also those that are not in it; the engine of a part of them does without."""
+    """Making a group takes all ranks, also those outside it; the engine of some of the ranks makes none."""
     runs = reference.pool.run(_on_backend, "cuda:nccl", world=2, timeout=TIME_LIMIT)
     assert [groups for groups, _ in runs] == [[0, 0]] * 2
 
 
 def _on_backend(group: dist.ProcessGroup, backend: str) -> tuple[list[int], list[Tensor]]:
-    """One rank's part: how many groups there are more during training and after, and the parameters."""
+    """One rank's part: the number of additional groups during training and after, and the parameters."""
     named = mock.patch.object(dist, "get_backend_config", return_value=backend) if backend else nullcontext()
     groups = dist.distributed_c10d._world.pg_map
     before = len(groups)
@@ -168,7 +168,7 @@ def test_an_interrupt_leaves_nothing_behind(call: int) -> None:
 
 
 def test_after_an_interrupt_in_a_forward() -> None:
-    """The engine goes on as if that forward had not been, and holds no unit for it."""
+    """The engine continues as if that forward had not run, and holds no unit for it."""
     runs = []
     for interrupt in (False, True):
         armed = interrupt
@@ -195,7 +195,7 @@ def test_after_an_interrupt_in_a_forward() -> None:
 
 
 def test_a_forward_whose_backward_never_comes() -> None:
-    """Shards that it left on their way up from the host are those from before the step, and nobody's after it."""
+    """The shards that it left on their way up from the host are those from before the step, and unused after it."""
     host = {"device": "cpu"}
     config = _config(3, offload_param=host, offload_optimizer=host, stage3_prefetch_bucket_size=2 * 64 * 64)
     runs = []
@@ -214,7 +214,7 @@ def test_a_forward_whose_backward_never_comes() -> None:
 
 
 def test_a_copy_is_joined_on_its_own_device() -> None:
-    """The stream that waits for a copy is the engine's device's, whichever device is the current one."""
+    """The engine's device's stream waits for a copy, whichever device is the current one."""
     copies, event = Copies(torch.device("cpu"), pin=False), mock.Mock()
     copies._stream = mock.Mock(device=torch.device("cuda", 1))
     with mock.patch("torch.cuda.current_stream") as current:
@@ -234,7 +234,7 @@ def _config(stage: int, train_batch_size: int = 1, **zero: Any) -> dict[str, Any
 
 
 def _parameters(model: nn.Module) -> list[Tensor]:
-    """Whole; a collective."""
+    """The whole parameters; a collective."""
     found = [zerobench.safe_get_full_fp32_param(parameter) for parameter in model.parameters()]
     return [parameter for parameter in found if parameter is not None]
 

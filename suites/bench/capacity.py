@@ -1,7 +1,7 @@
 """Capacity: the largest model that trains within a limit of memory on each rank.
 
-On CUDA the limit is the caching allocator's. On a CPU it is the system's, on what a rank's process may take beyond what
-it has when it starts (``RLIMIT_DATA``): device and host are one memory there, and only files are outside.
+On CUDA the caching allocator has the limit. On a CPU the system limits a rank's memory beyond that at its start
+(``RLIMIT_DATA``): device and host are one memory there, and only files are outside.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from zerobench.workload import models
 #: Seconds for building a model and two steps of it.
 TIME_LIMIT = 300.0
 
-#: One of these is in what a rank says that has no memory left; the last is oneDNN's.
+#: The error of a rank without memory contains one of these; the last is oneDNN's.
 _FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "start new thread", "create a primitive")
 
 
 def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Json:
-    """The largest model that trains, and the next one, which does not; or why that cannot be said.
+    """The largest model that trains, and the next one, which does not; or the reason for which neither is known.
 
-    Each attempt has processes of its own, in which nothing is left of the one before.
+    Each attempt has fresh processes, without remains of the one before.
     """
     base, nothing = search.case.scenario, dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
     asked = {
@@ -66,7 +66,7 @@ def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Js
 
 
 def _seconds(search: Search, threads: int, progress: Callable[[str], None], layers: int) -> float | None:
-    """Of a step with so many layers; None where they do not fit.
+    """The seconds of a step with so many layers; None if they do not fit.
 
     Raises:
         RankFault: it failed for another reason than want of memory.
@@ -77,16 +77,16 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
         try:
             return max(ranks.run(_train, search.case.subject, scenario, search.limit, timeout=TIME_LIMIT))
         except RankFault as fault:
-            # C code that gets no memory may just die of it.
+            # If C code gets no memory, it may just die.
             if fault.kind == "crashed" or any(word in str(fault) for word in _FULL):
                 return None
             raise
 
 
 def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, float | None]:
-    """The most layers that train and the seconds that ``trains`` gives for them; (0, None) where not even one does.
+    """The most layers that train and the seconds that ``trains`` gives for them; (0, None) if not even one does.
 
-    What trains with some layers is taken to train with fewer.
+    If a number of layers trains, each smaller number is taken to train.
     """
     fit, beyond, best = 0, most + 1, None
     while beyond - fit > 1:
@@ -110,7 +110,7 @@ def _parameters(scenario: Scenario, layers: int) -> int:
 
 
 def _train(group: dist.ProcessGroup, subject: str, scenario: Scenario, limit: int) -> float:
-    """Two steps within the limit, the building of the model included; the seconds of the second."""
+    """Build the model and train two steps within the limit; the seconds of the second."""
     rank = dist.get_rank(group)
     _limit(scenario.device, limit)
     with closing(start(load(subject), scenario, group)) as engine:
@@ -132,9 +132,9 @@ def _limit(device: str, size: int) -> None:
 
 
 def _take_no_more_than_is_used() -> None:
-    """Else holes in the heap would count, and stacks that threads never need.
+    """Else the limit would count holes in the heap, and stacks that threads never need.
 
-    glibc's malloc maps what is not small by itself, as by default; that goes back to the system when it is freed.
+    glibc's malloc maps large blocks by themselves, as by default; these go back to the system when they are freed.
     """
     threading.stack_size(1 << 20)
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 17)

@@ -25,7 +25,7 @@ def parameters(points: Iterable[Point]) -> list[Any]:
 
 
 def check(runs: Runs, carry: Callable[[Json, list[float]], None], point: Point, case: Case) -> None:
-    """Measure a case and hand its rounds on; the reference engine must be right, others may have failed or not."""
+    """Measure a case and replay its rounds; the reference engine must be right, the others may fail."""
     found = runs.case(point, case)
     if found["verdict"] not in RAN:
         report = pytest.fail if case.subject == "reference" else pytest.skip

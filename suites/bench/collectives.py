@@ -1,9 +1,9 @@
 """Collectives timed on the ranks, and their bandwidths by nccl-tests' definitions.
 
-nccl-tests (doc/PERFORMANCE.md) calls S / t the algorithm bandwidth, S being the bytes of the full vector: what every
-rank holds after an all-gather, before a reduce-scatter, before and after an all-reduce, and what it sends in an
-all-to-all, its own part included. The bus bandwidth is what then crosses the narrowest link of a perfect ring: one
-number for every collective and world size where only the links set the pace.
+nccl-tests (doc/PERFORMANCE.md) calls S / t the algorithm bandwidth. S is the bytes of the full vector: each rank's
+output of an all-gather, input of a reduce-scatter, input and output of an all-reduce, and input of an all-to-all, its
+own part included. The bus bandwidth is the traffic on the narrowest link of a perfect ring: one number for every
+collective and world size if only the links set the pace.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _WARMUP = 2
 
 
 def sizes(quick: bool, device: str) -> list[int]:
-    """Bytes of the full vector: from where latency rules to where bandwidth does."""
+    """Bytes of the full vector: from sizes bound by latency to sizes bound by bandwidth."""
     largest = 1 << (30 if device == "cuda" else 26)
     return [1 << 16, 1 << 20, 1 << 24] if quick else [size for i in range(12, 31, 2) if (size := 1 << i) <= largest]
 
 
 def time_collectives(group: dist.ProcessGroup, size: int, device: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round on this rank, from when all were ready; fp32. In a round each collective has its turn."""
+    """Seconds of each round on this rank, from when all were ready; fp32. Each round times every collective once."""
     world = dist.get_world_size(group)
     whole = torch.ones(size // 4 // world * world, device=device)
     part = torch.ones(whole.numel() // world, device=device)
@@ -74,7 +74,7 @@ def _reduce_scatter(group: dist.ProcessGroup, whole: Tensor, part: Tensor) -> No
 
 
 def _fold_reduce_scatter(group: dist.ProcessGroup, whole: Tensor, part: Tensor) -> None:
-    """The engine's: the parts to their owners, who add them in the order of the ranks."""
+    """The engine's: the parts go to their owners, which add them in the order of the ranks."""
     received = torch.empty_like(whole)
     Ranks.of(group).all_to_all(received, whole).wait()
     fold(part, received.view(dist.get_world_size(group), -1), first=True)
@@ -90,7 +90,7 @@ _CALLS: dict[str, Collective] = {
 
 
 def result(name: str, size: int, world: int, backend: str, seconds: Sequence[float]) -> Json:
-    """A collective of the results, of its rounds' seconds."""
+    """A collective of the results, from the seconds of its rounds."""
     low, median, high = statistics.quantiles(seconds, method="inclusive")
     algorithm = size / median
     return {

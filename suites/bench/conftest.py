@@ -1,6 +1,6 @@
-"""Options of the benchmark suites, what they share, and what pytest-benchmark writes of the machine and the results.
+"""Options and fixtures of the benchmark suites, and pytest-benchmark's description of the machine and the results.
 
-They take minutes, so that they run only where they are named: ``pytest suites/bench``. Else the smoke test runs.
+They take minutes, so that they run only if they are named: ``pytest suites/bench``. Else the smoke test runs.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """What is measured is measured alone: not by several processes of ``pytest -n``."""
+    """Benchmarks run alone: not in several processes of ``pytest -n``."""
     if _measuring(config):
         config.option.numprocesses = 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where a launcher has started this process as another rank than 0, be a rank and nothing else."""
+    """If a launcher has started this process as another rank than 0, be a rank and nothing else."""
     launch = Launch.seen() if _measuring(config) else None
     if launch and launch.rank:
         device = config.getoption("--device")
-        os._exit(follow(launch, device, threads(device)))  # pytest would take an exit here for a fault of its own
+        os._exit(follow(launch, device, threads(device)))  # pytest would take an exit here for its own failure
 
 
 def _measuring(config: pytest.Config) -> bool:
@@ -53,7 +53,7 @@ def _measuring(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore what is here unless it is to be measured; then, the smoke test."""
+    """Ignore the benchmarks unless they are named; if they are, ignore the smoke test."""
     if collection_path.is_dir():
         return None
     return True if _measuring(config) == (collection_path.name == _SMOKE) else None
@@ -61,7 +61,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, progress: Callable[[str], None]) -> Iterator[Runs]:
-    """What is measured in this session."""
+    """The measurements of this session."""
     made = Runs(request.config.getoption("--device"), progress)
     request.config.stash[_RUNS] = made
     yield made
@@ -70,7 +70,7 @@ def runs(request: pytest.FixtureRequest, progress: Callable[[str], None]) -> Ite
 
 @pytest.fixture(scope="session")
 def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Says what is going on, under ``-v``."""
+    """Prints progress, under ``-v``."""
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     verbose = request.config.get_verbosity() > 0
     return lambda what: reporter.write_line(what) if verbose and reporter else None
@@ -78,7 +78,7 @@ def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture
 def carry(request: pytest.FixtureRequest) -> Callable[[Json, list[float]], None]:
-    """Gives pytest-benchmark the rounds that were measured, with the results they belong to."""
+    """Gives pytest-benchmark the measured rounds, with the results they belong to."""
 
     def carry(extra: Json, seconds: list[float]) -> None:
         benchmark = request.getfixturevalue("benchmark")
@@ -90,7 +90,7 @@ def carry(request: pytest.FixtureRequest) -> Callable[[Json, list[float]], None]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """The environment in place of what names the machine."""
+    """The environment in place of names of the machine."""
     for name in ("node", "release", "python_build", "python_compiler"):
         machine_info.pop(name, None)
     runs = config.stash.get(_RUNS, None)
@@ -107,7 +107,7 @@ def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """The whole results under ``zerobench``: also the cases that have no time."""
+    """The whole results under ``zerobench``: also the cases without a time."""
     runs = config.stash.get(_RUNS, None)
     found = runs and runs.document(shlex.join(["pytest", *map(str, config.invocation_params.args)]))
     if found:

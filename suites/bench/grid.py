@@ -1,4 +1,4 @@
-"""The grid of the benchmark suites, in one place: which models, in which settings, with which subjects."""
+"""The grid of the benchmark suites, in one place: the models, their settings and the subjects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFLOADS: tuple[OffloadTarget, ...] = ("none", "cpu", "nvme")
 
 @dataclass(frozen=True)
 class Point:
-    """Subjects that are measured side by side, a step of each in alternation, with compute-only among them."""
+    """Subjects measured side by side in alternating steps, with compute-only among them."""
 
     name: str
     base: Scenario
@@ -51,7 +51,7 @@ _ONE_AT_A_TIME: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 _MODELS = {"cpu": ("mini", "vit-s"), "cuda": ("gpt2", "vit-b", "vit-1b", "gpt2-xl")}
 _DTYPES: dict[str, tuple[Dtype, ...]] = {"cpu": ("fp32", "bf16"), "cuda": ("bf16",)}
-#: Too large for all subjects at once on one GPU, at 16 bytes a parameter each: they take turns in two halves.
+#: Too large for all subjects at once on one GPU, at 16 bytes a parameter each: they are measured in two halves.
 _LARGE = ("vit-1b", "gpt2-xl")
 
 
@@ -83,12 +83,12 @@ class Search:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The display name."""
         return f"{self.case.label} in {self.limit >> 20} MiB"
 
 
 def searches(quick: bool, device: str, world: int) -> list[Search]:
-    """Stage x offload for one shape of GPT, whose layers are what is searched for; peers beside them."""
+    """Stage x offload for one shape of GPT, in search of its number of layers; peers beside them."""
     scenario = _capacity_base(quick, device, world)
     subjects, at, targets, limits = _CAPACITY[device, quick]
     found = [case for case in plan_cases(scenario, subjects, at, targets) if case.subject != COMPUTE_ONLY]
@@ -108,7 +108,7 @@ _CAPACITY: dict[
 
 
 def _capacity_base(quick: bool, device: str, world: int) -> Scenario:
-    """Buckets and buffers such as leave memory to the model."""
+    """Small buckets and buffers, which leave the memory to the model."""
     sub_group = 1 << 18 if device == "cpu" else 1 << 24
     cpu = Gpt(width=128 if quick else 256, heads=4, context=64)
     return Scenario(

@@ -1,8 +1,8 @@
 """Replaying: rounds that were measured elsewhere as pytest-benchmark's own.
 
-Its fixture times a function, one benchmark after the other; here subjects take turns within each round, on other
-processes. So the rounds are measured first, and then its timer is a clock that stands still but for a function that
-moves it by a round's seconds.
+Its fixture times a function, one benchmark after the other; here subjects alternate within each round, in other
+processes. So the rounds are measured first. Then its timer is a clock that only moves if a function moves it by a
+round's seconds.
 """
 
 from __future__ import annotations

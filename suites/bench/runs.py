@@ -1,4 +1,4 @@
-"""Runs: points of the grid measured on ranks, each once; what came of them, as results."""
+"""Runs: points of the grid measured on ranks, each once; the outcome, as results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from zerobench.suites.bench.kernels.workloads import WORKLOADS
 
 #: Seconds for a step, or for building a subject; a quick one takes less than one.
 TIME_LIMIT = 300.0
-#: In which every collective has its turn.
+#: Each round times every collective once.
 ROUNDS = 15
 
 
 def world_size(device: str) -> int:
-    """How many ranks to measure on: those that were launched, else two on a CPU, one for each GPU on CUDA."""
+    """The number of ranks: those that were launched, else two on a CPU, one for each GPU on CUDA."""
     launch = Launch.seen()
     if launch:
         return launch.world
@@ -38,7 +38,7 @@ def world_size(device: str) -> int:
 
 
 def world_sizes(device: str) -> list[int]:
-    """How many to scale over; of a launch there is but one."""
+    """The world sizes to scale over; a launch has only its own."""
     if Launch.seen():
         return [world_size(device)]
     most = world_size(device) if device == "cuda" else 4
@@ -46,12 +46,12 @@ def world_sizes(device: str) -> list[int]:
 
 
 def threads(device: str) -> int:
-    """Those of one rank, on few ranks as where the most have the cores between them: so scaling is fair."""
+    """One rank's threads: those that it has if the largest world shares the cores, so that scaling is fair."""
     return threads_each(max(world_sizes(device)), Launch.seen())
 
 
 class Runs:
-    """Measures points when they are asked for, and keeps their cases; one pool of ranks is open at a time."""
+    """Measures points on request, and keeps their cases; one pool of ranks is open at a time."""
 
     def __init__(self, device: str, progress: Callable[[str], None]) -> None:
         self.device, self.progress = device, progress
@@ -68,7 +68,7 @@ class Runs:
         self._pool: Pool | None = None
 
     def pool(self, world: int) -> Pool:
-        """Ranks of a world; those of another one end."""
+        """Ranks of a world; the ranks of another world end."""
         if self._pool is None or self._pool.world != world:
             self.close()
             self._pool = open_pool(world, self.device, threads(self.device), Launch.seen())
@@ -76,7 +76,7 @@ class Runs:
         return self._pool
 
     def case(self, point: Point, case: Case) -> Json:
-        """One case of a point; what ended the measuring of a point ends it for every case."""
+        """One case of a point; if measuring a point fails, all its cases raise that failure."""
         if point.name in self._ended:
             raise self._ended[point.name]
         if point.name not in self._cases:
@@ -88,7 +88,7 @@ class Runs:
         return next(found for found in self._cases[point.name] if found["id"] == case.id)
 
     def peak(self, point: Point) -> Json | None:
-        """What a matrix multiplication reached in the point's dtype, on as many ranks; None where it failed."""
+        """The rate of a matrix multiplication in the point's dtype, on as many ranks; None if it failed."""
         return self.peaks[point.name]
 
     def _measure(self, point: Point) -> list[Json]:
@@ -100,15 +100,15 @@ class Runs:
         )
         bench.train(point.base.steps)
         bench.meter()
-        oracle_runs = OracleRuns.of(bench)  # last, for it takes most memory of all
+        oracle_runs = OracleRuns.of(bench)  # last, because it takes most memory
         peak = self.peaks[point.name] = bench.peak(point.base.dtype)
         return cases_json(bench.results, oracle_runs, point.warmup, peak)
 
     def document(self, command: str) -> Json | None:
-        """All that was measured so far; None where nothing was."""
+        """All measurements so far; None if there are none."""
         if self.environment is None:
             return None
-        measured: dict[str, Json] = {}  # a case that several points have is the first one's
+        measured: dict[str, Json] = {}  # if several points share a case, the first one's counts
         for case in chain.from_iterable(self._cases.values()):
             measured.setdefault(case["id"], case)
         return make_document(
@@ -133,7 +133,7 @@ class Runs:
         return self._collectives[key]
 
     def here(self) -> None:
-        """Make this process the one that measures, on all cores."""
+        """Make this process, on all cores, the one that measures."""
         torch.set_num_threads(threads_each(1, Launch.seen()))
         self.environment = self.environment or describe_environment()
 
@@ -164,7 +164,7 @@ class Runs:
 
     @property
     def backend(self) -> str:
-        """Which backend carries the tensors of the device."""
+        """The backend for the device's tensors."""
         assert self.environment is not None
         backends = dict(each.split(":") for each in self.environment["backend"].split(","))
         return str(backends[self.device])

@@ -25,5 +25,5 @@ POINT = grid.Point(
 @pytest.mark.parametrize(("point", "case"), cases.parameters([POINT]))
 @pytest.mark.benchmark(timer=CLOCK)
 def test_case(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, case: Case) -> None:
-    """As in the suites of stages and of scaling."""
+    """The test of the suites of stages and of scaling."""
     cases.check(runs, carry, point, case)

@@ -1,4 +1,4 @@
-"""Capacity: how large a model does stage and offload make room for, in a given memory?"""
+"""Capacity: how large a model do stage and offload make room for, in a given memory?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.benchmark(timer=CLOCK)
 def test_largest_model(runs: Runs, carry: Callable[[Json, list[float]], None], search: grid.Search) -> None:
-    """It is searched for in ranks that are started anew for each size, which launched ranks cannot be."""
+    """The search starts ranks anew for each size, which launched ranks do not allow."""
     if Launch.seen():
         pytest.skip("launched ranks cannot be started again, and those of a model that is too large must be")
     found = runs.fit(search)

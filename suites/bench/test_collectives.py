@@ -1,4 +1,4 @@
-"""Collectives: what the process group reaches on this machine, and the engine's reduce-scatter beside the backend's."""
+"""Collectives: the process group's bandwidth on this machine, and the engine's reduce-scatter beside the backend's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.benchmark(timer=CLOCK)
 def test_bandwidth(runs: Runs, carry: Callable[[Json, list[float]], None], name: str, size: int, world: int) -> None:
-    """All collectives of a size take turns, a round of each."""
+    """All collectives of a size alternate, a round of each."""
     seconds = runs.collective_rounds(world, size)[name]
     found = result(name, size, world, runs.backend, seconds)
     runs.collectives.append(found)

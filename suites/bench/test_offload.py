@@ -28,7 +28,7 @@ _SUB_GROUP = 1 << 20
 #: Engines one after the other, each with memory of its own.
 _ENGINES = 5
 _ROUNDS = 4
-#: The least share of the plain speed that the update is to reach.
+#: The least ratio of the update's speed to the plain speed.
 _SHARE = 0.8
 _REQUEST = 8 << 20
 
@@ -39,7 +39,7 @@ def test_update_from_files(
 ) -> None:
     """Reading, checking, updating and writing back take at most a quarter longer than reading and writing alone.
 
-    Under --quick that is shown and not judged, as nothing of the quick grid is.
+    Under --quick the ratio is shown and not judged, as for the whole quick grid.
     """
     runs.here()
     elements, size, pairs = 0, 0, []
@@ -62,7 +62,7 @@ def test_update_from_files(
 
 
 def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, float]:
-    """Seconds of the plain run and of the update, which alternate in being first."""
+    """Seconds of the plain run and of the update; they alternate in being first."""
     _backward(engine)
     if index % 2:
         return _timed(plain.run), _timed(engine.step)
@@ -96,7 +96,7 @@ def _moved(engine: zerobench.Engine) -> dict[str, int]:
 
 
 class _Plain:
-    """A file of its own, read from start to end and written through an engine's buffers, with nothing else to do."""
+    """A file of its own, read from start to end and written through an engine's buffers, with no other work."""
 
     def __init__(self, directory: Path, engine: zerobench.Engine, read: int, written: int) -> None:
         self.read, self.written = read, written

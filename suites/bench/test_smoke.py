@@ -43,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
 
 
 def test_cases_travel(written: Json) -> None:
-    """The rounds are those that were measured, to the bit; the results fit the schema and say where time went."""
+    """The rounds are the measured ones, to the bit; the results fit the schema and have the parts of a step's time."""
     assert len(written["benchmarks"]) == 3
     for benchmark in written["benchmarks"]:
         extra = benchmark["extra_info"]["zerobench"]
@@ -66,7 +66,7 @@ def test_results_travel(written: Json) -> None:
 
 
 def test_no_names(written: Json) -> None:
-    """No host, user or path is told; the failed subject's traceback, which has paths, is the results' own."""
+    """The descriptions have no host, user or path; the results have the failed subject's traceback, with paths."""
     told = list(_strings([written["machine_info"], written["commit_info"]]))
     assert not {platform.node(), getpass.getuser()} & set(told)
     assert not [text for text in told if str(ROOT) in text or str(Path.home()) in text]
@@ -83,7 +83,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_kernels_travel(name: str) -> None:
-    """Each is timed beside a copy and all its rivals, and what comes of it fits the schema."""
+    """Each is timed beside a copy and all its rivals, and the result fits the schema."""
     workload = WORKLOADS[name](1 << 14, "cpu")
     seconds = turns.by_turns(workload, "cpu", rounds=3)
     assert seconds.keys() == {turns.KERNEL, *rivals(name, "cpu")}
@@ -94,7 +94,7 @@ def test_kernels_travel(name: str) -> None:
 
 
 def test_kernels_that_do_not_fit_are_skipped() -> None:
-    """With what torch says of the memory: a small GPU does not hold the largest sizes."""
+    """The reason is torch's message on memory: a small GPU does not hold the largest sizes."""
     runs = mock.Mock()
     runs.kernel.side_effect = torch.OutOfMemoryError("tried to allocate 56 GiB")
     with pytest.raises(pytest.skip.Exception, match="adam_step on 2147483648 elements: tried to allocate 56 GiB"):
@@ -109,7 +109,7 @@ def test_as_many_threads_on_one_rank_as_on_four(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("fit", range(8))
 def test_the_search_finds_the_largest(fit: int) -> None:
-    """And the seconds of that one."""
+    """The search also returns the seconds of that one."""
     tried: list[int] = []
 
     def trains(layers: int) -> float | None:
@@ -123,7 +123,7 @@ def test_the_search_finds_the_largest(fit: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 @pytest.mark.parametrize(("limit", "layers"), [(1 << 20, 0), (1 << 30, 1)])
 def test_memory_is_limited(limit: int, layers: int) -> None:
-    """One layer trains in 1 GiB and not in 1 MiB, and what comes of it fits the schema."""
+    """One layer trains in 1 GiB and not in 1 MiB, and the result fits the schema."""
     search = replace(grid.searches(True, "cpu", 2)[0], limit=limit, most=1)
     found = capacity.measure(search, 1, print)
     assert (found["verdict"], found["reason"]) == ("measured", "")

@@ -1,4 +1,4 @@
-"""Stages: what each stage, offload setting, precision, accumulation and recomputation saves and costs, by subject."""
+"""Stages: savings and costs of each stage, offload setting, precision, accumulation and recomputation, by subject."""
 
 from __future__ import annotations
 

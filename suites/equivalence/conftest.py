@@ -1,4 +1,4 @@
-"""What the equivalence suite asks of an engine before it holds it to a property."""
+"""The equivalence suite's conditions for holding an engine to a property."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training trajectory, bit for bit, whatever the stage and the settings."""
+"""One training trajectory, bit for bit, for every stage and all settings."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
 
 @drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1.75)
 def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
-    """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in no other order: the same bits."""
+    """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in the same order: the same bits."""
     scenario = scenario.but(world=min(scenario.world, 2))
     ddp = scenario.but(stage=0)
     assume(bits.offers(scenario) and TorchDdp.unsupported(ddp) is None)
@@ -116,7 +116,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     share=2.5,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
-    """On dyadic data every sum is exact, so every engine, in whatever order it adds, gives the same bits."""
+    """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""
     assume(trials.offers(scenario))
     expected = canonical(scenario, frozenset(["gradients", "parameters"]))
     assume(is_exact(expected, exact(scenario)))

@@ -41,8 +41,8 @@ def test_clipping(bits: Trials, scenario: Scenario) -> None:
     share=1,
 )
 def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenario, float]) -> None:
-    """A static loss scale that is a power of two changes no bit, as long as fp16 neither over- nor underflows, which on
-    dyadic data it does not."""
+    """A static loss scale that is a power of two changes no bit if fp16 neither over- nor underflows, and on dyadic
+    data it does not."""
     one, factor = scenario
     other = one.but(loss_scale=LossScale(static=8.0 * factor))
     assume(bits.offers(one) and bits.offers(other))
@@ -83,7 +83,7 @@ def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], in
 
 @drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.75)
 def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
-    """A gradient that is not finite on any one rank: every rank skips, and no state moves."""
+    """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     one, step, leaf = scenario
     one = one.but(poison=((step, leaf % one.leaves),))
     assume(bits.offers(one))
@@ -120,7 +120,7 @@ def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
 
 @drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0), share=0.3)
 def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
-    """A step that is not skipped changes parameters: nothing passes by doing nothing."""
+    """A step that is not skipped changes parameters: no engine passes by doing nothing."""
     assume(trials.offers(scenario))
     first, last = trials.run(scenario, ("gradients", "parameters"), keep=ALL)[0].steps
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))

@@ -29,7 +29,7 @@ def raises() -> None:
 
 
 def hangs() -> None:
-    """The process waits for something that does not come."""
+    """The process waits for an event that does not come."""
     time.sleep(600)
 
 

@@ -34,7 +34,7 @@ def ranks() -> Iterator[Pool]:
 def test_fault_in_a_step(
     trials: Trials, ranks: Pool, fault: faulty.Fault, cause: str, timeout: float, last: bool
 ) -> None:
-    """A rank that is killed, raises or hangs mid-step: the error names it and shows where every rank was."""
+    """If a rank is killed, raises or hangs mid-step, the error names it and shows every rank's position."""
     scenario = _scenario(trials, last)
     trials.ran += 1
     ranks.run(faulty.train, trials.name, scenario, timeout=TIME_LIMIT)

@@ -12,7 +12,7 @@ from zerobench.suites.support.checkout import ROOT
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what the tests need, to be made wrong."""
+    """A copy of the tests' files, to be made wrong."""
     for name in ("kernels", "engine", "zerobench", "suites"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "pyproject.toml"):

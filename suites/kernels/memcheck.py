@@ -1,4 +1,4 @@
-"""Kernels touch memory only where they may: run by ``nox -s kernels``, or when it is named, never by default.
+"""Kernels touch memory only inside their tensors: run by ``nox -s kernels``, or if it is named, never by default.
 
 Address sanitizer stops the equality tests at the first byte outside a tensor that the CPU's kernels, or the simulated
 CUDA kernels, read or write. On a GPU compute-sanitizer does (test_cuda.py).

@@ -1,4 +1,4 @@
-"""Where kernels run here: each instruction set of this CPU, the CUDA sources simulated on it, and the GPU."""
+"""The builds of the kernels here: each instruction set of this CPU, the CUDA sources simulated on it, and the GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Place:
 
     @property
     def device(self) -> str:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return "cuda" if self.name == "cuda" else "cpu"
 
     @contextmanager
@@ -49,7 +49,7 @@ class Place:
             torch.set_num_threads(before)
 
     def kernels(self) -> Kernels:
-        """Its library, built if need be."""
+        """Its library, built if necessary."""
         return simulated.simulated_kernels() if self.name == "simulated" else cpu_kernels(self.name)
 
     def _computed_here(self) -> AbstractContextManager[Any]:
@@ -64,7 +64,7 @@ def _missing(name: str) -> str:
     return "" if _SETS.index(name) <= _BEST else f"this CPU does not have {name}"
 
 
-#: Every build, those that cannot run here marked as skipped, with the reason.
+#: Every build; if one cannot run here, it is marked as skipped, with the reason.
 PLACES = [
     pytest.param(Place(name), id=name, marks=[pytest.mark.skipif(bool(_missing(name)), reason=_missing(name) or "-")])
     for name in [*_SETS, "simulated", "cuda"]

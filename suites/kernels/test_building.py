@@ -1,4 +1,4 @@
-"""Building: once, verified, with a clear end whatever goes wrong."""
+"""Building: once, verified, and with a clear end in each failure."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_failure_shows_what_the_compiler_said(tmp_path: Path, cache: Path) -> No
 
 
 def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
-    """What a killed process left neither blocks nor deceives the next."""
+    """A killed process's files neither block nor deceive the next."""
     recipe = _recipe(tmp_path)
     program = f"import sys; from {__name__} import Path, _recipe, build; build(_recipe(Path(sys.argv[1])))"
     environment = {**os.environ, "SLOW": "60"}
@@ -133,7 +133,8 @@ def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Says what to install and which variable selects the definitions; an operation does not fall back by itself."""
+    """The error names the package to install and the definitions' variable; an operation does not fall back by
+    itself."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     advice = r"no C\+\+ compiler was found \(looked for no-such-compiler\).*install one.*ZEROBENCH_KERNELS=torch"
     with pytest.raises(KernelError, match=advice):
@@ -147,7 +148,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compiler_of_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As build tools take CXX: a launcher goes before the compiler, which is asked for its version, too."""
+    """As in build tools' CXX: a launcher stands before the compiler, which also gets the question for its version."""
     launcher, inner = tmp_path / "launcher", _recipe(tmp_path)
     launcher.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
     launcher.chmod(0o755)
@@ -166,7 +167,7 @@ def test_quotation_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flags_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nvcc would add by itself is in the key and comes first, or is not there at all."""
+    """The flags that nvcc would add from its environment are in the key and come first, or are not passed at all."""
     (tmp_path / "bin").mkdir()
     nvcc = tmp_path / "bin" / "nvcc"
     script = _COMPILER.replace('echo "$@"', 'echo "$@" "[$NVCC_PREPEND_FLAGS$NVCC_APPEND_FLAGS]"')
@@ -232,7 +233,7 @@ def _nvcc() -> tuple[str, ...] | None:
 
 @pytest.mark.skipif(_nvcc() is None, reason="there is no nvcc")
 def test_fast_math_from_outside_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flags that bits depend on have the last word."""
+    """The flags that bits depend on come last."""
     source = tmp_path / "small.cu"
     source.write_text("__global__ void f(float* x) { *x = sqrtf(*x / x[1] * x[2] + x[3]); }", encoding="utf-8")
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--use_fast_math")

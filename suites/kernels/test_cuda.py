@@ -1,4 +1,4 @@
-"""What only a GPU can show: more elements than 32 bits count, and memory that is touched where it may be."""
+"""Tests that need a GPU: more elements than 32 bits count, and memory that kernels may touch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HALF = torch.bfloat16
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
-#: Elements by which tensors miss the alignment of their memory: four are moved at once, or one.
+#: Elements by which tensors miss the alignment of their memory: kernels then move four at once, or one.
 _off = pytest.mark.parametrize("offset", [0, 1], ids=["by four", "one by one"])
 
 
 def _places(n: int) -> list[slice]:
-    """The start, where an index leaves 31 bits, and the end."""
+    """The start, the element at which an index leaves 31 bits, and the end."""
     return [slice(0, 4096), slice((1 << 31) - 2048, (1 << 31) + 2048), slice(n - 4096, n)]
 
 
@@ -51,7 +51,7 @@ def _part(argument: object, place: slice) -> object:
 
 
 def _room(gib: int) -> None:
-    """Skip where so much memory is not free; what torch keeps of the tests before is given back."""
+    """Skip if less memory is free; torch's cached memory of earlier tests is freed."""
     gc.collect()
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
@@ -81,7 +81,7 @@ def test_sgd_step_over_many(offset: int) -> None:
 
 @pytest.mark.parametrize("apart", [_MANY + 1, _MANY], ids=["by four", "one by one"])
 def test_fold_over_many(apart: int) -> None:
-    """Rows whose distance is a multiple of four elements, and rows without a gap, where it is odd."""
+    """Rows at a distance of a multiple of four elements, and rows without a gap, at an odd distance."""
     _room(22)
     rows = torch.rand(3, apart, device="cuda", dtype=_HALF)[:, :_MANY]
     _compare(folding.definition, folding.native, _random(_MANY, 0), rows, False)
@@ -115,7 +115,7 @@ def test_stream_and_graph() -> None:
     """Kernels run in the current stream and can be captured into a graph."""
     total, rows = torch.zeros(5000, device="cuda"), _random(3, 5000)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())  # which makes the rows
+    stream.wait_stream(torch.cuda.current_stream())  # it makes the rows
     with torch.cuda.stream(stream):
         folding.fold(total, rows, first=True)
     stream.synchronize()
@@ -131,8 +131,8 @@ def test_stream_and_graph() -> None:
 def _sanitized(root: Path, tool: str, chosen: str) -> subprocess.CompletedProcess[str]:
     """Equality tests of a few examples, under compute-sanitizer.
 
-    Every tensor has an allocation of its own: in those that torch shares out to many, an element too many would land
-    in memory that is allowed.
+    Every tensor has an allocation of its own: if torch shared one out to many, an access past a tensor's end would land
+    in permitted memory.
     """
     checked = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "application-only"]
     tests = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick"]
@@ -159,7 +159,7 @@ def test_sanitizer_is_content(tool: str) -> None:
 
 @_sanitizer
 def test_sanitizer_sees_one_element_too_many(tree: Path) -> None:
-    """What the test above is worth."""
+    """The test above can fail."""
     path = tree / "kernels/cuda/values.cuh"
     text = path.read_text(encoding="utf-8")
     assert "if (i + W <= n) {" in text

@@ -40,7 +40,7 @@ _sgd_scalars = st.tuples(
 def compare(
     place: Place, definition: Callable[..., Any], native: Callable[..., Any], *arguments: Any, threads: int = 1
 ) -> None:
-    """Run both on copies of the arguments; whatever they change or return must be the same."""
+    """Run both on copies of the arguments; all changed and returned tensors must be the same."""
     expected, got = _copies_of(arguments, "cpu"), _copies_of(arguments, place.device)
     returned = definition(*expected)
     with place.in_use(threads):
@@ -60,7 +60,7 @@ def _all(argument: Any, device: str) -> Any:
 
 
 def _copy(tensor: Tensor, device: str) -> Tensor:
-    """With the strides, and as far off alignment, as the tensor."""
+    """A copy with the tensor's strides, and as far off alignment."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=tensor.dtype, device=device).set_(storage.clone().to(device=device))  # type: ignore[no-untyped-call]
     copied: Tensor = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -133,7 +133,7 @@ def test_chunk_sumsq(place: Place, source: Source, chunks: int, dtype: torch.dty
 def test_pack_and_unpack(
     place: Place, source: Source, pieces: list[tuple[int, torch.dtype, int]], dtype: torch.dtype
 ) -> None:
-    """Many tensors, some transposed, with gaps between them in the flat buffer, whose values stay."""
+    """Many tensors, some transposed, with gaps between them in the flat buffer that keep their values."""
     tensors, starts, end = _pieces(source, pieces)
     flat = source(end, dtype=dtype)
     compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts)

@@ -42,7 +42,7 @@ def test_opcheck(name: str, device: str) -> None:
 
 
 def test_simulated() -> None:
-    """Under FakeTensorMode nothing is computed and shapes, dtypes and devices are right, at any size."""
+    """Under FakeTensorMode kernels compute no value, and shapes, dtypes and devices are right, at any size."""
     with FakeTensorMode():
         values = torch.empty(2**40, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
         sums = chunk_sumsq(values, 1024)
@@ -51,7 +51,7 @@ def test_simulated() -> None:
 
 
 def test_autograd_is_told() -> None:
-    """What was saved for backward and is then changed by a kernel is an error, not a wrong gradient."""
+    """If a kernel changes a tensor that was saved for backward, that is an error, not a wrong gradient."""
     weight = torch.ones(4, requires_grad=True)
     saved = torch.ones(4)
     loss = (weight * saved).sum()
@@ -61,7 +61,7 @@ def test_autograd_is_told() -> None:
 
 
 def test_a_whole_is_what_its_parts_are() -> None:
-    """unpack undoes pack, whatever the strides."""
+    """unpack undoes pack, for all strides."""
     tensors = [torch.rand(3, 4).T, torch.rand(5), torch.rand(2, 3, 4).permute(2, 0, 1)]
     starts, flat = [0, 12, 20], torch.zeros(50)
     pack(flat, tensors, starts)
@@ -88,6 +88,6 @@ def test_a_whole_is_what_its_parts_are() -> None:
     ],
 )
 def test_bad_arguments(call: Any, message: str) -> None:
-    """A kernel takes pointers, so what does not fit together never reaches it."""
+    """A kernel takes pointers, so arguments that do not fit together never reach it."""
     with pytest.raises(ValueError, match=message):
         call()

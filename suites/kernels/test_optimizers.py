@@ -1,6 +1,6 @@
-"""Every rule's step is its oracle's, bit for bit, whatever floats it is given and wherever a tensor is cut.
+"""Every rule's step is its oracle's, bit for bit, for all floats and for all cuts of a tensor.
 
-The oracles are torch.optim, as far as its square root is a square root, and Lion written from the paper.
+The oracles are torch.optim, with a square root that is rounded right, and Lion written from the paper.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_lion(
 def test_adagrad(
     source: Source, n: int, dtype: torch.dtype, lr_decay: float, eps: float, lr: float, weight_decay: float
 ) -> None:
-    """Likewise, at the first step and a later one."""
+    """The same, at the first step and a later one."""
     for step in (1, 7):
         master, gradient, total, factor = source(n), source(n, dtype=dtype), source(n), 0.25
         theirs = {"sum": total.clone(), "step": torch.tensor(step - 1.0)}
@@ -122,7 +122,7 @@ def test_adagrad(
 
 @pytest.mark.parametrize("gradient", [0.0, -0.0, torch.nan])
 def test_lion_goes_nowhere_without_a_direction(gradient: float) -> None:
-    """The sign of a zero of either sign, and of what is no number, is 0: only the decay moves the parameter."""
+    """The sign of either zero, and of NaN, is 0: only the decay moves the parameter."""
     master, exp_avg = torch.tensor([1.0, -1.0, 0.0, -0.0]), torch.zeros(4)
     of_type("Lion").update(master, torch.full((4,), gradient), [exp_avg], None, 1.0, LionValues(0.5, 0.9, 0.99, 0.5))
     assert_same(master, torch.tensor([0.75, -0.75, 0.0, -0.0]), "parameter")
@@ -138,7 +138,7 @@ def _group(rule: Rule[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.types[0])
 @given(sources, st.integers(2, 300), dtypes, st.data())
 def test_cuts_change_nothing(rule: Rule[Any], source: Source, n: int, dtype: torch.dtype, data: st.DataObject) -> None:
-    """A tensor that is cut anywhere, as shards, sub-groups and step counts cut it, is stepped to the same bits."""
+    """If a tensor is cut anywhere, as shards, sub-groups and step counts cut it, the step has the same bits."""
     group = _group(rule)
     names = rule.state_names([group])
     tensors = [source(n), source(n, dtype=dtype), torch.empty(n, dtype=dtype), *(source(n) for _ in names)]
@@ -157,7 +157,7 @@ def _update(rule: Rule[Any], group: dict[str, Any], tensors: list[torch.Tensor])
 
 
 def test_roots_are_rounded_right() -> None:
-    """IeeeSqrt takes the nearest fp32 value to each root on every CPU; torch's own root may be another, or may not.
+    """IeeeSqrt takes the nearest fp32 value to each root on every CPU; torch's own root may differ.
 
     A root is the nearest if the value lies between the squares of the middles to both neighbours, which fp64 holds
     exactly: 25 bits, squared.

@@ -49,7 +49,7 @@ int main() {
 
 
 def test_no_memory_for_threads(tmp_path: Path) -> None:
-    """The calling thread then does it all; the process does not end."""
+    """The calling thread then does all the work; the process does not end."""
     source, program = tmp_path / "program.cpp", tmp_path / "program"
     source.write_text(_PROGRAM, encoding="utf-8")
     folder = building.sources() / "cpu"
@@ -59,7 +59,7 @@ def test_no_memory_for_threads(tmp_path: Path) -> None:
 
 
 def _flushing(native: Callable[..., Any]) -> Callable[..., Any]:
-    """The operation on a thread that takes subnormals for zeros, and still does when it is done."""
+    """The operation on a thread that takes subnormals for zeros, and still does afterwards."""
 
     def run(*arguments: Any) -> Any:
         if not torch.set_flush_denormal(True):

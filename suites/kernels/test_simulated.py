@@ -1,4 +1,4 @@
-"""The simulation of CUDA does what CUDA does where a kernel is right, and says so where one is wrong."""
+"""The simulation of CUDA computes as CUDA does if a kernel is right, and reports an error if it is wrong."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_lanes_hand_on_their_values(library: ctypes.CDLL, apart: int) -> None:
 
 
 def test_a_warp_that_parts_is_an_error_once(library: ctypes.CDLL) -> None:
-    """And the next kernel runs."""
+    """The next kernel runs."""
     assert library.zerobench_diverged((ctypes.c_int * 32)()) == 719
     test_lanes_hand_on_their_values(library, 1)
 

@@ -1,4 +1,4 @@
-"""How the kernels are timed on a GPU, as far as it shows without one: on which buffers, how often, what is let go."""
+"""How the kernels are timed on a GPU, as far as it shows without one: the buffers, the runs, the freed memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerobench.suites.bench.kernels.workloads import Workload
 
 @pytest.mark.parametrize("moved", [1 << 14, 28 << 20, 448 << 20, 60 << 30])
 def test_no_buffer_is_in_the_cache_again(moved: int) -> None:
-    """Four times the cache lies between two turns of a set; and no set more."""
+    """Between two turns of a set lies four times the cache; there are no more sets than that needs."""
     cache = 60 << 20
     found = workloads.sets(moved, cache)
     assert found * moved // 2 >= 4 * cache
@@ -25,7 +25,7 @@ def test_no_buffer_is_in_the_cache_again(moved: int) -> None:
 
 @pytest.mark.parametrize("cache", [30, 3000])
 def test_buffers_take_turns(cache: int) -> None:
-    """The kernel's and each rival's, all of them equally often in a turn."""
+    """The kernel's sets and each rival's alternate, all equally often in a turn."""
     ran: list[tuple[str, int]] = []
     made = count()
 
@@ -45,7 +45,7 @@ def test_buffers_take_turns(cache: int) -> None:
 
 
 def test_what_did_not_fit_is_let_go() -> None:
-    """Before the next workload is tried: the buffers that the error's frames hold, too."""
+    """The buffers are freed before the next workload, also those that the error's frames hold."""
     held: list[Any] = []
     left: list[Any] = []
 
@@ -63,6 +63,6 @@ def test_what_did_not_fit_is_let_go() -> None:
 
 
 def test_a_gpu_measures_every_workload() -> None:
-    """A CPU those that say something else there."""
+    """A CPU measures those that differ there."""
     assert workloads.names("cuda") == list(workloads.WORKLOADS)
     assert 0 < len(workloads.names("cpu")) < len(workloads.WORKLOADS)

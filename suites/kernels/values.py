@@ -1,4 +1,4 @@
-"""Tensors that hold whatever a float can hold, and their comparison bit by bit."""
+"""Tensors that hold any bits of a float, and their comparison bit by bit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ dtypes = st.sampled_from(DTYPES)
 LENGTHS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 255, 257, 1023, 1024, 1025, 3001]
 lengths = st.sampled_from(LENGTHS)
 
-#: Bit patterns of fp32 that deserve to be met more often than chance would have it.
+#: Bit patterns of fp32 that tests should meet more often than by chance.
 _ANY = [0.0, -0.0, 1.0, -1.0, 0.5, torch.inf, -torch.inf, torch.nan, 3.4028235e38, 1.1754944e-38, 1e-45, -1e-45]
-#: The edges of fp16: its largest, what rounds to infinity and what does not, its subnormals and ties among them.
+#: The edges of fp16: its largest, values that round to infinity and values that do not, its subnormals and ties.
 _FP16 = [
     65504.0,
     65519.996,
@@ -67,7 +67,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def assert_same(got: Tensor, expected: Tensor, what: str) -> None:
-    """The same bits, any NaN being as good as any other."""
+    """The same bits; any NaN equals any other."""
     got = got.cpu()
     assert got.dtype == expected.dtype, f"{what}: {got.dtype}, expected {expected.dtype}"
     assert got.shape == expected.shape, f"{what}: {got.shape}, expected {expected.shape}"

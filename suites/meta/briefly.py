@@ -1,4 +1,4 @@
-"""A pytest plugin for a glance at every test: one Scenario of a property, one case of a parametrized test."""
+"""A pytest plugin for a quick run of every test: one Scenario of a property, one case of a parametrized test."""
 
 from __future__ import annotations
 

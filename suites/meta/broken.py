@@ -11,7 +11,7 @@ from zerobench.subjects.reference import Reference
 
 
 class RaisesWhenBuilt(Reference):
-    """It offers what the reference engine offers. A UsageError leaves the ranks alive for the next test."""
+    """Offers the reference engine's Scenarios. A UsageError leaves the ranks alive for the next test."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         raise UsageError("this engine cannot be built")

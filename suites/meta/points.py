@@ -1,4 +1,4 @@
-"""Points: the places at which a mutant's bug can be seen first, and the place that a failure names."""
+"""Points: the places at which a mutant's bug can show first, and the place that a failure names."""
 
 from __future__ import annotations
 

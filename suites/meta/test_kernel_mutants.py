@@ -1,4 +1,4 @@
-"""The kernel suite's own power: a kernel that is wrong in one place must fail the property that looks there.
+"""The kernel suite's own power: if a kernel is wrong in one place, the property for that place must fail.
 
 The CUDA kernels among them are simulated.
 """
@@ -22,7 +22,7 @@ from zerobench.suites.kernels.places import Place
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel's source in which ``wrong`` stands for ``right``."""
+    """A kernel's source with ``wrong`` in the place of ``right``."""
 
     name: str
     source: str
@@ -35,7 +35,7 @@ class Mutant:
         return Path(self.source).parts[0]
 
     def can_be_beside(self, other: Mutant) -> bool:
-        """Whether one build can have both, and the property that looks for one does not see the other."""
+        """Whether one build can have both, and neither property sees the other's mutant."""
         headers = any(mutant.source.endswith("h") for mutant in (self, other))
         return self.folder == other.folder and self.source != other.source and not headers
 
@@ -121,7 +121,7 @@ class _Build(Place):
 
 
 def _together() -> list[list[Mutant]]:
-    """The mutants by builds, which take most of the time: a build has one of a source, or one of a header alone."""
+    """The mutants by builds, which take most of the time: a build has one of each source, or one of a header alone."""
     builds: list[list[Mutant]] = []
     for _, mutant in _MUTANTS:
         for build in builds:
@@ -148,7 +148,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mutant], _Build
 def test_wrong_kernel_is_caught(
     seen_by: Callable[[Place], None], mutant: Mutant, built: Callable[[Mutant], _Build]
 ) -> None:
-    """The property fails, and says which of the kernel's arguments has the wrong bits."""
+    """The property fails, and names the kernel's argument with the wrong bits."""
     build = built(mutant)
     with pytest.raises((AssertionError, ExceptionGroup)) as caught:
         seen_by(build)

@@ -1,4 +1,4 @@
-"""A meter that cannot see a number gives none."""
+"""If a meter cannot see a number, it returns none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerobench.ranks import Pool
 
 
 def _elsewhere(group: dist.ProcessGroup, alike: bool) -> int | None:
-    """The bytes that a rank counts if the ranks' devices are taken for one, or for several."""
+    """A rank's count of bytes if the ranks' devices count as one, or as several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("zerobench.meters.wire._device", lambda: "one" if alike else f"of rank {dist.get_rank(group)}")
         with crossing(group) as crossed:

@@ -1,4 +1,4 @@
-"""The suite's own power: it must fail on every engine that is wrong, and say where."""
+"""The suite's own power: it must fail on every wrong engine and name the place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from zerobench.suites.support.trials import Trials
 
 Failure = Disagreement | RankFault
 
-#: The properties in the order in which they are tried, those that see most first.
+#: The properties in the order of the trials; those that catch most mutants come first.
 BITS = [
     test_contract.test_equals_the_canonical_trainer,
     test_steps.test_overflow_moves_nothing,
@@ -41,7 +41,7 @@ BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
-#: Engines that are wrong in their numbers.
+#: Engines with wrong numbers.
 WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
@@ -55,8 +55,8 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.parametrize("mutant", RULE_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that steps one optimizer as another fails, and after one step the message points at the states that the
-    step wrote."""
+    """If an engine steps one optimizer as another, it fails, and after one step the message points at the states of
+    that step."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     one_step = scenarios(steps=1, optimizer=optimizers(name=mutant.rule))
     _demand_caught(
@@ -66,20 +66,20 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_drawn(name: str) -> None:
-    """The Scenarios that engines are tried on have every optimizer that there is."""
+    """The Scenarios that engines are tried on have every optimizer."""
     assert find(optimizers(), lambda optimizer: optimizer.name == name).name == name
 
 
 @pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that is right in every bit and wrong in its bytes fails, and the message points at the ledger."""
+    """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _first_failure(trials, BYTES, patience=[8, 40]))
 
 
 @pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
 def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that keeps what it does not declare fails a census of all living tensors."""
+    """If an engine keeps undeclared bytes, it fails a census of all living tensors."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     censuses = itertools.product(
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
@@ -89,28 +89,28 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 
 
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
-    """An engine that once keeps a whole backward's gradients fails, though what it keeps between steps is right."""
+    """If an engine once keeps a whole backward's gradients, it fails, though its bytes between steps are right."""
     mutant = HoldsTheFirstGradients
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
-    """An engine that moves a gradient twice fails, and the message names the way that it took."""
+    """If an engine moves a gradient twice, it fails, and the message names the gradient's way."""
     trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
     _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
 
 
 @pytest.mark.parametrize("mutant", EDIT_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that writes a copy when a parameter is edited fails, and the message says that the edit is lost."""
+    """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _first_failure(trials, [test_edits.test_edits_persist]))
 
 
 @pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
-    """An engine that is only slow passes, and so does one that is only offloaded, or steps its units in reverse."""
+    """An engine that is only slow passes; so does one that is only offloaded, or steps its units in reverse."""
     trials = Trials(pool, f"{right.__module__}:{right.__name__}")
     failure = _first_failure(trials, BITS, patience=[4])
     assert not failure, failure
@@ -139,7 +139,7 @@ def _failure(check: Callable[[], None]) -> Failure | None:
         check()
     except (Disagreement, RankFault) as failure:
         return failure
-    except FlakyFailure as group:  # a bug that shows now and then: the first time that it did
+    except FlakyFailure as group:  # an intermittent bug: its first failure
         return next(each for each in group.exceptions if isinstance(each, Disagreement | RankFault))
     return None
 

@@ -24,7 +24,7 @@ _PEERS = [
     ("torch-fsdp2", 3),
     *(("deepspeed", stage) for stage in range(4)),
 ]
-#: Every sum of its step is exact, in whatever order it is made.
+#: Every sum of its step is exact, in any order.
 _DYADIC = Scenario(
     model=Odd(width=8, hidden=(7,), activation="relu", loss="dot", norm=False),
     steps=1,
@@ -74,14 +74,14 @@ def test_hybrid_sharding_has_closed_forms(
 
 @pytest.mark.parametrize("subject", [name for name in subjects.REGISTRY if name not in ("torch-fsdp2", "deepspeed")])
 def test_hybrid_sharding_that_is_not_offered(subject: str) -> None:
-    """Every other engine says so."""
+    """The other engines refuse it."""
     reasons = [subjects.load(subject).unsupported(_DYADIC.but(world=4, stage=each, replicate=2)) for each in range(4)]
     assert all(reasons), reasons
 
 
 @pytest.mark.parametrize(("subject", "stage"), [*_PEERS, ("compute-only", 0)])
 def test_torch_is_left_as_it_was(pool: Pool, subject: str, stage: int) -> None:
-    """As the equivalence suite asks of the engine under test."""
+    """The check of the equivalence suite, for the peers."""
     scenario = SCENARIO.but(stage=stage)
     if reason := subjects.load(subject).unsupported(scenario):
         pytest.skip(reason)

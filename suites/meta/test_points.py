@@ -26,7 +26,7 @@ from zerobench.verdict import Failure
 _ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *RULE_MUTANTS, *EDIT_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
 _ALL += [HoldsTheFirstGradients, CopiesTwice, HandsOutTheNextSubGroup]
 
-#: Its JSON has the words of most parts.
+#: Its JSON has the names of most parts.
 _WORDY = Scenario(
     dtype="fp16",
     offload_optimizer="cpu",
@@ -38,7 +38,7 @@ _NORM = Difference("reference", "canonical", _WORDY, rank=1, step=2, part="norm"
 
 @pytest.mark.parametrize("part", [part for part in ALL_PARTS if part != "norm"])
 def test_the_reproduce_line_is_not_matched(part: str) -> None:
-    """A part that only the Scenario of a message names is not found there."""
+    """A part that only the message's Scenario names does not match."""
     failure = disagreement(_NORM, "reference")
     assert part in str(failure).splitlines()[-1]
     assert not Points(part).match(place_of(failure))
@@ -55,7 +55,7 @@ def test_every_value_that_is_given_counts() -> None:
 
 
 def test_a_ledger_and_a_rank_have_places() -> None:
-    """Bytes are found by the ledger and the name in it, a rank's failure by its kind and the exception."""
+    """Bytes match by the ledger and the name in it, a rank's failure by its kind and the exception."""
     entry = Entry("traffic", "gradients, or all_gather, in step 0", "recv", 0)
     found = LedgerDifference("reference", _WORDY, 1, entry, 3, 4, "parameters")
     assert Points("traffic", name="recv", step=0, rank=1).match(found)
@@ -69,7 +69,7 @@ def test_a_ledger_and_a_rank_have_places() -> None:
 
 @pytest.mark.parametrize("mutant", _ALL, ids=lambda mutant: mutant.__name__)
 def test_every_part_is_known(mutant: Any) -> None:
-    """A part that no failure has could never be found."""
+    """A part that no failure has could never match."""
     known = {*ALL_PARTS, *get_args(LedgerPart), *get_args(Failure)}
     at = mutant.points_at if isinstance(mutant.points_at, tuple) else (mutant.points_at,)
     assert {part for each in at for part in each.parts} <= known

@@ -1,4 +1,4 @@
-"""What a rank on a GPU is made to do before its first task, and a host on which it cannot."""
+"""The settings of a rank on a GPU before its first task, and a host on which it cannot work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerobench.workload.models.transformer import Attention
 
 
 def _settings(group: dist.ProcessGroup) -> tuple[bool, bool, bool, str]:
-    """What decides whether CUDA computes the same bits each time, as a rank on a GPU has it."""
+    """The settings by which CUDA computes the same bits each time, on a rank on a GPU."""
     worker._compute_reproducibly()
     return (
         torch.are_deterministic_algorithms_enabled(),
@@ -26,7 +26,7 @@ def _settings(group: dist.ProcessGroup) -> tuple[bool, bool, bool, str]:
 
 
 def test_a_gpu_computes_reproducibly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With errors, for a mere warning lets fused attention be; and nothing fills fresh memory."""
+    """The setting raises errors, because a mere warning permits fused attention; fresh memory is not filled."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     with Pool(1) as ranks:
         assert ranks.run(_settings) == [(True, False, False, ":4096:8")]
@@ -49,7 +49,7 @@ def test_attention_on_a_gpu(dtype: torch.dtype) -> None:
 
 
 def test_a_host_without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A rank that finds no GPU on its host says so: rank 0 can only look at its own."""
+    """If a rank finds no GPU on its host, it reports that: rank 0 can only check its own."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(UsageError, match="torch sees no CUDA GPU on this rank's host; give 'cpu'"):
         worker._join(worker.RankSlot(0, 1, "cuda", 1, tmp_path))

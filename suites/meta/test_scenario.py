@@ -21,7 +21,7 @@ def test_the_placement_is_the_engines(stage: int) -> None:
 
 
 def test_stage_3_offloads_parameters() -> None:
-    """A state that the stage does not shard is on the device, whatever was asked for."""
+    """If the stage does not shard a state, the state is on the device, whatever the setting."""
     asked = [Scenario(stage=stage, offload_optimizer="cpu", offload_param="nvme") for stage in range(4)]
     assert [(each.optimizer_at, each.parameters_at) for each in asked] == [
         ("none", "none"),
@@ -40,7 +40,7 @@ def test_a_mesh() -> None:
 
 
 def test_one_replica_is_not_in_the_json() -> None:
-    """The JSON, and so the identity of a case, is that of before there were meshes."""
+    """Its JSON, and so a case's identity, is that of Scenarios before meshes."""
     assert Scenario(replicate=1).to_json() == Scenario().to_json() == "{}"
     two = Scenario(world=4, replicate=2)
     assert Scenario.from_json(two.to_json()) == two
@@ -54,6 +54,6 @@ def test_one_replica_is_not_in_the_json() -> None:
     ],
 )
 def test_a_mesh_that_cannot_be(replicate: int, says: str) -> None:
-    """It is one line when it is read."""
+    """Reading it gives an error of one line."""
     with pytest.raises(UsageError, match=says):
         Scenario.from_json(f'{{"world": 4, "replicate": {replicate}}}')

@@ -1,4 +1,4 @@
-"""The strategies draw everything that a Scenario can have."""
+"""The strategies draw every value that a Scenario can have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from zerobench.suites.support.strategies import PECULIAR
 
 
 def test_the_model_is_odd() -> None:
-    """Every peculiarity that a model can have is drawn."""
+    """Every peculiarity of a model is drawn."""
     flags = {name for name, value in vars(Odd()).items() if value is False}
     assert flags == set(PECULIAR)

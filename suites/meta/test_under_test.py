@@ -1,4 +1,4 @@
-"""Equivalence, accounting and faults are about the engine under test: none of their tests passes if it does not run."""
+"""Equivalence, accounting and faults test the engine under test: if it does not run, none of their tests passes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ET.Element]:
 
 
 def test_none_passes(cases: dict[str, ET.Element]) -> None:
-    """A test that passes tests something else; it belongs to another suite."""
+    """If a test passes, it tests another engine, and belongs to another suite."""
     assert len(cases) > 30
     assert [name for name, case in cases.items() if not len(case)] == []
 
 
 def test_a_skip_has_a_reason(cases: dict[str, ET.Element]) -> None:
-    """A test that does not apply says why."""
+    """If a test does not apply, it gives the reason."""
     skipped = {name: case.find("skipped") for name, case in cases.items()}
     assert [name for name, skip in skipped.items() if skip is not None and not skip.get("message")] == []
 
 
 def test_most_fail(cases: dict[str, ET.Element]) -> None:
-    """The rest fails because the engine cannot be built: few tests do not apply to an engine that promises the bits."""
+    """The others fail because the engine cannot be built: few do not apply to an engine that promises the bits."""
     said = [child.get("message", "") for case in cases.values() for child in case if child.tag in ("failure", "error")]
     assert sum("this engine cannot be built" in message for message in said) > len(cases) / 2, said

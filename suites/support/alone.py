@@ -1,4 +1,4 @@
-"""Alone: where several processes run the tests, one that meters the whole machine has it to itself."""
+"""Alone: if several processes run the tests, a test that meters the whole machine has it to itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def outside() -> dict[str, str]:
-    """The environment for a pytest of its own: this one's, less what marks a process of ``pytest -n``, where
-    pytest-benchmark measures nothing."""
+    """The environment for a pytest of its own: this one's without the variables of ``pytest -n``, under which
+    pytest-benchmark does not measure."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
@@ -19,8 +19,8 @@ def outside() -> dict[str, str]:
 def admitted(folder: Path, *, alone: bool) -> Iterator[None]:
     """Hold a place among the tests that run at once, or all places.
 
-    Two locks on files in ``folder``, which the kernel frees when their process dies. Who wants all places keeps the
-    gate shut while the others leave, so that nobody new goes in before.
+    Two locks on files in ``folder``, which the kernel frees when their process dies. If a test wants all places,
+    it keeps the gate shut while the others leave, so that no new test goes in before it.
     """
     with _locked(folder / "gate", fcntl.LOCK_EX) as gate, _locked(folder / "room", _KINDS[alone]):
         fcntl.flock(gate, fcntl.LOCK_UN)

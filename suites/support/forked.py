@@ -1,7 +1,7 @@
 """Python programs in processes of their own that need not import torch: they are forked from a process that has.
 
-To import torch and its compiler takes a core four seconds. What a test starts here differs from ``python ARGUMENTS`` in
-that alone; tests that are about the start itself use :mod:`subprocess`.
+Importing torch and its compiler takes a core four seconds. A program that a test starts here differs from
+``python ARGUMENTS`` in that alone; tests that are about the start itself use :mod:`subprocess`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Self
 
 from zerobench.ranks.pool import preloaded
 
-#: Seconds in which a program ends on a machine that is busy with much else; alone it takes a few.
+#: Seconds in which a program ends on a busy machine; alone it takes a few.
 LIMIT = 240.0
 
 
@@ -47,7 +47,7 @@ class Program(AbstractContextManager["Program"]):
         return self._process.exitcode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """Wait for its end; what it wrote to both streams.
+        """Wait for its end; return its output and its errors.
 
         Raises:
             subprocess.TimeoutExpired: it still runs.
@@ -73,7 +73,7 @@ class Program(AbstractContextManager["Program"]):
 
 
 def run(*arguments: str, cwd: Path, env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """``python ARGUMENTS``: how it ended and what it printed, as :func:`subprocess.run` says it.
+    """``python ARGUMENTS``: its exit code and its output, as :func:`subprocess.run` returns them.
 
     Raises:
         subprocess.TimeoutExpired: it does not end within ``timeout`` seconds; it is killed.
@@ -94,7 +94,7 @@ def _become(arguments: Sequence[str], cwd: Path, env: Mapping[str, str], outputs
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    tempfile.tempdir = None  # TMPDIR may be another
+    tempfile.tempdir = None  # TMPDIR may differ
     _keep_the_fork_server()
     kind, what, *rest = arguments
     sys.path[:0] = ["" if kind == "-c" else str(cwd), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]

@@ -1,7 +1,7 @@
-"""The reference engine where all that may end late does so as late as it may.
+"""The reference engine with every operation that may end late ending as late as possible.
 
-On a CPU a copy is over when it is started, and a gather often before it is waited for: an engine that forgot to wait
-would be right there, and wrong on a GPU, now and then. Here it is wrong at once.
+On a CPU a copy is over when it is started, and a gather often before the engine waits for it: an engine that forgot to
+wait would be right there, and wrong on a GPU, now and then. Here it is wrong at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zerobench.subjects.reference import Reference
 
 
 class Late(Reference):
-    """Right, or the engine somewhere uses what has not arrived, or changes what has not left."""
+    """Right, unless the engine uses a tensor that has not arrived, or changes one that has not left."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         with (
@@ -36,7 +36,7 @@ class Late(Reference):
 
 
 class _LateCopies(Copies):
-    """A stream that only works while somebody waits: it makes its copies in order, up to the one waited for."""
+    """A stream that works only during a wait: it makes its copies in order, up to the awaited one."""
 
     def __init__(self, device: torch.device, pin: bool) -> None:
         super().__init__(device, pin)
@@ -71,7 +71,7 @@ class _LateCopy:
 
 
 class _LateRanks(Ranks):
-    """What a collective brings is there once it is waited for, and NaN before."""
+    """A collective's output arrives during the wait, and is NaN before."""
 
     def all_gather(self, output: Tensor, own: Tensor) -> Any:
         return self._late(super().all_gather, output, own)
@@ -81,7 +81,7 @@ class _LateRanks(Ranks):
 
     def _late(self, collective: Callable[[Tensor, Tensor], Any], output: Tensor, given: Tensor) -> Any:
         if self.world == 1:
-            return collective(output, given)  # a copy, made when it is asked for on every device
+            return collective(output, given)  # a copy, made at the call on every device
         sent, arrived = given.clone(), torch.empty_like(output)
         work = collective(arrived, sent)
         output.view(torch.uint8).fill_(0xFF)
@@ -90,7 +90,7 @@ class _LateRanks(Ranks):
 
 
 class ChangedWhileSent(RuntimeError):
-    """The engine has changed a tensor that it had given to a collective and had not waited for."""
+    """The engine has changed a tensor of a collective before it waited for the collective."""
 
 
 @dataclass(frozen=True)

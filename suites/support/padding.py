@@ -1,4 +1,4 @@
-"""The reference engine with NaN wherever no parameter lies."""
+"""The reference engine with NaN in every element that belongs to no parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerobench.subjects.reference import Reference
 
 
 class NanPadding(Reference):
-    """Fills the padding of all states with NaN before training and after each step, and new buffers altogether."""
+    """Fills the padding of all states with NaN before training and after each step, and the whole of new buffers."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         super().__init__(model, scenario, group)

@@ -1,4 +1,4 @@
-"""torch DDP with a square root that is rounded right: what the contract is compared with bit for bit."""
+"""torch DDP with a square root that is rounded right, for bit-for-bit comparison with the contract."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zerobench.subjects.torch_ddp import TorchDdp
 
 
 class IeeeDdp(TorchDdp):
-    """DDP and torch.optim as they are, but for the square root (zerobench.oracles.optimizer.IeeeSqrt)."""
+    """DDP and torch.optim, unchanged but for the square root (zerobench.oracles.optimizer.IeeeSqrt)."""
 
     def step(self) -> Outcome:
         with IeeeSqrt():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
 
-#: Rare: a peculiarity that is on in every model hides those that only show without it.
+#: Rare: if a peculiarity is on in every model, it hides others that only show without it.
 _seldom = st.sampled_from([False, False, True])
 
 WORLDS = st.sampled_from([1, 2, 3, 3, 4, 4])  # a + b = b + a: two ranks cannot show a wrong order
@@ -52,7 +52,7 @@ def models(**fixed: Any) -> st.SearchStrategy[Odd]:
 
 
 def optimizers(**fixed: Any) -> st.SearchStrategy[Optimizer]:
-    """SGD stands beside the others, which are all but blind to a gradient that is wrong by a constant factor."""
+    """SGD is drawn most: the other optimizers hardly notice if a gradient is wrong by a constant factor."""
     drawn = {
         "name": st.sampled_from(["adam", "adamw", "sgd", "sgd", "sgd", "lion", "adagrad"]),
         "lr": st.sampled_from([1e-3, 1e-2]),
@@ -63,7 +63,7 @@ def optimizers(**fixed: Any) -> st.SearchStrategy[Optimizer]:
     return st.builds(Optimizer, **(drawn | _strategies(fixed)))
 
 
-#: What must not change a bit: sizes from one chunk to more than the model.
+#: The settings that must not change a bit: sizes from one chunk to more than the model.
 SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "reduce_bucket": st.sampled_from([1, 100, 1000, 500_000_000]),
     "allgather_bucket": st.sampled_from([1, 100, 1000, 500_000_000]),

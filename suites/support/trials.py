@@ -19,10 +19,10 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 
-#: Seconds after which a Scenario hangs; the longest takes a few, and many times that on a machine busy with much else.
+#: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
 
-#: Kept of every step; the other states of the last one only, into which a wrong bit of an earlier step leads.
+#: Kept of every step; the other states only of the last step, because a wrong bit of an earlier step leads into it.
 GRADIENTS: Keep = frozenset(["gradients"])
 
 
@@ -53,7 +53,7 @@ class Trials:
     ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        Of the states in ``parts``, it holds those in ``keep`` of every step, and all of the last.
+        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last.
 
         Raises:
             RankFault: a rank raised, died or hung.
@@ -69,8 +69,8 @@ class Trials:
         """Demand the same bits of every rank, ``expected`` being the canonical trainer's or each rank's own.
 
         Raises:
-            Disagreement: they differ; if the Scenario was recorded in part only and differs again in a run that records
-                every state of every step, with the first difference of that run, which is nearer to the fault.
+            Disagreement: they differ. If only a part was recorded, and a run that records every state of every step
+                differs, too, the error has that run's first difference, which is nearer to the fault.
         """
         found = _first(got, expected, parts)
         if found is not None and isinstance(expected, Trajectory):
@@ -96,13 +96,13 @@ class Trials:
         return self._pool_of(subject, scenario.world).submit(train, *asked, world=scenario.world, timeout=TIME_LIMIT)
 
     def _pool_of(self, subject: str, world: int) -> Pool:
-        """The session's ranks, or for an engine that needs a world of its own, ranks of just that many."""
+        """The session's ranks; if an engine needs a world of its own, ranks of that number."""
         if not subjects.load(subject).whole_world:
             return self.pool
         return self._pools.setdefault(world, Pool(world))
 
     def close(self) -> None:
-        """End the ranks that are no other's."""
+        """End the ranks that belong to these Trials."""
         for pool in self._pools.values():
             pool.close()
 

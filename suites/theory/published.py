@@ -1,7 +1,7 @@
-"""Published numbers of the ZeRO paper (arXiv 1910.02054v3) as printed, what its formulas give, and how the two differ.
+"""Published numbers of the ZeRO paper (arXiv 1910.02054v3) as printed, its formulas' values, and the differences.
 
 GB are 10^9 bytes, B and T billions and trillions of parameters. A number in print has been rounded by some rule, which
-is not the same in all blocks of a table; where no rule leads from the formula to the print, an anomaly says what does.
+is not the same in all blocks of a table. If no rule leads from the formula to the print, an anomaly explains it.
 """
 
 from __future__ import annotations

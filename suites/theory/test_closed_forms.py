@@ -39,8 +39,9 @@ def _bytes_of_an_element(stage: int, world: int) -> Fraction:
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("stage", range(4))
 def test_volume_is_the_papers_where_nothing_is_padded(stage: int, accumulation: int) -> None:
-    """With A micro-steps, e bytes an element and a share f = (N - 1) / N of it: stages 0 and 1 send 2 f e, stage 2
-    f e (A + 1), stage 3 at most 3 f e A: less what forward leaves for backward to use, or backward does not need."""
+    """With A micro-steps, e bytes an element and a share f = (N - 1) / N of it: stages 0 and 1 send 2 f e, stage 2 f e
+    (A + 1), stage 3 at most 3 f e A: less the units that forward leaves for backward, or that backward does not
+    need."""
     scenario = _PAPER.but(model=_EVEN, stage=stage, world=4, accumulation=accumulation)
     model = models.build(scenario)
     unit = sum(p.numel() for p in model.parameters()) * 2 * 3 // 4
@@ -83,8 +84,8 @@ def test_common_case_of_stage_3(layers: int, recompute: Recompute, tied: bool, b
 
 
 def test_settings_move_calls_not_bytes() -> None:
-    """Bucket sizes change how often a collective is called, never how much it moves, padding (that of the units, which
-    below stage 3 a small bucket keeps apart) and stage 3's rounds (a small bucket makes more batches) left aside."""
+    """Bucket sizes change the number of a collective's calls, never its bytes, except for padding (of the units, which
+    below stage 3 a small bucket keeps apart) and stage 3's rounds (a small bucket makes more batches)."""
     for stage in range(4):
         large = _PAPER.but(model=_EVEN, stage=stage, world=4)
         small = large.but(reduce_bucket=1, allgather_bucket=1)

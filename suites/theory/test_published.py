@@ -1,4 +1,4 @@
-"""Published tables: the ZeRO paper's numbers follow from its formulas by rules of rounding that are written here."""
+"""Published tables: the ZeRO paper's numbers follow from its formulas by the rounding rules of these tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_cell(cell: Cell) -> None:
 
 @pytest.mark.parametrize("anomaly", ANOMALIES, ids=lambda anomaly: anomaly.where)
 def test_anomaly(anomaly: Anomaly) -> None:
-    """A printed number that its formula does not give is what the verdict says instead."""
+    """If its formula does not give a printed number, the verdict's reading does."""
     _, _, decimals = anomaly.printed.partition(".")
     assert in_print(anomaly.formula, len(decimals)) != anomaly.printed, "no anomaly: the formula gives it"
     assert anomaly.explained == anomaly.printed, anomaly.verdict

@@ -1,1 +1,1 @@
-"""How fast the kernels are, beside others that do the same and beside a copy of as many bytes."""
+"""How fast the kernels are, beside rivals that do the same and beside a copy of as many bytes."""

@@ -1,4 +1,4 @@
-"""Kernels: seconds and bandwidth beside a copy of as many bytes, torch and, where it is installed, deepspeed."""
+"""Kernels: seconds and bandwidth beside a copy of as many bytes, torch and, if it is installed, deepspeed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.benchmark(timer=CLOCK)
 def test_bandwidth(runs: Runs, carry: Callable[[Json, list[float]], None], name: str, n: int, against: str) -> None:
-    """The kernel and all that it is compared with take turns; what a GPU cannot hold is skipped."""
+    """The kernel and its rivals alternate; a size that a GPU cannot hold is skipped."""
     try:
         found, seconds = runs.kernel(name, n, against)
     except torch.OutOfMemoryError as error:
@@ -32,6 +32,6 @@ def test_bandwidth(runs: Runs, carry: Callable[[Json, list[float]], None], name:
         runs.kernels.append(found)
         carry({"kernel": found}, seconds)
         return
-    gc.collect()  # the error is gone, and with it its frames, which held what did fit
+    gc.collect()  # the error is gone, and with it its frames, which held the buffers that fit
     torch.cuda.empty_cache()
     pytest.skip(f"{name} on {n} elements: {reason}")

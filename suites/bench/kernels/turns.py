@@ -1,4 +1,4 @@
-"""Turns: in each round the kernel and each of its rivals work once, and so does a copy of as many bytes."""
+"""Turns: in each round the kernel and each of its rivals run once, and so does a copy of as many bytes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from zerobench.suites.bench.kernels.workloads import Work, Workload, in_turn
 
 ROUNDS = 15
 _WARMUP = 2
-#: The most bytes that a copy reads and writes; for kernels that move more its time is scaled up.
+#: The most bytes that a copy reads and writes; if a kernel moves more, the copy's time is scaled up.
 _COPIED = 1 << 32
-#: Bytes that are written before each turn on a CPU, more than a cache keeps of the turn before.
+#: Bytes that are written before each turn on a CPU: more than a cache keeps of the turn before.
 _FLUSHED = 1 << 28
-#: Bytes that a GPU is to move in a turn, and the most runs, so that launching costs nothing.
+#: Bytes for a GPU to move in a turn, and the most runs, so that launching costs nothing.
 _MOVED_AT_ONCE, _AT_ONCE = 1 << 32, 100
 
 KERNEL = "kernel"
@@ -41,7 +41,7 @@ def by_turns(workload: Workload, device: str, rounds: int = ROUNDS) -> dict[str,
 
 
 def at_once(workload: Workload) -> int:
-    """How often a GPU does the work in a turn: on each set of buffers as often as on the others."""
+    """The number of runs in a GPU's turn, the same on each set of buffers."""
     return workload.sets * max(1, min(_AT_ONCE, _MOVED_AT_ONCE // workload.moved) // workload.sets)
 
 
@@ -50,10 +50,10 @@ def _timer(work: Work, times: int, device: str) -> Callable[[], float]:
 
 
 def _flushed(work: Work) -> float:
-    """Seconds of work that finds nothing in a cache and both cores its own.
+    """Seconds of work with an empty cache and both cores to itself.
 
-    torch's threads spin on for some milliseconds when their work is done, on the cores of whoever comes next; writing
-    the buffer, on one core, takes longer. A sleep would do as well, but a core that wakes up is slow for as long.
+    torch's threads spin on for some milliseconds after their work, on the cores of the next turn. Writing the buffer,
+    on one core, takes longer. A sleep would do as well, but after it a core is slow for as long.
     """
     _buffer().fill(0)
     start = time.perf_counter()
@@ -73,7 +73,7 @@ def _graph(work: Work, times: int) -> Callable[[], float]:
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # what is set up at first use, of every set of buffers, must not be captured
+    with torch.cuda.stream(side):  # the set-up at first use, of every set of buffers, must not be captured
         for _ in range(times):
             work()
     torch.cuda.synchronize()
@@ -124,7 +124,7 @@ def _copy_loop() -> Any:
 
 
 def result(name: str, n: int, moved: int, device: str, seconds: Mapping[str, Sequence[float]], against: str) -> Json:
-    """A kernel of the results, beside one of those that took turns with it."""
+    """A kernel of the results, beside one of its rivals."""
     own, other = (statistics.median(seconds[each]) for each in (KERNEL, against))
     computed = describe_kernels()
     return {

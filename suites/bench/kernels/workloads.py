@@ -1,4 +1,4 @@
-"""The kernels at work on n elements, with the bytes they move, and others that do the same work."""
+"""The kernels at work on n elements, with the bytes they move, and rivals that do the same work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SGD_RULE = SgdValues(lr=1e-3, momentum=0.9, weight_decay=0.01)
 
 @dataclass(frozen=True)
 class Workload:
-    """What a kernel does in one run, the bytes that it reads and writes, and rivals by name.
+    """A kernel's work in one run, the bytes that it reads and writes, and rivals by name.
 
     Each run works on the next of ``sets`` sets of buffers.
     """
@@ -66,7 +66,7 @@ def _sgd_step(n: int, device: str) -> Workload:
 
 
 def _optimizers(device: str) -> dict[str, Any]:
-    """torch's fused AdamW and, where deepspeed is installed, the one with which its offload steps on the CPU."""
+    """torch's fused AdamW and, if deepspeed is installed, the one with which its offload steps on the CPU."""
     known: dict[str, Any] = {"torch": partial(torch.optim.AdamW, fused=True, capturable=device == "cuda")}
     if device == "cpu" and find_spec("deepspeed"):
         from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -76,7 +76,7 @@ def _optimizers(device: str) -> dict[str, Any]:
 
 
 def _stepped(make: Any, gradient: Tensor, parameter: Tensor | None) -> Work:
-    """Another's optimizer with the casts and the scaling that it needs around it."""
+    """A rival's optimizer with the casts and the scaling around it."""
     weights = torch.nn.Parameter(_random(gradient.numel(), str(gradient.device)))
     weights.grad = torch.empty_like(weights)
     optimizer = make([weights], lr=_RULE.lr, weight_decay=_RULE.weight_decay)
@@ -93,7 +93,7 @@ def _stepped(make: Any, gradient: Tensor, parameter: Tensor | None) -> Work:
 
 
 def _fold(world: int, first: bool, n: int, device: str) -> Workload:
-    """2 bytes an element and rank in, 4 out, and 4 in where the accumulator counts; n elements are in all rows."""
+    """2 bytes an element and rank in, 4 out, and 4 in if the accumulator counts; n elements are in all rows."""
     n //= world
     accumulator, rows = _random(n, device), torch.rand(world, n, device=device).to(_HALF)
 
@@ -134,7 +134,7 @@ def _unpack(n: int, device: str) -> Workload:
 
 
 def in_turn(works: Sequence[Work]) -> Work:
-    """Each call is the next one's work, and after the last one's the first one's."""
+    """Each call runs the next work, and after the last one the first."""
     turns = cycle(works)
 
     def work() -> object:
@@ -144,20 +144,20 @@ def in_turn(works: Sequence[Work]) -> Work:
 
 
 def sets(moved: int, cache: int) -> int:
-    """How many sets of buffers are together four times as large as a cache.
+    """The number of sets of buffers that together are four times as large as a cache.
 
-    A set has at least half the bytes that are moved: none is moved but in and out.
+    A set has at least half the bytes that are moved: bytes move only in and out.
     """
     return max(1, -(-8 * cache // moved))
 
 
 def _cache(device: str) -> int:
-    """Bytes of a GPU's cache; that of a CPU is written over before each turn, so it does not count."""
+    """Bytes of a GPU's cache; 0 for a CPU, whose cache is overwritten before each turn."""
     return int(torch.cuda.get_device_properties(device).L2_cache_size) if device == "cuda" else 0
 
 
 def out_of_cache(make: Callable[[int, str], Workload], n: int, device: str) -> Workload:
-    """The workload on so many sets of buffers that none is in the cache when its turn comes again."""
+    """The workload on enough sets of buffers that none is in the cache in its next turn."""
     first = make(n, device)
     every = [first, *(make(n, device) for _ in range(1, sets(first.moved, _cache(device))))]
     rivals = {name: in_turn([each.rivals[name] for each in every]) for name in first.rivals}
@@ -185,7 +185,7 @@ WORKLOADS: dict[str, Callable[[int, str], Workload]] = {
     name: partial(out_of_cache, make) for name, make in _BY_NAME.items()
 }
 
-#: On a CPU they say what others say: zeros take its divider no longer than other values, and as memcpy does it copies.
+#: On a CPU they repeat others: zeros take its divider no longer than other values, and as memcpy does it copies.
 _ON_GPUS = {"adam_step fp32", "adam_step of zeros", "pack bf16"}
 
 

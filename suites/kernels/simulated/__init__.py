@@ -1,9 +1,9 @@
 """The CUDA kernels on a machine without a GPU: their own sources, compiled as C++, thread after thread on the CPU.
 
-That holds what the sources say to the definitions: indices, tails, alignment, the order of a warp's sum, how grids are
-started. It says nothing of nvcc, of the GPU's arithmetic, or of threads that run at once: the place ``cuda`` does.
+That compares the sources with the definitions: indices, tails, alignment, the order of a warp's sum, how grids are
+started. It does not test nvcc, the GPU's arithmetic, or threads that run at once: the place ``cuda`` does.
 
-The headers beside this file stand for CUDA's, a launch becomes a call, and nothing else of a source is changed.
+The headers beside this file stand for CUDA's, a launch becomes a call, and the rest of a source is unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from zerobench.engine.native import Kernels, building, cpu, cuda
 
 _HEADERS = Path(__file__).parent
 
-#: A vector at no multiple of its size, or an index past an array's end, ends the process at once.
+#: If a vector is at no multiple of its size, or an index is past an array's end, the process ends at once.
 _CHECKED = ("-fsanitize=alignment,bounds,signed-integer-overflow", "-fsanitize-undefined-trap-on-error")
-#: Nothing is optimized, for building takes longer than running.
+#: Optimization is off, because building takes longer than running.
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", *_CHECKED)
 
 _LAUNCH = re.compile(r"(\w+(?:<[^<>]*>)?)<<<(.+?)>>>\(", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The gate put to the test for real, in minutes: run by ``nox -s gate``, or when it is named, never by default.
+"""A real test of the gate, in minutes: run by ``nox -s gate``, or if it is named, never by default.
 
 A clone of this repository's last commit is gated by its own command line, against itself.
 """
@@ -14,7 +14,7 @@ import pytest
 
 from zerobench.suites.support.checkout import ROOT
 
-#: Appended to the reference subject: every call takes 15 % longer than it did.
+#: Appended to the reference subject: every call takes 15 % longer.
 SLOWER = """
 import time
 
@@ -69,7 +69,7 @@ def test_the_same_code_is_not_slower(clone: Path) -> None:
 
 
 def test_a_slowdown_of_15_percent_fails(clone: Path) -> None:
-    """The head waits, in every call, for 15 % of the time that the call took."""
+    """In every call the head waits for 15 % of the call's time."""
     with (clone / "zerobench" / "subjects" / "reference.py").open("a", encoding="utf-8") as source:
         source.write(SLOWER)
     done = run_gate(clone, "--time-against", "HEAD")

@@ -1,8 +1,8 @@
-"""Gates a commit against itself, for real, again and again, and keeps what was measured: ``gates.json``.
+"""Gates a commit against itself, for real, repeatedly, and keeps the measurements: ``gates.json``.
 
     python -m zerobench.suites.meta.gate.record_gates 20
 
-A minute to start with, and half a minute for a round. Nothing else should run meanwhile.
+The start takes a minute, and a round half a minute. Run no other program meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDED = Path(__file__).with_name("gates.json")
 
 
 def record(number: int) -> None:
-    """Run gates until the rounds of so many are recorded; each that has ended is, whatever becomes of the next."""
+    """Run gates until so many are recorded; each is recorded when it ends, even if a later one fails."""
     gates = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else []
     with tempfile.TemporaryDirectory() as directory:
         tree = real_gate.cloned(Path(directory, "tree"))
@@ -43,7 +43,7 @@ def _short(of_round: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]
 
 
 def _write(gates: list[list[Any]]) -> None:
-    """A round to a line."""
+    """One line per round."""
     text = ",\n".join("[" + ",\n ".join(json.dumps(each) for each in rounds) + "]" for rounds in gates)
     written = RECORDED.with_suffix(".new")
     written.write_text(f"[\n{text}\n]\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The gate's own power: what is worse fails, with the right exit code, and the message says all that is needed."""
+"""The gate's own power: a worse result fails with the right exit code and a complete message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _renamed(case: Json, like: Json) -> Json:
 
 @pytest.fixture
 def gate(measured: dict[str, Json], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Gate:
-    """Gate results against the baseline that was made of ``Same``: the exit code and what was printed."""
+    """Gate results against the baseline of ``Same``: the exit code and the output."""
     baseline = tmp_path / "baseline.json"
     assert (
         commands.main(["gate", "--baseline", str(baseline), "--results", _file(tmp_path, measured["Same"]), "--update"])
@@ -69,7 +69,7 @@ def _file(directory: Path, results: Json) -> str:
 
 
 def _bare(results: Json, verdict: str, reason: str) -> Json:
-    """Results of one case that has no numbers."""
+    """The results of one case without numbers."""
     nothing = dict.fromkeys(("judgement", "memory", "traffic", "digest", "held", "time"))
     return {**results, "cases": [{**results["cases"][0], **nothing, "verdict": verdict, "reason": reason}]}
 
@@ -91,7 +91,7 @@ def test_the_same_passes(gate: Gate, measured: dict[str, Json]) -> None:
 def test_worse_fails(
     gate: Gate, measured: dict[str, Json], engine: str, metric: str, difference: str, rule: str
 ) -> None:
-    """One regression is enough, and its line names the case, both values, the difference and the rule."""
+    """One regression fails the gate, and its line names the case, both values, the difference and the rule."""
     code, said = gate(measured[engine])
     assert code == 1
     [line] = [line for line in said.splitlines() if f"| {_plain(metric)} " in line]
@@ -111,7 +111,7 @@ def _plain(metric: str) -> str:
 
 
 def test_a_small_leak_warns(gate: Gate, measured: dict[str, Json]) -> None:
-    """What is within the bound does not block, but is seen: a baseline uses just the share that does not warn."""
+    """A value within the bound warns and does not fail; a baseline has just the share that does not warn."""
     code, said = gate(measured["SmallLeak"])
     assert code == 0
     assert "1 warning" in said
@@ -119,7 +119,7 @@ def test_a_small_leak_warns(gate: Gate, measured: dict[str, Json]) -> None:
 
 
 def test_better_is_to_be_committed(gate: Gate, measured: dict[str, Json]) -> None:
-    """A byte less fails, too."""
+    """If a byte less is used, the gate fails, too."""
     results = copy.deepcopy(measured["Same"])
     results["cases"][0]["memory"]["measured"][1]["gradients"] -= 1
     code, said = gate(results)
@@ -128,7 +128,7 @@ def test_better_is_to_be_committed(gate: Gate, measured: dict[str, Json]) -> Non
 
 
 def test_other_bits_fail_on_the_same_platform_only(gate: Gate, measured: dict[str, Json]) -> None:
-    """Elsewhere they are shown as not comparable."""
+    """On another platform they are shown as not comparable."""
     results = copy.deepcopy(measured["Same"])
     results["cases"][0]["digest"] = "0" * 64
     code, said = gate(results)
@@ -140,7 +140,7 @@ def test_other_bits_fail_on_the_same_platform_only(gate: Gate, measured: dict[st
 
 
 def test_other_owners_fail(gate: Gate, measured: dict[str, Json]) -> None:
-    """Two ranks that change places hold as many bytes as before."""
+    """Two ranks that swap their states hold as many bytes as before."""
     results = copy.deepcopy(measured["Same"])
     held = results["cases"][0]["held"]
     assert held[0] != held[1]
@@ -151,7 +151,7 @@ def test_other_owners_fail(gate: Gate, measured: dict[str, Json]) -> None:
 
 
 def test_newly_failing_fails(gate: Gate, measured: dict[str, Json]) -> None:
-    """A case that crashed has no numbers; it does not pass for that."""
+    """A crashed case has no numbers, and still fails."""
     code, said = gate(_bare(measured["Same"], "crashed", "rank 1 was killed\nmore"))
     assert code == 1
     assert "rank 1 was killed" in said
@@ -160,7 +160,7 @@ def test_newly_failing_fails(gate: Gate, measured: dict[str, Json]) -> None:
 
 @pytest.mark.parametrize("lost", ["memory", "traffic", "digest", "held"])
 def test_what_is_no_longer_measured_is_an_error(gate: Gate, measured: dict[str, Json], lost: str) -> None:
-    """A metric of the baseline that matches nothing."""
+    """A metric of the baseline without a match."""
     results = copy.deepcopy(measured["Same"])
     results["cases"][0][lost] = None
     code, said = gate(results)
@@ -179,7 +179,7 @@ def test_what_is_no_longer_measured_is_an_error(gate: Gate, measured: dict[str, 
     ],
 )
 def test_what_the_baseline_does_not_have_fails(gate: Gate, measured: dict[str, Json], new: str, metric: str) -> None:
-    """A metric that is measured and that nothing watches, whichever rule is its."""
+    """A metric that is measured and is in no baseline, for each kind of rule."""
     without = copy.deepcopy(measured["Same"])
     without["cases"][0][new] = None
     assert gate(without, "--update")[0] == 0
@@ -189,7 +189,7 @@ def test_what_the_baseline_does_not_have_fails(gate: Gate, measured: dict[str, J
 
 
 def test_every_failing_case_says_its_scenario(gate: Gate, measured: dict[str, Json]) -> None:
-    """Also where the short names of two are the same; what can be asked for on the command line is in the name."""
+    """It does so even if two short names are equal; the name has every setting that the command line has."""
     results = copy.deepcopy(measured["Same"])
     [case] = results["cases"]
     changes: list[Json] = [{"offload_optimizer": "cpu"}, {"clip": 0.5}, {"seed": 1}, {"seed": 2}]
@@ -204,7 +204,7 @@ def test_every_failing_case_says_its_scenario(gate: Gate, measured: dict[str, Js
 
 
 def test_a_dropped_case_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
-    """An entry of the baseline that matches nothing; what is there instead is listed as new."""
+    """An entry of the baseline without a match; the case in its place is listed as new."""
     results = copy.deepcopy(measured["Same"])
     results["cases"][0]["id"] = "0123456789ab"
     code, said = gate(results)
@@ -225,7 +225,7 @@ def test_a_case_that_nobody_judged_is_an_error(gate: Gate, measured: dict[str, J
 
 
 def test_a_baseline_of_schema_1(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
-    """It called a verdict a state: it is read as it is, and written in the words of today."""
+    """Its name for a verdict was state: the gate reads it, and writes the names of today."""
     path = tmp_path / "baseline.json"
     text = path.read_text()
     path.write_text(text.replace('"schema": 2,', '"schema": 1,').replace('"verdict":', '"state":'))
@@ -235,7 +235,7 @@ def test_a_baseline_of_schema_1(gate: Gate, measured: dict[str, Json], tmp_path:
 
 
 def test_an_empty_result_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
-    """Nothing measured is never a pass."""
+    """A result without measurements never passes."""
     code, said = gate({**measured["Same"], "cases": []})
     assert code == 2
     assert "0 cases" in said
@@ -244,14 +244,14 @@ def test_an_empty_result_is_an_error(gate: Gate, measured: dict[str, Json]) -> N
 
 @pytest.mark.parametrize("engine", ["OneMoreByte", "Same"])
 def test_update_makes_it_pass(gate: Gate, measured: dict[str, Json], engine: str) -> None:
-    """The command that a failure prints, and nothing else, settles it."""
+    """The command in the failure's output is enough."""
     code, said = gate(measured[engine], "--update")
     assert (code, "1 cases" in said) == (0, True)
     assert gate(measured[engine])[0] == 0
 
 
 def test_no_baseline_is_made_of_what_is_wrong(gate: Gate, measured: dict[str, Json]) -> None:
-    """Nor of nothing; both are exit code 3."""
+    """Nor from an empty result; both are exit code 3."""
     results = copy.deepcopy(measured["Same"])
     results["cases"][0]["verdict"] = "wrong"
     code, said = gate(results, "--update")
@@ -262,7 +262,7 @@ def test_no_baseline_is_made_of_what_is_wrong(gate: Gate, measured: dict[str, Js
 
 
 def test_what_has_no_numbers_is_not_measured(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
-    """An unsupported case that is unsupported in the baseline as well is right, and alone it passes nothing."""
+    """If an unsupported case is unsupported in the baseline, too, it is right; alone it passes no gate."""
     path = tmp_path / "baseline.json"
     baseline = json.loads(path.read_text())
     for case in baseline["cases"].values():
@@ -273,7 +273,7 @@ def test_what_has_no_numbers_is_not_measured(gate: Gate, measured: dict[str, Jso
 
 
 def test_results_of_two_platforms(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
-    """Have no bits in common that could be gated."""
+    """They have no bits in common for a gate."""
     other = copy.deepcopy(measured["Same"])
     other["cases"][0]["id"] = "0123456789ab"
     other["environment"]["torch"] = "0.0"
@@ -295,7 +295,7 @@ def test_json_and_summary(gate: Gate, measured: dict[str, Json], tmp_path: Path)
 
 
 def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that takes 15 % more, and a case that it no longer runs, whatever the bytes; each with its Scenario."""
+    """If the head takes 15 % more, or lacks a case, the gate fails, whatever the bytes; each line has its Scenario."""
 
     def pretended(revision: str, subject: str) -> outcome.Times:
         case, other = (json.dumps([subject, {"stage": stage}]) for stage in (1, 2))
@@ -314,7 +314,7 @@ def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest
 def test_a_base_that_cannot_be_timed_hides_nothing(
     gate: Gate, measured: dict[str, Json], monkeypatch: pytest.MonkeyPatch, engine: str, code: int
 ) -> None:
-    """The findings are told, and why there are no times."""
+    """The gate prints the findings, and the reason for the missing times."""
 
     def fails(revision: str, subject: str) -> outcome.Times:
         raise Unmeasured("the base knows no --times-only")
@@ -338,7 +338,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
 
 
 def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
-    """Folders are made; where the disk is full after all, the outcome was printed, and that is no regression."""
+    """Folders are made. If the disk is full, the outcome was printed, and the exit code is no regression's."""
     page = tmp_path / "missing" / "page.md"
     assert gate(measured["Same"], "--summary", str(page))[0] == 0
     assert page.read_text().startswith("# Gate: passed")
@@ -377,7 +377,7 @@ def test_a_command_line_that_cannot_be(arguments: list[str]) -> None:
 
 
 def test_the_grid_is_of_command_lines() -> None:
-    """Each is one of ``zerobench run``; only what is timed leaves the judges out."""
+    """Each is one of ``zerobench run``; only timed runs leave the judges out."""
     asked = [*grid.accounted("reference"), grid.timed("reference")]
     given = [options.parser().parse_args(["run", *arguments]) for arguments in asked]
     assert [each.times_only for each in given] == [False] * 4 + [True]

@@ -1,4 +1,4 @@
-"""The gate's statistics, on simulated noise and on noise that was recorded: false alarms, and power at 15 %."""
+"""The gate's statistics, on simulated noise and on recorded noise: false alarms, and power at 15 %."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def simulated(sigma: float, factor: float, seed: int) -> Callable[[Side], Multip
 
 
 def recorded(factor: float, seed: int) -> Callable[[Side], Multiples]:
-    """What was recorded, in runs of three processes as they followed each other, drawn anew for each gate."""
+    """The recorded times, in runs of three processes in their order, drawn anew for each gate."""
     rng = np.random.default_rng(seed)
     waiting: list[dict[str, float]] = []
 
@@ -57,12 +57,12 @@ def recorded(factor: float, seed: int) -> Callable[[Side], Multiples]:
 
 
 def gates(machine: Callable[[int], Callable[[Side], Multiples]], number: int) -> list[list[Timed]]:
-    """Whole gates, with more pairs where they are unsure."""
+    """Whole gates, with more pairs if they are unsure."""
     return [timing.measure(machine(seed))[0] for seed in range(number)]
 
 
 def said(every: Sequence[Sequence[Timed]], verdict: timing.TimeVerdict) -> int:
-    """How many gates said it of any case."""
+    """The number of gates with this verdict on any case."""
     return sum(any(each.verdict == verdict for each in timed) for timed in every)
 
 
@@ -79,33 +79,33 @@ def test_power_at_15_percent(sigma: float, least: float) -> None:
 
 
 def test_twenty_gates_of_the_same_code_on_recorded_noise() -> None:
-    """None fails."""
+    """None of them fails."""
     assert said(gates(lambda seed: recorded(1.0, seed), 20), "SLOWER") == 0
 
 
 def test_twenty_gates_of_a_slower_head_on_recorded_noise() -> None:
-    """All fail at 15 %."""
+    """All of them fail at 15 %."""
     assert said(gates(lambda seed: recorded(1.15, seed), 20), "SLOWER") == 20
 
 
 def test_real_gates_of_the_same_code() -> None:
-    """None of those that record_gates.py has run fails, nor would have, had it ended earlier."""
+    """None of the gates that record_gates.py has run fails, nor does any of them if it ends earlier."""
     looks = [list(timing.time_verdicts(rounds[:stop])) for rounds in _GATES for stop in stops(rounds)]
     assert said(looks, "SLOWER") == 0
 
 
 def test_real_gates_of_a_slower_head() -> None:
-    """All of the same fail where the head's times are 15 % longer, in every case."""
+    """All of these gates fail if the head's times are 15 % longer, in every case."""
     assert {each.verdict for rounds in _GATES for each in replayed(rounds, 1.15)} == {"SLOWER"}
 
 
 def stops(rounds: Sequence[Round]) -> list[int]:
-    """After how many pairs a gate of these rounds was asked for verdicts."""
+    """The numbers of pairs after which a gate of these rounds asked for verdicts."""
     return [stop for stop in PAIRS if stop <= len(rounds)]
 
 
 def replayed(rounds: Sequence[Round], factor: float) -> list[Timed]:
-    """What a gate would have come to, had its head taken so many times as long; its first round is the warm-up, too."""
+    """The outcome of a gate if the head's times are multiplied by ``factor``; its first round is the warm-up, too."""
     sides = {"base": [each.base for each in rounds], "head": [each.head for each in rounds]}
     waiting = {side: iter([every[0], *every]) for side, every in sides.items()}
 
@@ -117,21 +117,21 @@ def replayed(rounds: Sequence[Round], factor: float) -> list[Timed]:
 
 
 def test_faster_is_told() -> None:
-    """By the same rule, the other way round."""
+    """The same rule holds in the other direction."""
     every = gates(lambda seed: simulated(0.01, 1 / 1.15, seed), 50)
     assert said(every, "FASTER") >= 48
     assert said(every, "SLOWER") == 0
 
 
 def test_a_change_below_the_effect_is_none() -> None:
-    """2 % is not worth a word."""
+    """2 % is no finding."""
     verdicts = Counter(each.verdict for timed in gates(lambda seed: simulated(0.003, 1.02, seed), 50) for each in timed)
     assert verdicts["SLOWER"] == 0
     assert verdicts["SAME"] > 150
 
 
 def test_order_and_number_of_runs() -> None:
-    """A warm-up of each; then the sides alternate; only cases that are unsure ask for more than seven pairs."""
+    """A warm-up of each; then the sides alternate; only unsure cases ask for more than seven pairs."""
     order: list[Side] = []
 
     def run(side: Side) -> Multiples:
@@ -146,7 +146,7 @@ def test_order_and_number_of_runs() -> None:
 
 @pytest.mark.parametrize("number", PAIRS)
 def test_the_floor_is_of_neighbours_of_one_side(number: int) -> None:
-    """Times that say when they were taken: each A/A pair is two processes of one side, one right after the other."""
+    """The times encode their order: each A/A pair is two processes of one side, one right after the other."""
     clock = iter(range(1, 100))
     taken: dict[int, Side] = {}
 
@@ -163,21 +163,21 @@ def test_the_floor_is_of_neighbours_of_one_side(number: int) -> None:
 
 
 def test_unsure_measures_up_to_the_cap() -> None:
-    """And stays unsure: a machine that strays by half tells nothing of 15 %."""
+    """The verdict stays unsure: a machine with noise of one half cannot resolve 15 %."""
     timed, rounds = timing.measure(simulated(0.5, 1.15, 0))
     assert len(rounds) == PAIRS[-1]
     assert {each.verdict for each in timed} == {"UNSURE"}
 
 
 def test_a_case_that_one_side_lacks_has_no_verdict() -> None:
-    """It is for the caller to say that it was not timed."""
+    """The caller reports that it was not timed."""
     both, one = {"a": 1.0, "b": 1.0}, {"a": 1.0}
     assert [each.case for each in timing.time_verdicts([Round(both, one)] * 7)] == ["a"]
 
 
 @given(st.sampled_from(PAIRS), st.integers(0, 1000))
 def test_the_interval_is_the_bootstraps(n: int, seed: int) -> None:
-    """Resampling comes to the closed form, up to one order statistic."""
+    """Resampling gives the closed form, up to one order statistic."""
     rng = np.random.default_rng(seed)
     values = sorted(rng.normal(size=n).tolist())
     medians = sorted(np.median(rng.choice(values, size=(2000, n)), axis=1).tolist())
@@ -188,7 +188,7 @@ def test_the_interval_is_the_bootstraps(n: int, seed: int) -> None:
 
 @given(st.integers(0, 10_000))
 def test_the_interval_turns_with_the_pairs(seed: int) -> None:
-    """Swapping base and head turns the sign, and nothing else."""
+    """Swapping base and head changes the sign only."""
     values = np.random.default_rng(seed).normal(0.1, 1, size=13).tolist()
     low, high = timing.interval(values)
     assert timing.interval([-value for value in values]) == (-high, -low)

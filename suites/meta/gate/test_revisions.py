@@ -1,4 +1,4 @@
-"""Revisions: each is measured by its own code, and what is not that is refused."""
+"""Revisions: each is measured by its own code, and other code is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def _repository(directory: Path, folder: str) -> Path:
-    """Someone else's, of two commits, whose engine says which one it is of."""
+    """A user's repository of two commits; its engine names its commit."""
     _git(directory, "init", "--quiet")
     (directory / folder).mkdir(exist_ok=True)
     for says in ("first", "second"):
@@ -34,7 +34,7 @@ def _repository(directory: Path, folder: str) -> Path:
 
 
 def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit's engine is what runs, also where the head's is installed for editing."""
+    """The commit's engine runs, even if the head's is installed for editing."""
     _repository(tmp_path, ".")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     arguments = ("--subjects", _ENGINE, "--model", "nano", "--steps", "1", "--stages", "0")
@@ -45,14 +45,14 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_results(tmp_path: Path) -> None:
-    """What the run said is told."""
+    """The error has the run's output."""
     with pytest.raises(Unmeasured, match="unknown subject"):
         revisions.measure(tmp_path, ("--subjects", "mien"))
 
 
 @pytest.mark.parametrize("folder", [".", "src"])
 def test_each_revision_finds_its_own_code(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its root and in its src, before what is installed."""
+    """In its root and in its src, before the installed packages."""
     _repository(tmp_path, folder)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / folder))
     with revisions.worktree(tmp_path, "HEAD~1") as tree:
@@ -60,7 +60,7 @@ def test_each_revision_finds_its_own_code(tmp_path: Path, folder: str, monkeypat
 
 
 def test_the_head_is_not_taken_for_another_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a process in a tree finds the engine elsewhere, nothing is measured; a folder of the tree can be named."""
+    """If a process in a tree finds the engine elsewhere, that is an error; a folder of the tree can be named."""
     _repository(tmp_path, "lib")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     with revisions.worktree(tmp_path, "HEAD~1") as tree:
@@ -75,7 +75,7 @@ def test_the_head_is_not_taken_for_another_revision(tmp_path: Path, monkeypatch:
 def test_compare_measures_what_the_repository_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not the reference engine that is installed, twice: that is an error; --subject names the repository's own."""
+    """Comparing the installed reference engine with itself is an error; --subject names the repository's own."""
     monkeypatch.chdir(_repository(tmp_path, "."))
     measured: list[grid.Arguments] = []
 
@@ -94,27 +94,27 @@ def test_compare_measures_what_the_repository_holds(
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help"])
 def test_an_unknown_revision(tmp_path: Path, revision: str) -> None:
-    """Is said to be one."""
+    """The error says so."""
     _git(tmp_path, "init", "--quiet")
     with pytest.raises(UsageError, match="unknown revision"):
         revisions.commit(tmp_path, revision)
 
 
 def test_no_repository(tmp_path: Path) -> None:
-    """Revisions are of one; what git says is told, too."""
+    """Revisions need a repository; the error has git's message, too."""
     with pytest.raises(UsageError, match=r"in no git repository.*: fatal: not a git"):
         revisions.repository(tmp_path)
 
 
 def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 3, and not that of a regression."""
+    """The exit code is 3, not a regression's."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commands.main(["compare", "HEAD~1", "HEAD"]) == 3
     assert "no git on PATH" in capsys.readouterr().err
 
 
 def test_a_worktree_that_cannot_be(tmp_path: Path) -> None:
-    """What git says is told."""
+    """The error has git's message."""
     _repository(tmp_path, ".")
     (tmp_path / ".git" / "worktrees").touch()
     with pytest.raises(Unmeasured, match=r"worktree add .*: .*worktrees"), revisions.worktree(tmp_path, "HEAD"):

@@ -1,4 +1,4 @@
-"""Engines whose numbers are right and that cost more than the reference: what the gate must not let pass."""
+"""Engines with right numbers that cost more than the reference: the gate must fail them."""
 
 from __future__ import annotations
 

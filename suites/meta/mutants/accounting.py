@@ -1,4 +1,4 @@
-"""Engines that are right in every bit and cost more than they should; see mutants.py."""
+"""Engines that are right in every bit and cost more than they should; see plain.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GathersTwice(Mutant):
 
 
 class KeepsTheWholeGradient(Mutant):
-    """Claims stage 2 and holds what stage 1 holds."""
+    """Claims stage 2 and holds the bytes of stage 1."""
 
     points_at = Points("resident", name="gradients")
 
@@ -34,7 +34,7 @@ class KeepsTheWholeGradient(Mutant):
 
 
 class HidesAState(Mutant):
-    """Keeps a copy of everything where no ledger looks."""
+    """Keeps a copy of every state outside the ledgers."""
 
     points_at = Points("undeclared")
 
@@ -43,7 +43,7 @@ class HidesAState(Mutant):
 
 
 class GrowsWithEveryStep(Mutant):
-    """Forgets to free something in each step."""
+    """Leaks some bytes in each step."""
 
     points_at = Points("undeclared", "growth")
 
@@ -56,7 +56,7 @@ class GrowsWithEveryStep(Mutant):
 
 
 class HoldsTheFirstGradients(Mutant):
-    """Reduces nothing before the first backward has ended."""
+    """Reduces no gradient before the first backward has ended."""
 
     points_at = Points("unreduced", name="gradients", step=0)
 
@@ -70,7 +70,7 @@ class HoldsTheFirstGradients(Mutant):
         self.engine.reducer.begin = timid  # type: ignore[method-assign]
 
 
-#: Wrong in what they declare.
+#: Wrong in their declared bytes.
 SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
-#: Right in all they declare, and they keep more.
+#: Right in their declared bytes, and they keep more.
 HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep]

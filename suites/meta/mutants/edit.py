@@ -1,4 +1,4 @@
-"""Engines that lose what is written inside GatheredParameters."""
+"""Engines that lose the values written inside GatheredParameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that forget to wait, in one place each; most are right by luck where nothing is late."""
+"""Engines that forget to wait, in one place each; most are right by luck if no operation is late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerobench.suites.support.late import ChangedWhileSent, Late, LateWork
 
 
 class _Forgetful:
-    """A list or a dict of handles that keeps what it had when it was made."""
+    """A list or a dict of handles that keeps its first contents."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -28,7 +28,7 @@ class _ForgetfulDict(_Forgetful, dict[Any, Any]):
 
 
 def _passed_by(works: Iterable[Any]) -> list[Any]:
-    """Receive what the peers send, so that they do not hang, and let it arrive nowhere; what is left to wait for."""
+    """Receive the peers' messages, so that they do not hang, and drop them; returns no handles."""
     for work in works:
         late = getattr(work, "_work", work)  # of a gather by slices
         if isinstance(late, LateWork):

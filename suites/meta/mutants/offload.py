@@ -1,4 +1,4 @@
-"""Engines whose offload is wrong in one way each; see mutants.py, which lists them."""
+"""Engines with one fault each in their offload; see plain.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zerobench.suites.meta.points import Points
 
 
 class Offloading:
-    """Offloads the optimizer where the stage allows it, in sub-groups of which several fit into most shards."""
+    """Offloads the optimizer if the stage allows it, in sub-groups of which several fit into most shards."""
 
     place: ClassVar[OffloadTarget]
 
@@ -91,7 +91,7 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
 
 
 class ReadsBeforeItHasWritten(ToFiles, Mutant):
-    """What is read of a state is what was written the time before."""
+    """A read of a state returns the write before the last one."""
 
     points_at = Points("optimizer_state", "parameters")
 
@@ -102,7 +102,7 @@ class ReadsBeforeItHasWritten(ToFiles, Mutant):
 
 
 class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
-    """A write takes what its buffer holds by the time of the next read."""
+    """A write takes its buffer's contents at the time of the next read."""
 
     points_at = Points("gradients", "optimizer_state", "parameters")
 
@@ -141,7 +141,7 @@ class CopiesTwice(Mutant):
 
 
 class RightInFiles(ToFiles, Reference):
-    """Only offloaded; must pass."""
+    """Offloaded, and otherwise the reference; must pass."""
 
 
 def offloading_stores(mutant: Mutant) -> list[Any]:
@@ -154,7 +154,7 @@ def offloading_stores(mutant: Mutant) -> list[Any]:
 
 
 def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:
-    """``write``, but at these offsets it writes what it was given the time before, and at first nothing."""
+    """``write``, but at these offsets it writes the values of the call before, and nothing at first."""
     given: dict[int, Tensor] = {}
 
     def behind(offset: int, values: Tensor, after: Any = None) -> Any:
@@ -167,7 +167,7 @@ def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., A
     return behind
 
 
-#: Engines whose numbers are wrong; CopiesTwice's are right, and its bytes are not.
+#: Engines with wrong numbers; CopiesTwice's are right, and its bytes are not.
 OFFLOAD_MUTANTS: list[type[Mutant]] = [
     LeavesStaleParametersOnTheDevice,
     LosesGradientsOnTheWayDown,

@@ -1,4 +1,4 @@
-"""Engines that step their units in reverse order: the contract's numbers do not depend on it, unless a store does."""
+"""Engines that step their units in reverse order: the contract's numbers change only if a store depends on it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RightInReverseOnTheHost(ToHost, RightInReverse):
 
 
 class RightInReverseInFiles(ToFiles, RightInReverse):
-    """In files, where the sub-group read ahead is never the one asked for next."""
+    """In files; the sub-group read ahead is never the next one."""
 
 
 class HandsOutTheNextSubGroup(ToFiles, RightInReverse):
-    """The store does not listen to which unit is asked for: it goes on in its own order."""
+    """The store ignores the unit that the caller asks for: it goes on in its own order."""
 
     points_at = Points("optimizer_state", "parameters")
 

@@ -1,7 +1,7 @@
 """Engines that are wrong in one way each, and one that is right but slow.
 
 Each is the reference engine with a small patch, named after its bug. ``points_at`` holds the places at which the bug
-shows first, and the suite's failure must name one: a failure that does not say where to look is half a failure.
+shows first, and the suite's failure must name one of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Mutant(Reference):
         self.sabotage()
 
     def sabotage(self) -> None:
-        """Break something."""
+        """Break this engine."""
 
     def patch_check(self, change: Any) -> None:
         """Let ``change(check)`` replace the ranks' common decision."""
@@ -46,7 +46,7 @@ class Mutant(Reference):
         self.engine.stepper.check_gradients = lambda *args: change(original(*args))  # type: ignore[method-assign]
 
     def patch_leaves(self, change: Any) -> None:
-        """Let ``change(leaves)`` be the number of leaves that the engine believes in."""
+        """Let ``change(leaves)`` be the engine's number of leaves."""
         leaves = property(lambda engine: change(engine.ranks.world * engine.gradient_accumulation_steps))
         self.engine.__class__ = type("Sabotaged", (Engine,), {"leaves": leaves})
 
@@ -331,7 +331,7 @@ class MovesStateWhenBuilt(Mutant):
 
 
 class DdpForgetsToAverage(TorchDdp):
-    """Not the reference: an engine that promises nothing is held to exact data and to the bound of its sums."""
+    """Not the reference: an engine that promises no bits is held to exact data and to the bound of its sums."""
 
     points_at: ClassVar[Points] = Points("gradients")
 

@@ -1,4 +1,4 @@
-"""Engines that take one optimizer for another without a word."""
+"""Engines that take one optimizer for another without an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _RuleMutant(Mutant):
     """After one step the difference is in the states that the rule wrote."""
 
     points_at = Points("optimizer_state", "parameters", step=0)
-    rule: ClassVar[str]  # the Scenario's optimizer for which another one steps
+    rule: ClassVar[str]  # the Scenario's optimizer, replaced by another one
 
 
 class _ElseAdam(_RuleMutant):
@@ -44,7 +44,7 @@ class StepsAdagradAsAdam(_ElseAdam):
 
 
 class StepsLionByAdamsFormula(_RuleMutant):
-    """Keeps Lion's state and steps it as Adam would from a variance of zero."""
+    """Keeps Lion's state and steps it as Adam from a variance of zero."""
 
     rule = "lion"
 

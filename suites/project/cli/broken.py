@@ -24,7 +24,7 @@ class Raises(Reference):
 
 
 class Dies(Reference):
-    """Loses rank 1 in its second step."""
+    """Rank 1 dies in its second step."""
 
     name = "dies"
     steps = 0
@@ -38,12 +38,12 @@ class Dies(Reference):
 
 
 class Stale(Reference):
-    """Answers with values on rank 1 whose last rows are off."""
+    """On rank 1 the last rows of a value are off."""
 
     name = "stale"
 
     def parameters(self) -> State:
-        """The parameters, but for the end of one."""
+        """The parameters; on rank 1 the end of one is off."""
         values = super().parameters()
         if dist.get_rank(self.engine.ranks.group) == 1:
             values["blocks.1.up.weight"][-10:] += 1e-3
@@ -51,7 +51,7 @@ class Stale(Reference):
 
 
 class Unreduced(Reference):
-    """Returns the losses of samples, not their mean."""
+    """Returns a loss for each sample, not their mean."""
 
     name = "unreduced"
 
@@ -61,7 +61,7 @@ class Unreduced(Reference):
 
 
 class Shards(Reference):
-    """Answers with what a rank might own, not with full values."""
+    """Returns a part, as a rank may own it, in place of each full value."""
 
     name = "shards"
 
@@ -71,18 +71,18 @@ class Shards(Reference):
 
 
 class Lopsided(Reference):
-    """Keeps nothing in host memory but on rank 0; promises no bits."""
+    """Only rank 0 keeps bytes in host memory; promises no bits."""
 
     name = "lopsided"
     promises_bits = False
 
     def offloaded(self) -> Offloaded:
-        """What rank 0 keeps."""
+        """The bytes that rank 0 keeps."""
         return Offloaded() if dist.get_rank(self.engine.ranks.group) else super().offloaded()
 
 
 class Cycle(Reference):
-    """Is gone only once the garbage collector has seen it."""
+    """Is freed only by the garbage collector."""
 
     name = "cycle"
 

@@ -11,7 +11,7 @@ from zerobench.cli import commands
 
 
 def run_zerobench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """How it ended and what it printed, as of a process of its own."""
+    """The exit code and the output, as of a process of its own."""
     said, complained = io.StringIO(), io.StringIO()
     with chdir(cwd or Path.cwd()), redirect_stdout(said), redirect_stderr(complained):
         code = commands.main(arguments)

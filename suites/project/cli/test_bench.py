@@ -1,4 +1,4 @@
-"""What ``zerobench run`` does beside the subjects: it counts, judges, meters, and loses nothing that was measured."""
+"""The work of ``zerobench run`` beside the subjects: it counts, judges, meters, and loses no measurement."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def ranks() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_flops_in_every_dtype(dtype: Dtype) -> None:
-    """As many as in fp32, also where a batch has the dtype."""
+    """The count is that of fp32, also if a batch has the dtype."""
     scenario = _BASE.but(model=SIZES["vit-tiny"], data="random")
     assert flops.model_flops(mock.Mock(), scenario.but(dtype=dtype)) == flops.model_flops(mock.Mock(), scenario) > 0
 
 
 def out_of_room(group: dist.ProcessGroup, *args: object) -> None:
-    """A task in the place of one that fails."""
+    """A task that fails, in the place of a real one."""
     raise MemoryError("no room")
 
 
 def test_cases_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If oracles and peak fail the cases keep times and bytes and say what is missing; all is not right."""
+    """If oracles and peak fail, the cases keep times and bytes and name the missing parts; not all is right."""
     monkeypatch.setattr(questions, "answer_share", out_of_room)
     monkeypatch.setattr(flops, "peak", out_of_room)
     with Pool(1) as pool:
@@ -83,7 +83,7 @@ def test_cases_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every case of it ends with what ended the first."""
+    """Every case of it ends with the first case's failure."""
     failing = mock.Mock(side_effect=RankFailure("no room"))
     monkeypatch.setattr(Runs, "_measure", failing)
     runs = Runs("cpu", lambda what: None)
@@ -94,7 +94,7 @@ def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
-    """A norm that is no number costs the others nothing."""
+    """A norm of another type fails its own case only."""
     scenario = _BASE.but(world=1)
     both = [recorded(scenario), recorded(scenario)]
     for each in both:
@@ -111,7 +111,7 @@ def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
 
 
 def finished(group: dist.ProcessGroup, case: Case) -> tuple[State | None, bool]:
-    """What a rank sends of a subject's parameters after a step, and whether anything is left of the subject."""
+    """The parameters that a rank sends after a step, and whether any part of the subject remains."""
     rank_tasks.build(group, case)
     seen = weakref.ref(rank_tasks._subjects[case][0])
     rank_tasks.hush(group)
@@ -120,7 +120,7 @@ def finished(group: dist.ProcessGroup, case: Case) -> tuple[State | None, bool]:
 
 
 def test_equal_parameters_travel_once(ranks: Pool) -> None:
-    """Rank 0 sends them, another rank only where it has other bits."""
+    """Rank 0 sends its parameters; another rank sends only those with other bits."""
     (first, _), (second, _) = ranks.run(finished, Case("reference", _BASE))
     assert first
     assert second is None
@@ -131,7 +131,7 @@ def test_equal_parameters_travel_once(ranks: Pool) -> None:
 
 
 def test_nothing_is_left_of_a_closed_subject(ranks: Pool) -> None:
-    """Also where it is a cycle, and the garbage collector was kept from looking at it while steps were timed."""
+    """The subject is freed even if it is a cycle and garbage collection was off while steps were timed."""
     assert [left for _, left in ranks.run(finished, Case(_SUBJECT.format("Cycle"), _BASE))] == [False, False]
 
 
@@ -141,7 +141,7 @@ class _Cyclic:
 
 
 def test_peaks_start_without_garbage() -> None:
-    """What nobody reaches is gone when the meter starts."""
+    """Unreachable objects are freed before the meter starts."""
     gc.disable()
     try:
         seen = weakref.ref(_Cyclic())
@@ -153,7 +153,7 @@ def test_peaks_start_without_garbage() -> None:
 
 
 def test_states_have_a_digest_where_bits_are_promised(ranks: Pool) -> None:
-    """No other's are copied and hashed."""
+    """The states of other subjects are neither copied nor hashed."""
     for subject, promises in (("reference", True), ("torch-ddp", False)):
         digests = [metered.held for metered in ranks.run(rank_tasks.meter, Case(subject, _BASE))]
         assert [digest is not None for digest in digests] == [promises, promises]
@@ -164,19 +164,19 @@ def _wrapping(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def test_digest_of_tensors_that_wrap_others() -> None:
-    """It is that of what they wrap."""
+    """It is the digest of the wrapped tensors."""
     inner = torch.ones(3), torch.zeros(3)
     assert held({"optimizer": [_wrapping(*inner)]}) == held({"optimizer": inner})
 
 
 def test_full_values_are_plain() -> None:
-    """A shard that a subject hands out as it is ends in an error that names it."""
+    """If a subject returns a shard as it is, an error names it."""
     with pytest.raises(TypeError, match="weight is a TwoTensor; expected a plain tensor of full values"):
         to_cpu({"weight": _wrapping(torch.ones(1), torch.ones(1))})
 
 
 def test_no_bytes_are_a_number(ranks: Pool) -> None:
-    """Host memory of which one rank keeps none is measured on all; where nothing is offloaded it is not known."""
+    """If one rank keeps no bytes in host memory, it counts as 0; if no state is offloaded, the number is unknown."""
     subject = _SUBJECT.format("Lopsided")
     off = _BASE.but(stage=1, offload_optimizer="cpu")
     some, none = (metered.memory.host for metered in ranks.run(rank_tasks.meter, Case(subject, off)))

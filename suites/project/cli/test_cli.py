@@ -1,4 +1,4 @@
-"""The command line: what a user types, and what comes of it."""
+"""The command line: the user's input and its results."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_here(directory: Path, *arguments: str) -> Done:
-    """``zerobench run`` of a small model in this process: where its report is and how it ended."""
+    """``zerobench run`` of a small model in this process: the report's directory and the exit code."""
     return directory, here.run_zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """The main job, small: its report's directory and how it ended."""
+    """The main job, small: its report's directory and exit code."""
     directory = tmp_path_factory.mktemp("clean")
     done = here.run_zerobench("run", "--model", "nano", "--steps", "4", "--json", cwd=directory)
     return directory / "zerobench-report", done
@@ -57,7 +57,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """A run with subjects that fail, in a precision in which torch's have other bits."""
+    """A run with subjects that fail, in a precision in which torch's subjects have other bits."""
     subjects = [
         f"zerobench.suites.project.cli.broken:{name}" for name in ("Raises", "Dies", "Stale", "Unreduced", "Shards")
     ]
@@ -73,7 +73,7 @@ def results(directory: Path) -> Json:
 
 
 def tables(directory: Path) -> dict[str, list[dict[str, str]]]:
-    """The report's tables by the title over them: a list of rows by column, named without the better direction."""
+    """The report's tables by title: a list of rows by column, without the mark of the better direction."""
     found = markdown_tables((directory / "report.md").read_text(encoding="utf-8"))
     names = {
         title: [name.rstrip(" \N{DOWNWARDS ARROW}\N{UPWARDS ARROW}") for name in rows[0]]
@@ -105,7 +105,7 @@ def test_measured_bytes_are_those_predicted(clean: Done) -> None:
 
 
 def test_what_was_received_crossed_the_wire(clean: Done) -> None:
-    """Each case has the kernel's count, which holds at least what the meters count on all ranks."""
+    """Each case has the kernel's count, which is at least the meters' count over all ranks."""
     for case in results(clean[0])["cases"][:-1]:
         traffic = case["traffic"]
         if traffic["wire"] is None:
@@ -114,7 +114,7 @@ def test_what_was_received_crossed_the_wire(clean: Done) -> None:
 
 
 def test_quiet_where_standard_error_is_no_terminal(clean: Done) -> None:
-    """Nothing but where the report is."""
+    """It prints the report's path and nothing else."""
     out = Path("zerobench-report")
     names = f"{out / 'report.md'}, {out / 'report.html'} and {out / 'results.json'}"
     assert clean[1].stderr == f"zerobench: wrote {names}\n"
@@ -131,13 +131,13 @@ def test_nothing_else_is_written(clean: Done) -> None:
 
 
 def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
-    """Also where subjects failed."""
+    """The results of failed subjects fit, too."""
     for directory, _ in (clean, broken):
         assert schema.flaw(results(directory)) == ""
 
 
 def test_one_digest_for_all_stages(clean: Done) -> None:
-    """Without accumulation stages train the same bits; only who promises bits has a digest; each case is its own."""
+    """Without accumulation all stages train the same bits; a digest needs promised bits; ids differ."""
     cases = results(clean[0])["cases"]
     assert len({case["digest"] for case in cases[:4]}) == 1
     assert [case["digest"] is None for case in cases] == [False] * 4 + [True] * 3
@@ -145,7 +145,7 @@ def test_one_digest_for_all_stages(clean: Done) -> None:
 
 
 def test_cases_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> None:
-    """What they have in common stays in the settings; what they differ in is null there."""
+    """Common values stay in the settings; a setting that differs is null there."""
     value = results(clean[0])
     other = [case | {"scenario": case["scenario"] | {"dtype": "bf16"}, "model": "mini"} for case in value["cases"]]
     both = make_document([*value["cases"], *other], "zerobench", value["environment"])
@@ -158,7 +158,7 @@ def test_cases_of_several_runs_make_one_document(clean: Done, tmp_path: Path) ->
 
 
 def test_the_schema_refuses(clean: Done) -> None:
-    """A value of another type, a missing one and an unknown one."""
+    """A value of another type, a missing value and an unknown value."""
     value = results(clean[0])
     case = value["cases"][0]
     for wrong in (case | {"stage": 4}, case | {"verdict": None}, case | {"more": 1}, {"subject": "reference"}):
@@ -166,7 +166,7 @@ def test_the_schema_refuses(clean: Done) -> None:
 
 
 def test_report_shows_the_numbers_of_the_results(clean: Done) -> None:
-    """Bytes exact; suites/project/reports has the other numbers, on results that are made up."""
+    """Bytes are exact; suites/project/reports checks the other numbers, on made-up results."""
     found = tables(clean[0])
     judged = [case for case in results(clean[0])["cases"] if case["memory"]]
     for cells, case in zip(found["Memory on each rank, in bytes"], judged, strict=True):
@@ -183,7 +183,7 @@ def _number(cell: str) -> int:
 
 
 def test_report_says_how_it_was_made(clean: Done) -> None:
-    """The text's digest, and at the end the command."""
+    """It shows the text's digest, and at the end the command."""
     written = (clean[0] / "report.md").read_text()
     assert hashlib.sha256(text("")).hexdigest() in written
     assert written.endswith("```\nzerobench run --model nano --steps 4 --json\n```\n")
@@ -191,7 +191,7 @@ def test_report_says_how_it_was_made(clean: Done) -> None:
 
 
 def test_times_only(tmp_path: Path) -> None:
-    """Nobody judges, nothing is metered, and the report says so; that is no failure.
+    """The run neither judges nor meters, and the report says so; that is no failure.
 
     Three steps are a Scenario's default, which the results do not repeat.
     """
@@ -208,12 +208,12 @@ def test_times_only(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
 def test_ranks_compute_in_batches(clean: Done) -> None:
-    """Messages do not take the core from who sends them (docs/notes/speed.md), and the results say so."""
+    """A message does not take the core from its sender (docs/notes/speed.md), and the results say so."""
     assert results(clean[0])["environment"]["scheduling"] == "batch"
 
 
 def test_subjects_that_fail_are_told_and_the_others_go_on(broken: Done) -> None:
-    """Each with its own verdict and reason; the exit code is 1."""
+    """Each has its own verdict and reason; the exit code is 1."""
     directory, done = broken
     assert done.returncode == 1, done.stderr
     raises, dies, stale, unreduced, shards = results(directory)["cases"][2:7]
@@ -233,7 +233,7 @@ def test_subjects_that_fail_are_told_and_the_others_go_on(broken: Done) -> None:
 
 
 def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    """The verdict and exit code 0; so, too, where the subject does not offer the Scenario."""
+    """The verdict and exit code 0, also if the subject does not offer the Scenario."""
     scenario = Scenario(model=Odd(hidden=(4,)), world=2, stage=2, steps=1).to_json()
     assert commands.main(["replay", scenario]) == 0
     assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
@@ -242,7 +242,7 @@ def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where, got, expected and rank, exit code 1, and the command to run it again."""
+    """The position, both values and the rank, exit code 1, and the command to run it again."""
     scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2).to_json()
     command = ["replay", scenario, "--subject", "zerobench.suites.project.cli.broken:Stale"]
     assert commands.main(command) == 1
@@ -332,7 +332,7 @@ def test_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_bad_input_ends_the_process_with_code_2() -> None:
-    """As a shell sees it."""
+    """A shell sees the same code."""
     done = run(ROOT, "run", "--model", "huge")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("zerobench: unknown model 'huge'")
@@ -340,7 +340,7 @@ def test_bad_input_ends_the_process_with_code_2() -> None:
 
 @pytest.mark.parametrize("full", ["results.json", "report.html"])
 def test_a_full_disk(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
-    """No half of a file, no half of a report, and an earlier one stays as it was; results are written first."""
+    """No partial file or report is left, and an earlier report stays as it was; the results are written first."""
     value = results(clean[0])
     report.write(tmp_path, value)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -362,7 +362,7 @@ def test_a_full_disk(clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_be_written_is_printed(
     clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run whose report finds no place in the end has not measured for nothing."""
+    """If the report cannot be written in the end, the run prints its results."""
     value = results(clean[0])
 
     def measured(*_: object) -> Json:
@@ -378,7 +378,7 @@ def test_what_cannot_be_written_is_printed(
 
 
 def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written over, and gone at the end."""
+    """Progress overwrites this line, and clears it at the end."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -393,7 +393,7 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_offload(tmp_path: Path) -> None:
-    """Offloaded cases are right, and what they keep and move off the device is what the closed forms say."""
+    """Offloaded cases are right; the bytes kept and moved off the device are those of the closed forms."""
     chosen = "--steps", "2", "--subjects", "reference", "--stages", "0,3", "--offload", "none,cpu,nvme"
     _, done = run_here(tmp_path, *chosen, "--nvme-path", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The harness's own memory, beside what torch takes in any program."""
+"""The harness's own memory, beside torch's in any program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HARNESS = (
 
 
 def _peak(status: str) -> int:
-    """The most bytes that a process held; getrusage would say no less than its parent had held by then."""
+    """A process's peak of resident bytes; getrusage would report at least its parent's peak."""
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
@@ -35,13 +35,13 @@ def _ran(program: str, *arguments: str) -> str:
 
 
 def status(group: dist.ProcessGroup) -> str:
-    """What the system says of a rank's process."""
+    """The system's status of a rank's process."""
     return _STATUS.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's own peak")
 def test_peak_beside_torch(tmp_path: Path) -> None:
-    """The parent of a whole run, and a rank before there is a subject, together take less than 300 MB."""
+    """The parent of a whole run, and a rank before its first subject, together take less than 300 MB."""
     torch_alone = _peak(_ran(_TORCH))
     with Pool(1) as pool:
         rank = _peak(pool.run(status)[0]) - torch_alone

@@ -1,4 +1,4 @@
-"""Judging recordings: what counts as the same, what a difference says, and what the error bounds allow."""
+"""Judging recordings: equality, the description of a difference, and the error bounds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_right_recordings_agree() -> None:
 
 
 def test_a_lost_step_differs() -> None:
-    """A recording that ends too early does not pass by what it has."""
+    """A recording that ends too early differs, though its steps agree."""
     scenario = Scenario(world=1)
     got, expected = recorded(scenario), recorded(scenario)
     del got.steps[1]
@@ -87,7 +87,7 @@ def test_a_lost_step_differs() -> None:
 
 
 def test_what_is_missing_differs() -> None:
-    """A gradient that should not be there, or should."""
+    """A missing gradient, and one that should be missing."""
     scenario = Scenario(world=1)
     got, expected = recorded(scenario), recorded(scenario)
     del got.steps[0].gradients["b"]
@@ -109,7 +109,7 @@ def test_what_is_missing_differs() -> None:
     ],
 )
 def test_hint_at_a_factor(factor: float, says: str) -> None:
-    """A gradient that is a multiple of what it should be names the divisor that was forgotten or used twice."""
+    """If a gradient is a multiple of the right one, the hint names the divisor that was forgotten or used twice."""
     scenario = Scenario(world=3, accumulation=5)
     got = everyone(scenario)
     for each in got:
@@ -121,7 +121,7 @@ def test_hint_at_a_factor(factor: float, says: str) -> None:
 
 
 def test_hint_at_a_rank_and_a_tail() -> None:
-    """Only one rank's values are off, and only at their end."""
+    """The values of one rank are off, and only at their end."""
     scenario = Scenario(world=3, chunk=1024)
     got = everyone(scenario)
     got[2].steps[1].parameters["c"] = got[2].steps[1].parameters["c"].clone()
@@ -134,7 +134,7 @@ def test_hint_at_a_rank_and_a_tail() -> None:
 
 
 def test_hint_at_what_did_not_move() -> None:
-    """A parameter that kept the value of the step before."""
+    """A parameter kept the value of the step before."""
     scenario = Scenario(world=1)
     got = everyone(scenario)
     got[0].steps[1].parameters["a"] = got[0].steps[0].parameters["a"]
@@ -142,7 +142,7 @@ def test_hint_at_what_did_not_move() -> None:
 
 
 def test_hint_at_the_second_group() -> None:
-    """Exactly the parameters of one group differ."""
+    """The parameters of exactly one group differ."""
     scenario = Scenario(world=1, optimizer=Optimizer(second_group=True))
     got = everyone(scenario)
     for name in ("a", "b"):
@@ -162,7 +162,7 @@ def test_hint_at_local_values() -> None:
 
 
 def test_hint_at_stale_weights() -> None:
-    """The parameters were right after a step, and the next loss is not."""
+    """The parameters were right after a step, and the next loss is wrong."""
     scenario = Scenario(world=1)
     got = everyone(scenario)
     got[0].steps[1].losses = [torch.tensor(9.0)]
@@ -184,7 +184,7 @@ def scaled(trajectory: Trajectory, factor: float) -> Trajectory:
 
 
 def test_the_error_budget() -> None:
-    """Who promises no bits may err twice as far as the yardstick, and no further; who promises bits may not."""
+    """A subject that promises no bits may err up to twice the yardstick's error; one that promises bits may not err."""
     scenario = Scenario(world=1)
     reference = double(recorded(scenario))
     canonical = recorded(scenario, subject="canonical")
@@ -200,7 +200,7 @@ def test_the_error_budget() -> None:
 
 @pytest.mark.parametrize("promises", [False, True])
 def test_another_shape_is_wrong(promises: bool) -> None:
-    """A shard in place of a full parameter is an infinite error, and the message has both shapes."""
+    """If a subject returns a shard, the error is infinite, and the message has both shapes."""
     scenario = Scenario(world=2)
     got = everyone(scenario)
     shard = got[1].steps[1].parameters["b"].flatten()[:2048]
@@ -213,13 +213,13 @@ def test_another_shape_is_wrong(promises: bool) -> None:
 
 
 def test_a_budget_is_never_less_than_a_rounding() -> None:
-    """A yardstick that happens to be exact asks no one for more than fp32 can hold; NaN is too much."""
+    """If the yardstick happens to be exact, the budget is fp32's rounding; NaN exceeds it."""
     assert budget_used(2**-24, 0.0) == 0.5
     assert budget_used(_NAN, 1.0) == math.inf
 
 
 def test_exact_data_ask_everyone_for_bits() -> None:
-    """Where nothing was rounded, an error within the budget is no excuse."""
+    """If no value was rounded, an error within the budget is still wrong."""
     scenario = Scenario(world=1, data="dyadic")
     canonical, reference = recorded(scenario, subject="canonical"), double(recorded(scenario))
     assert is_exact(canonical, reference)
@@ -240,7 +240,7 @@ def bounded(error: float) -> tuple[list[Trajectory], Trajectory, list[State]]:
 
 
 def test_gradients_within_their_bound() -> None:
-    """The share that is used is returned; beyond it the message says what was allowed."""
+    """The judge returns the used share; beyond the bound, the message has the allowed error."""
     assert agree_within(*bounded(0.5), name="x") == pytest.approx(0.5)
     with pytest.raises(Disagreement, match="allowed"):
         agree_within(*bounded(1.01), name="x")

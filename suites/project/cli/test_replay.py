@@ -1,4 +1,4 @@
-"""Replay: the settings of a case of ``zerobench run``, and no more memory than a model of its size allows."""
+"""Replay: the settings of a case of ``zerobench run``, with memory in proportion to the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STALE = "zerobench.suites.project.cli.broken:Stale"
 
 
 class _Watched(Pool):
-    """Remembers what it was asked for."""
+    """Records its arguments."""
 
     threads_given = 0
     limits: tuple[float, ...] = ()
@@ -34,7 +34,7 @@ class _Watched(Pool):
 
 
 def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cores between the ranks, and the time limit for each step."""
+    """The ranks share all cores, and each step has the time limit."""
     monkeypatch.setattr("zerobench.bench.replay.Pool", _Watched)
     verdict = replay_scenario(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference")
     assert isinstance(verdict, Judgement)
@@ -44,7 +44,7 @@ def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its states are compared after the last step only, by which a wrong engine is still caught."""
+    """Its states are compared after the last step only, which still catches a wrong engine."""
     monkeypatch.setattr("zerobench.bench.replay._ROOM", 0)
     scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2)
     right, wrong = replay_scenario(scenario, "reference"), replay_scenario(scenario, _STALE)
@@ -57,7 +57,7 @@ def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_configuration_that_the_subject_refuses() -> None:
-    """One line of its own, not the tracebacks of ranks."""
+    """One line, not the ranks' tracebacks."""
     scenario = Scenario(stage=1, world=1, offload_optimizer="cpu", offload_ratio=1.5)
     with pytest.raises(UsageError, match=r"reference: .*less than or equal to 1"):
         replay_scenario(scenario, "reference")

@@ -1,4 +1,4 @@
-"""Ranks that a launcher has started, and what rank 0 asks of them."""
+"""Ranks that a launcher has started, and rank 0's tasks for them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zerobench.ranks import Pool, follow, open_pool
 
 
 def refuses(ranks: Pool) -> None:
-    """The input is wrong, as only rank 0 sees."""
+    """The input is wrong, and only rank 0 sees it."""
     raise UsageError("the folder is not there")
 
 
 def works(ranks: Pool) -> None:
-    """One task after another, with less time between them than it takes to look whether rank 0 is still there."""
+    """Tasks follow each other faster than a rank can check whether rank 0 is still there."""
     assert [ranks.run(_add, number) for number in range(100)] == [[number, number + 1] for number in range(100)]
 
 
@@ -50,7 +50,7 @@ def _abort(group: dist.ProcessGroup) -> None:
 
 
 def main(what: str) -> int:
-    """Do it on rank 0, follow on the others; the exit code."""
+    """Run the task on rank 0, follow on the others; the exit code."""
     launch = Launch.seen()
     assert launch is not None
     if launch.rank:

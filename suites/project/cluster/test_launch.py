@@ -24,7 +24,7 @@ from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import Program
 
 _MEETING = {"MASTER_ADDR": "node1", "MASTER_PORT": "1234"}
-#: A node's rank has all its cores, but here two share them: threads that wait must leave a core to the other rank.
+#: A node's rank has all its cores, but here two share them: waiting threads must leave a core to the other rank.
 _QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
 _SMALL = ("--model", "nano", "--steps", "2", "--stages", "2")
 
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def report(text: str) -> dict[str, Any]:
-    """The results of a run on two ranks, which nothing else was written into."""
+    """The results of a run on two ranks; the run writes nothing else into the directory."""
     value: dict[str, Any] = json.loads(text)
     assert schema.flaw(value) == ""
     assert value["environment"]["world"] == value["settings"]["ranks"] == 2
@@ -43,9 +43,9 @@ def report(text: str) -> dict[str, Any]:
 
 
 def _agents(tmp_path: Path, *arguments: str) -> list[tuple[int | None, str, str]]:
-    """Code, output and errors of both of torchrun's agents, each in a folder of its own.
+    """Exit code, output and errors of both of torchrun's agents, each in a folder of its own.
 
-    They end before ranks that wait for each other in vain would.
+    The agents end earlier than ranks that wait for each other in vain.
     """
     port, begin = free_port(), time.monotonic()
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def _agent(folder: Path, node: int, port: int, *arguments: str) -> Program:
 
 
 def test_run_on_two_nodes(tmp_path: Path) -> None:
-    """The launched ranks do the work, bit for bit; rank 0 alone writes, the other says nothing."""
+    """The launched ranks do the work, bit for bit; only rank 0 writes and prints."""
     first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--subjects", "reference,torch-ddp", "--json")
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     value = report(first[1])
@@ -91,7 +91,7 @@ def test_bench_on_two_nodes(tmp_path: Path) -> None:
 
 
 def test_input_that_rank_0_refuses(tmp_path: Path) -> None:
-    """What only rank 0 can see is wrong ends all ranks when they have come; rank 0 alone says what it is."""
+    """If only rank 0 can see a fault of the input, all ranks end after they connect; only rank 0 prints it."""
     (tmp_path / "file").touch()
     first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--out", str(tmp_path / "file"))
     assert first[2].count("is not a directory") == 1
@@ -99,7 +99,7 @@ def test_input_that_rank_0_refuses(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
-    """Rank 1 is killed in the second step: both agents end with an error, soon, and rank 0 says which rank it was."""
+    """Rank 1 is killed in the second step: both agents end with an error, soon, and rank 0 names the rank."""
     first, second = _agents(
         tmp_path, "zerobench", "run", *_SMALL, "--subjects", "zerobench.suites.project.cli.broken:Dies"
     )
@@ -140,19 +140,19 @@ def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_launchers(environment: dict[str, str], place: tuple[int, ...] | None) -> None:
-    """What each launcher says of a process's place."""
+    """A process's rank and world, as each launcher gives them."""
     launch = Launch.seen(environment | _MEETING)
     assert (launch and (launch.rank, launch.world, launch.local_rank, launch.local_world)) == place
 
 
 def test_nowhere_to_meet() -> None:
-    """Without an address of rank 0 nothing can start."""
+    """Without an address of rank 0 no run can start."""
     with pytest.raises(UsageError, match="started by srun, but MASTER_ADDR and MASTER_PORT do not say where rank 0 is"):
         Launch.seen({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"})
 
 
 def test_ranks_of_a_launch_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun gives each rank a session; who was told to meet elsewhere, or nowhere, is another's on the GPU."""
+    """torchrun gives each rank a session; a process with another meeting address, or none, is another GPU user."""
     told: list[dict[str, str]] = [_MEETING, {**_MEETING, "MASTER_PORT": "1235"}, {}]
     for name, value in _MEETING.items():
         monkeypatch.setenv(name, value)
@@ -169,7 +169,7 @@ def test_ranks_of_a_launch_are_not_others(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", "1"), ("cpu", "0")])
 def test_deepspeed_is_told_the_gpu(monkeypatch: pytest.MonkeyPatch, device: str, number: str) -> None:
-    """Not the rank in the world, nor that on the host, which may have more ranks than GPUs; Open MPI's name agrees."""
+    """Not the global rank, nor the local one, as a host may have more ranks than GPUs; Open MPI's name agrees."""
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)

@@ -1,4 +1,4 @@
-"""Real starts by launchers other than torchrun, each where it is installed."""
+"""Real starts by launchers other than torchrun, each if it is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from zerobench.suites.support.forked import LIMIT
 
 _RUN = [sys.executable, "-m", "zerobench", "run", "--model", "nano", "--steps", "2", "--stages", "3", "--json"]
 
-#: What --version says, and what two ranks on one host need; Open MPI wants root, as in a container, to ask twice.
+#: The output of --version, and the arguments for two ranks on one host; Open MPI makes root ask twice, as in a
+#: container.
 _MPIRUNS = {"Open MPI": ("Open MPI", ["--oversubscribe", "--bind-to", "none"]), "MPICH": ("HYDRA", [])}
 
 
@@ -38,7 +39,7 @@ def _srun() -> list[str]:
         pytest.skip("no srun is installed")
     if "UP" not in subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False).stdout:
         pytest.skip("no slurmctld answers to srun")
-    # Slurm's own site default may be to end all at once, before rank 0 has said why.
+    # Slurm's site default may end all ranks at once, before rank 0 has given the reason.
     return ["srun", "--ntasks", "2", "--kill-on-bad-exit=0", "--immediate=30"]
 
 
@@ -47,7 +48,7 @@ def _start(launcher: str) -> list[str]:
 
 
 def _launched(folder: Path, launcher: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What came of two ranks."""
+    """The outcome of two ranks."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run(
@@ -66,7 +67,7 @@ _each_launcher = pytest.mark.parametrize("launcher", [*_MPIRUNS, "srun"])
 
 @_each_launcher
 def test_run(tmp_path: Path, launcher: str) -> None:
-    """Two processes that the launcher starts are two ranks of one run; rank 0 alone writes, and the code is 0."""
+    """The launcher's two processes are two ranks of one run; only rank 0 writes, and the code is 0."""
     done = _launched(tmp_path, launcher, "--subjects", "reference")
     assert done.returncode == 0, done.stdout + done.stderr
     assert report(done.stdout)["cases"][0]["judgement"]["bitwise"]
@@ -75,7 +76,7 @@ def test_run(tmp_path: Path, launcher: str) -> None:
 
 @_each_launcher
 def test_a_subject_that_raises(tmp_path: Path, launcher: str) -> None:
-    """A subject that cannot be built ends all ranks; what each rank raised is said once, and the code is not 0."""
+    """If a subject cannot be built, all ranks end; each rank's exception is printed once, and the code is not 0."""
     done = _launched(tmp_path, launcher, "--subjects", "zerobench.suites.project.cli.broken:Raises")
     assert done.returncode != 0
     assert done.stderr.count("zerobench: ranks 0, 1 raised ValueError: the flux is not aligned") == 1

@@ -1,4 +1,4 @@
-"""How launched ranks meet and part, whatever goes wrong: nothing hangs, and what a rank has to say can be read."""
+"""How launched ranks meet and part: no failure makes a rank hang, and each rank's message can be read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import Program
 
-#: Whose tasks belong to a module that every rank can name.
+#: Its tasks belong to a module that every rank can import.
 _PROGRAM = "from zerobench.suites.project.cluster.launched import main; raise SystemExit(main('{}'))"
 _IMPATIENT = "from zerobench.machine import launch; launch.MEETING = 1.0; "
-#: Seconds that two ranks may take; they wait for each other for longer.
+#: Seconds that two ranks may take; their wait for each other is longer.
 _LIMIT = MEETING - 20
 
 
@@ -36,7 +36,7 @@ def _rank(folder: Path, rank: int, port: int, program: str) -> Program:
 
 
 def _both(folder: Path, what: str) -> tuple[int | None, int | None, str, str]:
-    """The codes of two ranks, and what each wrote to its standard error; they write nowhere else."""
+    """The exit codes and the standard error of two ranks; they write nothing else."""
     port = free_port()
     with ExitStack() as stack:
         ranks = [stack.enter_context(_rank(folder, rank, port, _PROGRAM.format(what))) for rank in range(2)]
@@ -49,13 +49,13 @@ def _both(folder: Path, what: str) -> tuple[int | None, int | None, str, str]:
 
 
 def test_one_task_after_another(tmp_path: Path) -> None:
-    """A rank that gets its next task at once is not taken for one that has lost rank 0."""
+    """A rank that gets its next task at once does not report the loss of rank 0."""
     first, second, said, other = _both(tmp_path, "works")
     assert (first, second) == (0, 0), said + other
 
 
 def test_rank_0_has_no_task(tmp_path: Path) -> None:
-    """An error that rank 0 makes before the first task ends the other rank soon, and quietly: rank 0 has said why."""
+    """If rank 0 raises before the first task, the other rank ends soon and quietly: rank 0 has given the reason."""
     first, second, said, other = _both(tmp_path, "refuses")
     assert (first, second) == (1, 0)
     assert said.strip().endswith("the folder is not there")
@@ -64,7 +64,7 @@ def test_rank_0_has_no_task(tmp_path: Path) -> None:
 
 
 def test_rank_0_does_not_come(tmp_path: Path) -> None:
-    """A rank that waits for rank 0 in vain says so in a line."""
+    """If rank 0 does not connect, the waiting rank says so in a line."""
     with _rank(tmp_path, 1, free_port(), _IMPATIENT + _PROGRAM.format("works")) as alone:
         _, said = alone.communicate(timeout=_LIMIT)
     assert alone.returncode == 1
@@ -73,7 +73,7 @@ def test_rank_0_does_not_come(tmp_path: Path) -> None:
 
 
 def test_the_port_is_taken() -> None:
-    """Where rank 0 cannot listen at MASTER_PORT, one error names the address."""
+    """If rank 0 cannot listen at MASTER_PORT, one error names the address."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         launch = Launch(0, 2, 0, 2, "127.0.0.1", port, attempt="0", hosted=False)
@@ -82,7 +82,7 @@ def test_the_port_is_taken() -> None:
 
 
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
-    """Rank 0 says which rank it was, and where to read on: what it printed and where it was."""
+    """Rank 0 names the rank and the stream that has its output and its stack."""
     first, second, said, other = _both(tmp_path, "hangs")
     assert (first, second) == (1, 1)
     assert said.startswith("rank 1 did not finish within 5 s")
@@ -93,7 +93,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_aborts(tmp_path: Path) -> None:
-    """The last words of native code, and the stack from which it was called, are the launcher's to show."""
+    """The launcher shows the last output of native code, and the stack from which it was called."""
     first, second, said, other = _both(tmp_path, "aborts")
     assert (first, second) == (1, -6)
     assert said.startswith("rank 1 closed its pipe")
@@ -102,7 +102,7 @@ def test_a_rank_that_aborts(tmp_path: Path) -> None:
 
 
 def test_callers_of_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who says nothing, hangs up in the middle or has another key is sent away; a rank is taken in, and may be slow."""
+    """A caller that is silent, hangs up midway or has another key is rejected; a rank, even a slow one, is accepted."""
     monkeypatch.setattr(launched, "_GREETING", 1.0)
     silent, kept = socket.socketpair()
     with kept:
@@ -116,7 +116,7 @@ def test_callers_of_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _caller(key: bytes, *words: bytes) -> socket.socket:
-    """A socket on whose other side somebody proves to know ``key``, says the words with pauses, and hangs up."""
+    """A socket whose other side proves to know ``key``, sends the words with pauses, and hangs up."""
     ours, theirs = socket.socketpair()
 
     def call() -> None:
@@ -132,14 +132,14 @@ def _caller(key: bytes, *words: bytes) -> socket.socket:
 
 
 def test_the_listener_is_open_to_both() -> None:
-    """Rank 0 can be called by an address of either kind."""
+    """Rank 0 accepts both kinds of address."""
     for address in ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]:
         with launched._listen(1) as listener, socket.create_connection((address, listener.getsockname()[1]), timeout=5):
             listener.accept()[0].close()
 
 
 def test_the_next_task_is_not_the_end() -> None:
-    """A message that waits to be read is no sign that rank 0 is gone; that it has closed is one."""
+    """An unread message does not mean that rank 0 is gone; a closed connection does."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

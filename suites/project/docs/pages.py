@@ -37,7 +37,7 @@ def read(page: str) -> str:
 
 
 def blocks(page: str, language: str | None = None) -> list[Block]:
-    """The fenced blocks of a page, in order; of one language if it is given."""
+    """The fenced blocks of a page, in order; only those of ``language`` if it is given."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)
     return [Block(page, name, text) for name, text in found if language in (None, name)]
 
@@ -63,7 +63,7 @@ def _parts(line: str) -> list[str]:
 
 
 def _steps(text: str) -> Iterator[str]:
-    """The commands of a CI job; no other YAML has any."""
+    """The commands of a CI job; other YAML has none."""
     for document in yaml.safe_load_all(text):
         if isinstance(document, list):
             yield from (step["run"] for step in document if "run" in step)

@@ -1,4 +1,4 @@
-"""The tables of docs/notes/benchmarks.md are what the published reports and the closed forms say."""
+"""The numbers in the tables of docs/notes/benchmarks.md are those of the published reports and the closed forms."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _shown(title: str) -> list[list[str]]:
 
 
 def _target(setting: str | None) -> str:
-    """The optimizer's target, of an offload setting."""
+    """The optimizer's target in an offload setting."""
     return (setting or "optimizer none").split(",")[0].removeprefix("optimizer ")
 
 
 def of_collectives() -> list[list[str]]:
-    """Of sizes 16 times apart, in MiB, on 2 and 4 ranks: milliseconds of each, and how much faster the engine's is."""
+    """Of sizes 16 times apart, in MiB, on 2 and 4 ranks: milliseconds of each, and the speed-up of the engine's."""
     measured = read_published("cpu-collectives")["collectives"]
     found = {(each["world"], each["bytes"], each["collective"]): each for each in measured}
     lines = []
@@ -97,12 +97,12 @@ def test_scaling() -> None:
 
 
 def test_predicted_table() -> None:
-    """Every number, as it stands there."""
+    """Every number is the closed forms'."""
     assert _shown("A vision transformer of a billion parameters, predicted") == list(lines())
 
 
 def of_vit() -> list[list[str]]:
-    """Of each case: MB on the rank that has most, and the multiple of compute-only."""
+    """Of each case: MB on the fullest rank, and the multiple of compute-only."""
     found = []
     for case in read_published("cpu-vit")["cases"]:
         if case["subject"] == COMPUTE_ONLY:
@@ -124,7 +124,7 @@ def test_measured_table() -> None:
 
 
 def of_capacity() -> list[list[str]]:
-    """Of each search: the largest model, as many times the first, and what states alone allow by the closed forms."""
+    """Of each search: the largest model, its ratio to the first, and the closed forms' limit for the states alone."""
     fits = read_published("cpu-capacity")["fits"]
     asked = {_asked(each): each.case.scenario for each in grid.searches(False, "cpu", 2)}
     found = []
@@ -146,7 +146,7 @@ def _asked(search: grid.Search) -> tuple[str, str, str]:
 
 
 def _states_alone(scenario: Scenario, fit: Json) -> str:
-    """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
+    """Million parameters in the limit at the states' bytes each, or the model's own 4; empty if no form is known."""
     theory = load(fit["subject"]).theory()
     held = None if theory is None else theory.memory(scenario, models.shapes(scenario))
     if held is None:

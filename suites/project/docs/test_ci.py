@@ -54,7 +54,7 @@ def sessions() -> set[str]:
 
 
 def test_there_are_workflows() -> None:
-    """Else the other tests look at nothing."""
+    """Without one the other tests check nothing."""
     assert WORKFLOWS
     assert len(list(_commands())) > 15
 
@@ -94,7 +94,7 @@ def test_extras_exist() -> None:
 
 
 def test_actions_are_pinned_and_may_only_read() -> None:
-    """A major version, or a commit; no permission but to read the code."""
+    """Each is pinned to a major version or a commit; the only permission is to read the code."""
     for path in WORKFLOWS:
         workflow = _workflow(path)
         assert workflow["permissions"] == {"contents": "read"}
@@ -106,7 +106,7 @@ def test_actions_are_pinned_and_may_only_read() -> None:
 
 
 def test_the_baseline_has_the_cases_of_the_grid() -> None:
-    """A grid that changed without its baseline is seen before anything is measured."""
+    """If the grid changes without its baseline, this test fails before any measurement."""
     committed = Baseline.read(ROOT / "reports" / "baselines" / "cpu.json")
     expected = set()
     for arguments in grid.accounted(grid.SUBJECT):

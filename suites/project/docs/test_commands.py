@@ -1,4 +1,4 @@
-"""The commands of the pages are run as they stand there."""
+"""Runs the commands of the pages as they stand there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(*arguments: str) -> str:
 
 
 def _here(line: str, *more: str) -> str:
-    """What a ``zerobench`` command prints, in this process."""
+    """The output of a ``zerobench`` command, in this process."""
     name, *arguments = shlex.split(line)
     assert name == "zerobench"
     done = here.run_zerobench(*arguments, *more)
@@ -42,7 +42,7 @@ def _here(line: str, *more: str) -> str:
 
 
 def _command(page: str, start: str) -> str:
-    """The only command of a page that starts so."""
+    """The only command of a page with this beginning."""
     [line] = [command for command in commands(page) if command.startswith(start)]
     return line
 
@@ -97,7 +97,7 @@ def test_sessions() -> None:
 
 
 def test_suites() -> None:
-    """Each command of pytest finds tests; the suites themselves take minutes, and other tests run a part of each."""
+    """Each pytest command finds tests; the suites take minutes, so other tests run a part of each."""
     lines = {command for page in PAGES for command in commands(page) if command.startswith("pytest suites/")}
     folders = {"/".join(line.split()[1].split("/")[:2]) for line in lines}
     found = _run("pytest", *folders, "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider").splitlines()

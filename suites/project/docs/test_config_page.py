@@ -16,9 +16,9 @@ _OFFLOAD = ("zero_optimization.offload_optimizer.", "zero_optimization.offload_p
 
 
 def _stated() -> Iterator[tuple[str, Any]]:
-    """Every key of the page's first table and its default, None where that is told in words.
+    """Every key of the page's first table and its default, None if the page states it in words.
 
-    A key without a dot is in the section of the one before it in its row; one default stands for all keys of its row.
+    A key without a dot is in the section of the key before it in its row; one default stands for all keys of its row.
     """
     page, _, _ = read(_PAGE).partition("## Optimizers")
     for names, stated in re.findall(r"^\| (`.*?) \| (.*?) ?\| .* \|$", page, re.MULTILINE):
@@ -78,7 +78,7 @@ def test_every_rule_and_default() -> None:
 
 
 def test_what_words_say() -> None:
-    """The defaults that the page tells in words."""
+    """The defaults that the page states in words."""
     for section in ("fp16", "bf16"):
         config = Config.model_validate({section: {"enabled": True}})
         assert str(config.communication_dtype) == {"fp16": "torch.float16", "bf16": "torch.bfloat16"}[section]

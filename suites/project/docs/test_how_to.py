@@ -1,4 +1,4 @@
-"""The how-to pages: what they quote stands in the file that they name, and the files that they name are there."""
+"""The how-to pages: each quotation stands in the file that the page names, and the named files exist."""
 
 from __future__ import annotations
 

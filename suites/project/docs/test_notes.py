@@ -1,4 +1,4 @@
-"""The CPU's table of kernels/NOTES.md is what the published report says."""
+"""The CPU's table of kernels/NOTES.md has the numbers of the published report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zerobench.suites.project.reports.page import markdown_tables
 
 
 def of_kernels() -> list[list[str]]:
-    """Of each kernel and size: ms, GB/s, and how many times as fast as a copy, torch and DeepSpeed it is."""
+    """Of each kernel and size: ms, GB/s, and its speed as a multiple of a copy's, torch's and DeepSpeed's."""
     found: dict[tuple[str, int], dict[str, Json]] = {}
     for each in read_published("cpu-kernels")["kernels"]:
         found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each

@@ -22,7 +22,7 @@ _PAGE = "docs/how-to/offload-states.md"
 
 @pytest.mark.parametrize(("device", "trains"), [("cpu", False), ("nvme", True)])
 def test_example(tmp_path: Path, device: str, trains: bool) -> None:
-    """Under the limit the run with its states in host memory gets none, and the run with its states in files trains."""
+    """Under the limit the run with states in host memory runs out of it, and the run with states in files trains."""
     [command] = re.findall(rf"^python (limited\.py {device} .*)$", read(_PAGE), re.MULTILINE)
     (tmp_path / "limited.py").write_text(block(_PAGE, "python"), encoding="utf-8")
     done = subprocess.run(

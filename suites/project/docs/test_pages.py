@@ -81,7 +81,7 @@ def test_every_program_is_run() -> None:
 
 
 def test_languages() -> None:
-    """Blocks that no test runs have a language that says so: the output of a command, and the script of a scheduler."""
+    """A block that no test runs has a language for that: the output of a command, or the script of a scheduler."""
     others = {(page, each.language) for page in PAGES for each in blocks(page) if each.language in ("bash", "text")}
     assert others == {
         ("docs/how-to/add-an-optimizer.md", "text"),

@@ -1,4 +1,4 @@
-"""The commands and the code of the README are run as they stand there."""
+"""Runs the commands and the code of the README as they stand there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_engine_example(tmp_path: Path) -> None:
 
 
 def test_two_commands() -> None:
-    """The two commands are those that the wheel's test and CI run."""
+    """They are the two commands that the wheel's test and CI run."""
     lines = [line.split("#")[0].strip() for line in blocks(_PAGE, "")[0].text.splitlines()]
     assert lines == [
         "python -m pip install -e '.[report]' && zerobench run",
@@ -44,7 +44,7 @@ def test_two_commands() -> None:
 
 
 def test_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every option the README names is one of the command line's."""
+    """The command line has every option that the README names."""
     with pytest.raises(SystemExit):
         parser().parse_args(["run", "--help"])
     flags = set(re.findall(r"`(--[a-z]+)`", read(_PAGE)))

@@ -1,4 +1,4 @@
-"""The tables of docs/notes/speed.md, and the report in the README, are what the published reports say."""
+"""The tables of docs/notes/speed.md, and the report in the README, have the numbers of the published reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerobench.verdict import RAN
 
 _PAGE = read("docs/notes/speed.md")
 _AIMS = {0: 1.15, 1: 1.15, 2: 1.15, 3: 1.3}
-#: What torch has for a stage, and what the page calls it.
+#: torch's engine for a stage, and its name on the page.
 _PEERS = {0: ("torch-ddp", "DDP"), 1: ("torch-zero1", "ZeroRedundancyOptimizer"), 3: ("torch-fsdp2", "FSDP2")}
 
 
@@ -39,7 +39,7 @@ def of_aims() -> list[list[str]]:
 
 
 def of_settings() -> list[list[str]]:
-    """Of each stage: the least and the largest multiple over the settings in which nothing is offloaded."""
+    """Of each stage: the least and the largest multiple over the settings without offload."""
     found: dict[tuple[str, int], list[Json]] = defaultdict(list)
     for case in read_published("cpu-grid")["cases"]:
         if case["verdict"] in RAN and case["offload"] is None and case["subject"] != COMPUTE_ONLY:

@@ -1,4 +1,4 @@
-"""Dependencies: the engine runs without the extras, and a command that needs one says which to install."""
+"""Dependencies: the engine runs without the extras, and if a command needs one, it names the extra to install."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zerobench.suites.support.checkout import ROOT
 
 _PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _EXTRAS: dict[str, list[str]] = _PROJECT["optional-dependencies"]
-#: Distributions that are imported by another name.
+#: Distributions with another import name.
 _MODULES = {"pytest-benchmark": "pytest_benchmark", "pytest-xdist": "xdist", "pyyaml": "yaml"}
 #: Runs a program in which some packages cannot be imported, as if they were not installed.
 _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing}))\n{program}"
 _COMMAND = "from zerobench.cli.commands import main; sys.exit(main(sys.argv[1:]))"
-#: pytest looks at every package that is installed, so that here they are only not found.
+#: pytest looks at every installed package, so this program only hides them from the finder.
 _PYTEST = """
 import importlib.util, sys
 found = importlib.util.find_spec
@@ -32,7 +32,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def _modules(*extras: str) -> list[str]:
-    """What the packages of some extras are imported by."""
+    """The import names of the packages of some extras."""
     names = [re.split(r"[^\w-]", each)[0] for extra in extras for each in _EXTRAS[extra]]
     return [_MODULES.get(name, name) for name in names]
 
@@ -57,7 +57,7 @@ def test_the_engine_trains_without_the_extras(tmp_path: Path) -> None:
     ids=lambda given: given[0] if isinstance(given, list) else str(given),
 )
 def test_a_command_without_its_extra(arguments: list[str], code: int, tmp_path: Path) -> None:
-    """One line that says what to install, before anything is measured or written."""
+    """One line names the extra to install, before the command measures or writes."""
     done = _run(tmp_path, _modules("report"), _COMMAND, *arguments)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert done.stderr == (
@@ -68,7 +68,7 @@ def test_a_command_without_its_extra(arguments: list[str], code: int, tmp_path: 
 
 
 def test_a_suite_without_its_extra() -> None:
-    """pytest says what to install in place of the traceback of a conftest."""
+    """pytest names the extra to install in place of a conftest's traceback."""
     options = ["-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-n", "0", "suites/equivalence"]
     done = _run(ROOT, [], _PYTEST, *options)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -77,6 +77,6 @@ def test_a_suite_without_its_extra() -> None:
 
 
 def test_dev_has_all_that_is_developed_with() -> None:
-    """And ``test``, its former name, is the same."""
+    """The former name, ``test``, gives the same packages."""
     assert "zerobench[report,suites]" in _EXTRAS["dev"]
     assert _EXTRAS["test"] == ["zerobench[dev]"]

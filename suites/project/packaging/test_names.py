@@ -1,4 +1,4 @@
-"""Names: none is both a module and a function or class where a reader might take the one for the other."""
+"""Names: none is both a module and a function or class if a reader could confuse them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _modules() -> Iterator[tuple[tuple[str, ...], Path]]:
 
 
 def _defined(path: Path) -> set[str]:
-    """The functions and classes of a module; a file of tests or fixtures defines none that others import."""
+    """The functions and classes of a module; none for a file of tests or fixtures, which no module imports from."""
     if path.name.startswith(("test_", "conftest")):
         return set()
     tree = ast.parse(path.read_text(encoding="utf-8"))

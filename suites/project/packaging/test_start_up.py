@@ -1,4 +1,4 @@
-"""Start-up: a command loads what it needs and no more, as a fresh process sees it."""
+"""Start-up: a command loads only the packages that it needs, as a fresh process sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from zerobench.suites.project.reports import sample
 from zerobench.suites.support.checkout import ROOT
 
-#: Runs a command line of zerobench, or only imports it, and prints the packages that are loaded then and not before.
+#: Runs a command line of zerobench, or only imports it, and prints the packages that this has loaded.
 _PROGRAM = """
 import contextlib, io, json, sys
 before = set(sys.modules)
@@ -53,7 +53,7 @@ def test_nothing_is_loaded_before_it_is_needed(arguments: list[str], tmp_path: P
 
 
 def test_results_are_read_without_torch_or_engine(results: str, tmp_path: Path) -> None:
-    """To compare takes no pandas either; the report is what draws and counts."""
+    """Comparing takes no pandas either; only the report draws and counts."""
     packages, engine = _loaded(tmp_path, "compare", results, results)
     assert not engine
     assert not packages & {"torch", "numpy", "pandas", "matplotlib"}

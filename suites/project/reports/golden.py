@@ -16,7 +16,7 @@ DIRECTORY = Path(__file__).parent / "golden"
 
 
 def rendering() -> dict[str, str]:
-    """By name of the file: all of the Markdown, and of the HTML the tables, which no library draws its own way."""
+    """By name of the file: all of the Markdown; of the HTML, the tables, which no drawing library makes."""
     report = compose(Frames.of(sample.results()))
     tables = "\n".join(line for table in report.tables for line in html.render_table(table))
     return {"report.md": markdown.render(report), "tables.html": tables + "\n"}

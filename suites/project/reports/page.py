@@ -1,4 +1,4 @@
-"""Reading a report back: the tables of its Markdown and of its HTML as text, and what the HTML would load."""
+"""Reading a report back: the tables of its Markdown and of its HTML as text, and the references of the HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tables = dict[str, list[list[str]]]
 
 
 def markdown_tables(text: str) -> Tables:
-    """The pipe tables under each heading, without what only escapes, and without the mark of the better direction."""
+    """The pipe tables under each heading, unescaped, and without the mark of the better direction."""
     found: Tables = {}
     for section in text.split("\n## ")[1:]:
         title, *lines = section.splitlines()
@@ -44,7 +44,7 @@ class Element:
 
 
 class Page(HTMLParser):
-    """An HTML page: its tables by caption, every element, and every value that could name something to load."""
+    """An HTML page: its tables by caption, every element, and every value that could be a reference."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

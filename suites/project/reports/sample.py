@@ -1,4 +1,4 @@
-"""Results made up for the tests of reports: every verdict, every part, and text that wants to be markup."""
+"""Results made up for the tests of reports: every verdict, every part, and text that looks like markup."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def results() -> Json:
 
 
 def gpu(heat: str) -> Json:
-    """What an environment says of two GPUs; all but names, driver and versions is of the moment."""
+    """An environment's entry for two GPUs; all but names, driver and versions is momentary."""
     state = {"clocks.sm": ["1980 MHz", "1980 MHz"], "temperature.gpu": [heat, heat], "power.draw": ["70.1 W", "71.2 W"]}
     return {
         "names": ["NVIDIA H100", "NVIDIA H100"], "driver": "570.1", "cuda": "12.8", "nccl": "2.27.5", "state": state,
@@ -72,7 +72,7 @@ def many(count: int) -> Json:
 
 
 def case(subject: str, stage: int, bf16: bool = False, right: bool = True, accumulation: int = 1) -> Json:
-    """A case that was measured, its bytes as predicted but for torch-fsdp2's."""
+    """A measured case; its bytes are the predicted ones, except torch-fsdp2's."""
     states = {
         "parameters": _SIZE // (2 if stage == 3 else 1),
         "gradients": _SIZE // (2 if stage >= 2 else 1),
@@ -123,7 +123,7 @@ def offloaded(value: Json, setting: str) -> Json:
 
 
 def bare(subject: str, stage: int, verdict: str, reason: str) -> Json:
-    """A case that has a verdict and nothing else."""
+    """A case with a verdict and no numbers."""
     nothing = dict.fromkeys(("judgement", "loss", "memory", "traffic", "offload", "time"))
     return case(subject, stage) | nothing | {"verdict": verdict, "reason": reason}
 

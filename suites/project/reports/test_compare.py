@@ -1,4 +1,4 @@
-"""Comparing two results: what must be told, what it is called, and the exit code."""
+"""Comparing two results: the reported changes, their names, and the exit code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from zerobench.results.comparison import Incomparable, compare
 from zerobench.results.files import read
 from zerobench.suites.project.reports import sample
 
-#: Of a real run, as schema 1 had it.
+#: Of a real run, in schema 1.
 _PUBLISHED = Path(__file__).parent / "schema-1.json"
 
 
 @pytest.fixture
 def base() -> Json:
-    """A real run: the reference at four stages, three peers and compute-only; their ids are the names for people."""
+    """A real run: the reference at four stages, three peers and compute-only; the ids are the display names."""
     value = read(_PUBLISHED)
     for case in value["cases"]:
         case["id"] = str(case["stage"])
@@ -38,7 +38,7 @@ def _crash(case: Json, verdict: str = "crashed") -> None:
 
 
 def test_the_same_is_good(base: Json, head: Json) -> None:
-    """Nothing to tell, and every case was compared, compute-only among them."""
+    """No change is reported, and every case was compared, compute-only among them."""
     found = compare(base, head)
     assert found.exit_code == 0
     assert len(found.compared) == len(base["cases"])
@@ -47,7 +47,7 @@ def test_the_same_is_good(base: Json, head: Json) -> None:
 
 
 def test_one_more_byte_on_one_rank(base: Json, head: Json) -> None:
-    """Names case, metric and rank; a regression one way, a change to be told the other way."""
+    """The report names case, metric and rank: an increase is a regression, a decrease a change to report."""
     head["cases"][2]["memory"]["measured"][1]["optimizer"] += 1
     found = compare(base, head)
     [change] = found.changes
@@ -59,7 +59,7 @@ def test_one_more_byte_on_one_rank(base: Json, head: Json) -> None:
 
 
 def test_one_more_collective(base: Json, head: Json) -> None:
-    """One that the base never calls counts from zero; without it again, it is an improvement."""
+    """One that the base never calls counts from zero; if the head does not call it, that is an improvement."""
     for ledger in head["cases"][0]["traffic"]["measured"]:
         ledger["broadcast"] = {"calls": 1, "sent": 0, "received": 0}
     found = compare(base, head)
@@ -71,7 +71,7 @@ def test_one_more_collective(base: Json, head: Json) -> None:
 
 
 def test_a_higher_peak_is_told_but_bounded(base: Json, head: Json) -> None:
-    """As is a larger share of the error budget: who knows the bound judges."""
+    """A larger share of the error budget is reported, too; the judge knows the bound."""
     head["cases"][0]["memory"]["measured"][0]["peak"] += 1
     head["cases"][1]["judgement"]["budget_used"] += 0.1
     found = compare(base, head)
@@ -83,7 +83,7 @@ def test_a_higher_peak_is_told_but_bounded(base: Json, head: Json) -> None:
 
 @pytest.mark.parametrize("verdict", ["raised", "crashed", "timeout", "unsupported"])
 def test_newly_failing_and_fixed(base: Json, head: Json, verdict: str) -> None:
-    """Each verdict as it is; the other way round it is fixed; its metrics are not called missing as well."""
+    """Each verdict as it is; in the other direction it is fixed. Its metrics are not also reported as missing."""
     _crash(head["cases"][3], verdict)
     found = compare(base, head)
     [broken] = found.newly_failing
@@ -95,7 +95,7 @@ def test_newly_failing_and_fixed(base: Json, head: Json, verdict: str) -> None:
 
 
 def test_wrong_is_newly_failing(base: Json, head: Json) -> None:
-    """With the message that says why."""
+    """The message gives the reason."""
     head["cases"][0]["verdict"] = "wrong"
     head["cases"][0]["judgement"] |= {"bitwise": False, "message": "reference: WRONG"}
     [broken] = compare(base, head).newly_failing
@@ -103,7 +103,7 @@ def test_wrong_is_newly_failing(base: Json, head: Json) -> None:
 
 
 def test_failing_as_before(base: Json) -> None:
-    """Is told, and no regression."""
+    """The failure is reported, and is no regression."""
     _crash(base["cases"][0])
     found = compare(base, base)
     assert [each.case for each in found.still_failing] == ["reference stage 0 (0)"]
@@ -111,7 +111,7 @@ def test_failing_as_before(base: Json) -> None:
 
 
 def test_new_and_gone(base: Json, head: Json) -> None:
-    """A case that is gone is less than was measured before; a new one is fine."""
+    """If a case is gone, less was measured than before; a new case is good."""
     del head["cases"][4]
     found = compare(base, head)
     assert (found.gone, found.exit_code) == (("torch-ddp stage 0 (0)",), 2)
@@ -120,7 +120,7 @@ def test_new_and_gone(base: Json, head: Json) -> None:
 
 @pytest.mark.parametrize("part", ["memory", "traffic"])
 def test_a_metric_that_is_gone(base: Json, head: Json, part: str) -> None:
-    """A ledger that was measured and is not any more is not good."""
+    """If the head lacks a ledger that the base measured, the result is not good."""
     head["cases"][0][part] = None
     found = compare(base, head)
     assert {(case, metric.split(":")[0]) for case, metric in found.unmeasured} == {("reference stage 0 (0)", part)}
@@ -128,7 +128,7 @@ def test_a_metric_that_is_gone(base: Json, head: Json, part: str) -> None:
 
 
 def test_a_metric_that_is_new(base: Json, head: Json) -> None:
-    """What a measured ledger did not have, there was none of: it has grown. A ledger that is new is told."""
+    """A metric that the base's ledger lacks was 0: it has grown. A new ledger is reported."""
     for rank in head["cases"][1]["memory"]["measured"]:
         rank["host"] = 500
     base["cases"][0]["traffic"] = None
@@ -145,7 +145,7 @@ def test_a_metric_that_is_new(base: Json, head: Json) -> None:
 
 
 def test_a_rank_that_holds_nothing(base: Json, head: Json) -> None:
-    """Beside one that holds something: the other's bytes are compared."""
+    """If another rank holds bytes, those are compared."""
     for value, held in ((base, (None, 500)), (head, (None, 501))):
         for rank, size in zip(value["cases"][0]["memory"]["measured"], held, strict=True):
             rank["host"] = size
@@ -160,7 +160,7 @@ def test_not_measured_any_more(base: Json, head: Json) -> None:
 
 
 def test_other_bits_on_the_same_platform(base: Json, head: Json) -> None:
-    """Are a regression; on another platform they say nothing."""
+    """A regression; on another platform no statement."""
     base["cases"][0]["digest"], head["cases"][0]["digest"] = "a", "b"
     assert (compare(base, head).moved, compare(base, head).exit_code) == (("reference stage 0 (0)",), 1)
     head["environment"]["cpu"] = "another"
@@ -178,7 +178,7 @@ def test_a_gpu_is_the_same_at_another_temperature(base: Json, head: Json) -> Non
 
 
 def test_nothing_measured(base: Json, head: Json) -> None:
-    """An empty head, and one in which everything failed as before."""
+    """An empty head, and one in which every case failed as before."""
     head["cases"] = []
     assert compare(base, head).exit_code == 2
     for case in base["cases"]:
@@ -187,7 +187,7 @@ def test_nothing_measured(base: Json, head: Json) -> None:
 
 
 def test_times_judge_nothing(base: Json, head: Json) -> None:
-    """Ten times slower is a ratio of ten between its quartiles, and good."""
+    """If a time is ten times longer, the ratio is ten, between its quartiles, and the result is good."""
     for case in head["cases"]:
         case["time"]["median"] *= 10
         case["time"]["quartiles"] = [10 * quartile for quartile in case["time"]["quartiles"]]
@@ -219,7 +219,7 @@ _OTHERS: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("says", _OTHERS)
 def test_refuses_what_cannot_be_compared(base: Json, head: Json, says: str) -> None:
-    """And says what differs."""
+    """The error names the difference."""
     _OTHERS[says](head)
     with pytest.raises(Incomparable) as refused:
         compare(base, head)

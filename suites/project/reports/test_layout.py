@@ -1,4 +1,4 @@
-"""The layout of the HTML report: what is wider than the page scrolls in a box of its own, on a desk and on a phone."""
+"""The layout of the HTML report: content wider than the page scrolls in a box of its own, on a desk and on a phone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _sample() -> str:
 
 
 def _published(results: Path) -> str:
-    """A published report as this code renders it, without plots: drawing takes seconds, and all are of one width."""
+    """A published report as this code renders it, without plots: drawing takes seconds, and all have one width."""
     return html.render(compose(Frames.of(read_all([results]))), [])
 
 
@@ -53,7 +53,7 @@ def _named(page: Page, tag: str) -> list[Element]:
 
 
 def test_tables_and_plots_are_in_a_box() -> None:
-    """Each in its own, which the keyboard reaches; no two boxes of a page have one name."""
+    """Each has its own box, which the keyboard reaches; no two boxes of a page have one name."""
     page = Page(_sample())
     wide = [*_named(page, "table"), *_named(page, "svg")]
     boxes = [each.attributes for each in page.tree if "wide" in each.attributes.get("class", "").split()]
@@ -64,7 +64,7 @@ def test_tables_and_plots_are_in_a_box() -> None:
 
 
 def test_the_page_is_as_wide_as_the_screen() -> None:
-    """It says so, its drawings have a shape but no size, and no element but of a drawing has a style of its own."""
+    """The page declares it; drawings have a shape but no size; only elements of drawings have their own styles."""
     page = Page(_sample())
     [viewport] = [each.attributes for each in _named(page, "meta") if each.attributes.get("name") == "viewport"]
     assert viewport["content"] == "width=device-width, initial-scale=1"
@@ -76,7 +76,7 @@ def test_the_page_is_as_wide_as_the_screen() -> None:
 
 
 def test_only_boxes_hold_what_is_wide() -> None:
-    """The style has a least width, and text that does not wrap, for cells and drawings alone; boxes and code scroll."""
+    """Only cells and drawings have a least width and text that does not wrap; boxes and code scroll."""
     style = _style()
     assert style[".wide"].items() >= {"position": "relative", "overflow-x": "auto"}.items()
     assert style["pre"]["overflow-x"] == "auto"
@@ -87,7 +87,7 @@ def test_only_boxes_hold_what_is_wide() -> None:
 
 
 def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
-    """Neither on a desk nor on a phone, published or the sample; letters in plots can be read on both."""
+    """Neither a published report nor the sample does, on a desk or on a phone; letters in plots can be read on both."""
     needed()
     pages = {"sample": _sample(), **{name: _published(results) for name, results in _PUBLISHED.items()}}
     found = measured(tmp_path, pages, _WIDTHS)
@@ -97,7 +97,7 @@ def test_no_report_scrolls_sideways(tmp_path: Path) -> None:
 
 
 def test_a_browser_shows_the_page(tmp_path: Path) -> None:
-    """It says nothing on its console; the screenshot is left in the test's directory."""
+    """The browser's console stays empty; the screenshot is left in the test's directory."""
     shot, page = tmp_path / "report.png", tmp_path / "report.html"
     needed()
     page.write_text(_sample(), encoding="utf-8")

@@ -21,7 +21,7 @@ from zerobench.results.versions import upgrade
 from zerobench.scenario import Scenario
 from zerobench.suites.project.reports import sample
 
-#: Of real runs, as the older schemas had them.
+#: Of real runs, in the older schemas.
 _SCHEMA_1, _SCHEMA_2 = (Path(__file__).parent / f"schema-{version}.json" for version in (1, 2))
 _OLD_VERDICTS = {"right": "ok", "wrong": "ok", "measured": "ok", "raised": "failed"}
 
@@ -49,7 +49,7 @@ def _row(case: Json) -> Json:
 
 
 def _schema_1() -> Json:
-    """The sample without what schema 2 added."""
+    """The sample without schema 2's additions."""
     value = _schema_2() | {"schema": 1}
     for part in ("case_version", "peaks", "collectives", "kernels", "fits"):
         del value[part]
@@ -62,7 +62,7 @@ def _schema_1() -> Json:
 
 
 def _pytest_benchmark() -> Json:
-    """As pytest-benchmark writes it: what was timed as benchmarks, all results beside them."""
+    """A file of pytest-benchmark: the timed cases as benchmarks, all results beside them."""
     value = sample.results()
     timed = [{"case": case, "peak": value["peaks"][0]} for case in value["cases"] if case["time"]]
     carried = [{"extra_info": {"zerobench": {"schema": 3, **item}}} for item in timed]
@@ -77,7 +77,7 @@ def _one_row(change: Callable[[Json], object]) -> Json:
 
 
 def test_schema_1_is_schema_3_with_less(tmp_path: Path) -> None:
-    """What it does not say is None, and what it says stays."""
+    """A value that schema 1 lacks is None; the others stay."""
     old = _schema_1()
     first = old["rows"][0]
     value = read(_file(tmp_path, "old.json", old))
@@ -97,7 +97,7 @@ def test_schema_2_is_schema_3_in_other_words(tmp_path: Path) -> None:
 
 
 def test_a_real_run_of_schema_1() -> None:
-    """Everything was right but compute-only, which nobody judges; the ids are those of then."""
+    """Every case was right but compute-only, which has no judge; the ids are those of then."""
     value = read(_SCHEMA_1)
     assert [case["verdict"] for case in value["cases"]] == ["right"] * 7 + ["measured"]
     assert value["cases"][1]["id"] == "827e66938045"
@@ -120,7 +120,7 @@ def test_a_real_run_of_schema_2() -> None:
 
 
 def test_pytest_benchmark(tmp_path: Path) -> None:
-    """All results are read, also of the cases that have no time and are no benchmarks."""
+    """All results are read, also of cases without a time, which are no benchmarks."""
     plain = upgrade(sample.results())
     assert {case["verdict"] for case in plain["cases"]} > {"right", "wrong", "measured"}
     assert read(_file(tmp_path, "bench.json", _pytest_benchmark())) == plain
@@ -129,7 +129,7 @@ def test_pytest_benchmark(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none(tmp_path: Path) -> None:
-    """NaN and infinities, which JSON has not and Python writes, are not known; the report can be written."""
+    """NaN and infinities, which Python writes and JSON lacks, are read as unknown; the report can be written."""
     value = sample.results()
     value["cases"][0]["time"]["ratio"], value["budget"]["error"] = math.nan, math.inf
     path = _file(tmp_path, "nan.json", value)
@@ -138,7 +138,7 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
 
 
 def test_merge(tmp_path: Path) -> None:
-    """Cases of both; the settings in which they agree; dates of both; one compute-only of each."""
+    """The cases of both; the settings in which they agree; the dates of both; one compute-only of each."""
     value = sample.results()
     one, two = copy.deepcopy(value), copy.deepcopy(value)
     one["cases"], two["cases"] = [value["cases"][0], value["cases"][-1]], [value["cases"][1], value["cases"][-1]]
@@ -157,7 +157,7 @@ def test_merge(tmp_path: Path) -> None:
 
 
 def test_what_is_of_the_moment_does_not_hinder_a_merge(tmp_path: Path) -> None:
-    """The GPUs are the same, hot or cold, and what differs stands side by side: of lists each as it is."""
+    """GPUs are the same at any temperature. Values that differ stand side by side: of lists each as it is."""
     values = [copy.deepcopy(sample.results()) for _ in range(3)]
     for at, (value, heat, clocks) in enumerate(zip(values, ("35", "61", "35"), ([2, 3], [2, 3], [1, 3]), strict=True)):
         value["cases"] = value["cases"][at : at + 1]
@@ -180,7 +180,7 @@ _CLASHES: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("says", _CLASHES)
 def test_what_cannot_be_merged(says: str) -> None:
-    """Other machines and versions, and a case that both have: that is for compare."""
+    """Other machines and versions, and a case that both have, which is for compare."""
     one, two = upgrade(sample.results()), upgrade(sample.results())
     _CLASHES[says](two)
     with pytest.raises(UsageError) as refused:
@@ -225,7 +225,7 @@ _UNREADABLE: dict[str, Callable[[Json], Any]] = {
 def test_what_is_none_of_ours(
     says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One clear line with the file's name; report ends with 2, compare with 3; nothing is written."""
+    """One clear line with the file's name; report exits with 2, compare with 3; neither writes a file."""
     monkeypatch.chdir(tmp_path)
     path = _file(tmp_path, "given.json", _UNREADABLE[says](sample.results()))
     for arguments, code in ((["report", str(path)], 2), (["compare", str(path), str(path)], 3)):
@@ -259,7 +259,7 @@ def test_bad_input(
 
 
 def test_compare_prints_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As Markdown and as JSON; the exit code is the comparison's; times say that they judge nothing."""
+    """The output is Markdown or JSON; the exit code is the comparison's; times are marked as not judged."""
     base = json.loads(_SCHEMA_1.read_text(encoding="utf-8"))
     head = copy.deepcopy(base)
     head["rows"][2]["memory"]["measured"][1]["optimizer"] += 4

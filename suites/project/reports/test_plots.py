@@ -1,4 +1,4 @@
-"""The plots: one case that is far from all others leaves these to be seen."""
+"""The plots: one case that is far from all others leaves the others legible."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_far_mark_is_a_number_at_the_edge(peaks: tuple[float | None, ...], edg
 
 
 def test_nothing_was_sent() -> None:
-    """Bars of no length have an axis, too."""
+    """Bars of length 0 have an axis, too."""
     [axes] = stacked(Bars(_LABELS, {"sent": [0.0] * 4}, "MiB")).axes
     assert axes.get_xlim()[1] > 0
 
 
 @pytest.mark.parametrize(("most", "scale"), [(90.0, "linear"), (4000.0, "log")])
 def test_memory_that_is_far_apart_has_a_logarithmic_scale(most: float, scale: str) -> None:
-    """And each name is still beside its point."""
+    """Each name is still beside its point."""
     mib = [most, 20.0, 10.0]
     same = {"subject": "x", "stage": 0, "job": "j"}
     points = pd.DataFrame({"mib": mib, "ms": [1.0, 2.0, 3.0], "label": _LABELS[:3], **same})

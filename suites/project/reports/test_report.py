@@ -1,4 +1,4 @@
-"""A report: the same numbers in all its forms, text that stays text, a page that needs nothing but itself."""
+"""A report: the same numbers in all its forms, text that stays text, a page that loads no other file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_markdown_and_html_show_the_same(page: Page, tables: dict[str, list[dict
 
 
 def test_bytes_are_those_of_the_json(written: Path, tables: dict[str, list[dict[str, str]]]) -> None:
-    """Memory, traffic and offload: exact, the fullest rank's; what was predicted in brackets where it differs."""
+    """Memory, traffic and offload: exact, the fullest rank's; the predicted value in brackets if it differs."""
     cases = [case for case in _json(written)["cases"] if case["subject"] != "compute-only"]
     for cells, case in zip(tables["Memory on each rank, in bytes"], cases, strict=True):
         shown = {name: _number(cell) for name, cell in cells.items() if name in _PARTS and cell[0].isdigit()}
@@ -102,7 +102,7 @@ def test_times_are_those_of_the_json(written: Path, tables: dict[str, list[dict[
 
 
 def test_the_plots_hold_the_numbers_of_the_frames(written: Path) -> None:
-    """What the plots say of themselves in words is what they draw."""
+    """The text alternatives of the plots state the drawn values."""
     text = (written / "report.html").read_text(encoding="utf-8")
     [memory] = re.findall(r'<desc id="memory-description">(.*?)</desc>', text)
     held = _json(written)["cases"][0]["memory"]["measured"]
@@ -122,7 +122,7 @@ def test_every_verdict_is_told_apart_in_every_table(tables: dict[str, list[dict[
 
 
 def test_columns_for_what_differs_and_no_others(tables: dict[str, list[dict[str, str]]]) -> None:
-    """The sample has two precisions and two sub-groups; the width of the model, say, is no column."""
+    """The sample has two precisions and two sub-groups; the model's width, which is one value, is no column."""
     assert list(tables["Right?"][0])[:5] == ["subject", "stage", "dtype", "sub group", "right?"]
     assert {cells["sub group"] for cells in tables["Right?"]} == {"1,000,000,000", "1,000,000"}
 
@@ -136,13 +136,13 @@ def test_a_setting_of_stage_3_is_no_setting_elsewhere() -> None:
 
 
 def test_the_summary_leads_with_what_is_wrong() -> None:
-    """And then with what was not measured; the rest is read after that."""
+    """Wrong cases come first, then cases that were not measured, then the rest."""
     points = [what for what, _ in summarize(Frames.of(sample.results()))]
     assert points[:6] == ["WRONG", "Crashed", "Raised", "Timeout", "Unsupported", "Not measured"]
 
 
 def test_text_from_outside_stays_text(written: Path, page: Page) -> None:
-    """Names, paths and messages: no element, no link, no cell and no fence of theirs."""
+    """Names, paths and messages make no element, link, cell or fence."""
     assert not {"script", "b", "i", "a", "img", "link", "iframe"} & set(page.elements)
     text = (written / "report.md").read_text(encoding="utf-8")
     outside_fences = re.sub(r"^(`{3,})\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -152,7 +152,7 @@ def test_text_from_outside_stays_text(written: Path, page: Page) -> None:
 
 
 def test_the_page_asks_for_nothing(page: Page, written: Path) -> None:
-    """No reference leaves it, and its policy forbids what would; ids are unique though plots share a page."""
+    """No reference leaves the page, and its policy forbids loading; ids are unique though plots share a page."""
     assert all(target.startswith("#") for target in page.loads)
     text = (written / "report.html").read_text(encoding="utf-8")
     assert not re.findall(r"url\((?!#)|@import|<script", text)
@@ -162,7 +162,7 @@ def test_the_page_asks_for_nothing(page: Page, written: Path) -> None:
 
 
 def test_plots_can_be_read_without_seeing_them(written: Path) -> None:
-    """Each is an image with a title and a text; each table has a caption, and headings that say of what."""
+    """Each is an image with a title and a text; each table has a caption, and headings with a scope."""
     text = (written / "report.html").read_text(encoding="utf-8")
     plots = re.findall(r"<svg [^>]*>", text)
     assert len(plots) == 4
@@ -194,7 +194,7 @@ def _failed(value: Json) -> Json:
     lambda value: value | dict.fromkeys(("settings", "text", "budget", "peaks", "collectives", "kernels", "fits")),
 ], ids=["no case", "all crashed", "one case", "compute-only", "nothing in common"])  # fmt: skip
 def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Path) -> None:
-    """A run of collectives alone, one in which all crashed, one case: what there is is shown."""
+    """A run of collectives alone, one in which all crashed, one case: the report shows the available parts."""
     report.write(tmp_path, few(sample.results()))
     shown = markdown_tables((tmp_path / "report.md").read_text(encoding="utf-8"))
     assert shown
@@ -202,7 +202,7 @@ def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Pa
 
 
 def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
-    """A path or a message that is no UTF-8 costs no report, and can be printed."""
+    """If a path or a message is not UTF-8, the report is still written and printed."""
     value = sample.results()
     value["command"] += " --data caf\udce9.txt"
     value["cases"][0]["subject"] = "mine\udcff"
@@ -215,7 +215,7 @@ def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
 
 
 def test_results_outlive_a_report_that_cannot_be_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written first; the error says where they are, and an earlier report stays."""
+    """Results are written first; the error names their path, and an earlier report stays."""
     report.write(tmp_path, sample.results())
     before = {name: (tmp_path / name).read_bytes() for name in ("report.md", "report.html")}
     monkeypatch.setattr("zerobench.report.html.render", lambda *_: 1 / 0)
@@ -227,7 +227,7 @@ def test_results_outlive_a_report_that_cannot_be_rendered(tmp_path: Path, monkey
 
 
 def test_a_directory_that_nobody_may_look_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is one that nothing can be written to."""
+    """It counts as a directory that cannot be written to."""
 
     def denied(path: Path) -> bool:
         raise PermissionError(13, "Permission denied")
@@ -246,13 +246,13 @@ def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["report.md", "tables.html"])
 def test_golden(name: str) -> None:
-    """The rendering is the one that was last looked at; ``golden.py`` writes it anew."""
+    """The rendering is the last reviewed one; ``golden.py`` writes it anew."""
     assert golden.rendering()[name] == (golden.DIRECTORY / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("results", _PUBLISHED, ids=lambda path: path.parent.name)
 def test_published_reports_show_their_results(results: Path) -> None:
-    """`zerobench report` writes the Markdown that stands there."""
+    """`zerobench report` writes the published Markdown."""
     rendered = markdown.render(compose(Frames.of(read(results))))
     assert rendered == (results.parent / "report.md").read_text(encoding="utf-8")
 
