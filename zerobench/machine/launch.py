@@ -78,7 +78,7 @@ class Launch:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """The launcher whose variables are set; if several are, one with the rank on the host, as srun may set PMI_RANK."""
+    """The launcher in the variables; if several are, one that names the rank on the host: srun may set PMI_RANK."""
     present = [name for name, (rank, world, *_) in _NAMES.items() if rank in environment and world in environment]
     chosen = min(present, key=lambda name: _NAMES[name][2] not in environment, default=None)
     # A step of one task is a shell in an allocation (srun --pty bash): commands in it are not launched.
