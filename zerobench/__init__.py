@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The engine's API, imported when it is first asked for: the command line starts without it."""
+    """The engine's API, imported on first use: the command line starts without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from zerobench import engine

@@ -1,4 +1,4 @@
-"""Digests of the bits that come of a case."""
+"""Digests of the bits of a case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerobench.tensors import unwrapped
 
 
 def digest(trajectories: Sequence[Trajectory]) -> str:
-    """SHA-256 of what all ranks recorded: every loss, norm, skip and loss scale, and the last step's parameters.
+    """SHA-256 of the recordings of all ranks: every loss, norm, skip and loss scale, and the last step's parameters.
 
     Names, dtypes and shapes count. Equal bits have equal digests; it is the same in every process of one platform.
     """
@@ -29,14 +29,14 @@ def digest(trajectories: Sequence[Trajectory]) -> str:
 
 
 def bits(state: State) -> str:
-    """SHA-256 of one rank's full values, by which ranks see whether they have the same ones; as :func:`digest`."""
+    """SHA-256 of one rank's full values, so that ranks can check if theirs are equal; as :func:`digest`."""
     found = hashlib.sha256()
     _add(found, state)
     return found.hexdigest()
 
 
 def held(states: Mapping[str, Sequence[Tensor]]) -> str:
-    """SHA-256 of the storages that one rank holds, padding included: who owns what, and not only how much of it.
+    """SHA-256 of the storages that one rank holds, padding included: the elements that it owns, not only their number.
 
     The categories and the order count. A freed parameter's storage has no bytes.
     """

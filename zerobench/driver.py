@@ -1,4 +1,4 @@
-"""Drive a subject through a Scenario on one rank and record what happened."""
+"""Drive a subject through a Scenario on one rank and record the run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def drive(
     last: Keep = frozenset(),
     evaluate: bool = False,
 ) -> Trajectory:
-    """Train a Scenario from start to end; called by every rank of ``group``, each of which gets its own recording.
+    """Train a Scenario from start to end; every rank of ``group`` calls it and gets its own recording.
 
     ``keep`` is recorded of every step, ``last`` of the last one as well: reading costs more than training.
 
-    The subject is closed in any case. Whether it offers the Scenario at all is the caller's question.
+    The subject is always closed. The caller checks first if it offers the Scenario.
 
     Raises:
-        UsageError: the Scenario's model or data cannot be.
+        UsageError: if the Scenario's model or data are invalid.
     """
     rank = dist.get_rank(group)
     with closing(start(subject_type, scenario, group)) as subject:
@@ -54,7 +54,7 @@ def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGr
 
 
 def model_for(subject_type: type[Subject], scenario: Scenario) -> nn.Module:
-    """The Scenario's model as the subject takes it: on the device, or on the CPU where it moves it itself."""
+    """The Scenario's model as the subject takes it: on the device, or on the CPU if the subject moves it itself."""
     model = models.build(scenario)
     return model if subject_type.moves else model.to(scenario.device)
 
@@ -70,11 +70,11 @@ def run_step(
     """Step ``index`` on ``rank``: the A micro-steps and the update, then the readings.
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
-    ``mark`` is told when a micro-step's backward and when the optimizer have returned.
+    ``mark`` is called after each micro-step's backward and after the optimizer.
 
     Raises:
-        ValueError: a loss with a dimension.
-        TypeError: a tensor that is not plain where full values are read.
+        ValueError: if a loss has a dimension.
+        TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
     for micro_step in range(scenario.accumulation):
@@ -108,7 +108,7 @@ def to_cpu(state: Mapping[str, Tensor]) -> State:
     """Copies on the CPU that nothing else writes to.
 
     Raises:
-        TypeError: a tensor that wraps others, such as a shard of a DTensor.
+        TypeError: if a tensor wraps others, such as a shard of a DTensor.
     """
     for name, tensor in state.items():
         if is_traceable_wrapper_subclass(tensor):

@@ -1,4 +1,4 @@
-"""The errors a user meets, one class for each kind, each carrying what to do about it."""
+"""The errors a user meets, one class for each kind, each with its remedy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 
 
 class UsageError(Exception):
-    """What was asked for cannot be: the command line ends with this one line and exit code 2."""
+    """The request is invalid: the command line ends with this one line and exit code 2."""
 
 
 class Finding(Protocol):
-    """The place of something wrong, as values: a message is for people, and it repeats the whole Scenario."""
+    """The place of a fault, as values: the message is for people, and it repeats the whole Scenario."""
 
     @property
     def part(self) -> str:
@@ -24,16 +24,16 @@ class Finding(Protocol):
 
     @property
     def step(self) -> int | None:
-        """The step, from 0; None if it is in no step."""
+        """The step, from 0; None if the fault is in no step."""
 
     @property
     def rank(self) -> int:
-        """The rank that was seen to be wrong."""
+        """The rank with the fault."""
 
 
 class Disagreement(AssertionError):
-    """Two recordings, or a recording and a closed form, do not agree: the subject is wrong, and ``finding`` says in
-    which place."""
+    """Two recordings, or a recording and a closed form, do not agree: the subject is wrong, and ``finding`` is the
+    place."""
 
     def __init__(self, message: str, finding: Finding) -> None:
         super().__init__(message)
@@ -45,11 +45,11 @@ class RankFailure(RuntimeError):
 
 
 class Unmeasured(RuntimeError):
-    """A run in a process of its own came to no results; the message holds what it said. Exit code 2."""
+    """A run in its own process produced no results; the message holds its output. Exit code 2."""
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
-    """The error for a name nobody knows: says what was given, what is known, and what was likely meant."""
+    """The error for an unknown name: lists the given name, the known names and a likely correction if there is one."""
     names = sorted(known)
     close = difflib.get_close_matches(given, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""

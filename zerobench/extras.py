@@ -17,7 +17,7 @@ def demand_extra(name: str) -> None:
     """Check that an extra is installed.
 
     Raises:
-        UsageError: it is not; the message has the command that installs it.
+        UsageError: if it is not; the message has the command that installs it.
     """
     missing = [module for module in _MODULES[name] if find_spec(module) is None]
     if missing:

@@ -1,7 +1,7 @@
 """Placement: the training states that a ZeRO stage shards; Mesh: the shape of the ranks that share them.
 
-Nothing else in the harness asks which stage it is. No engine is asked: these are the words of the ZeRO paper
-(arXiv 1910.02054, section 5), by which every engine is measured.
+Nothing else in the harness asks for the stage. No engine is asked: these are the terms of the ZeRO paper
+(arXiv 1910.02054, section 5), which apply to every engine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Mesh:
         """``world`` ranks in ``replicate`` groups.
 
         Raises:
-            UsageError: the groups would not have equally many ranks.
+            UsageError: if the groups would differ in their number of ranks.
         """
         if replicate < 1 or world % replicate:
             raise UsageError(f"{world} ranks do not make {replicate} groups of equal size; give a divisor of {world}")

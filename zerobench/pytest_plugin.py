@@ -22,10 +22,10 @@ _NAME = "zerobench.suites"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Replace what names a suite by its path below the package.
+    """Replace the arguments that name a suite by its path below the package.
 
     Raises:
-        pytest.UsageError: a suite is to run, and the packages that the suites need are not installed.
+        pytest.UsageError: if a suite is to run and the packages that the suites need are not installed.
     """
     known = early_config.known_args_namespace
     if any(_path(given) is not None for given in known.file_or_dir or early_config.getini("testpaths")):
@@ -35,7 +35,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         known.file_or_dir[:] = [renamed.get(each, each) for each in known.file_or_dir]
         args[:] = [renamed.get(each, each) for each in args]
         if os.curdir not in sys.path:
-            sys.path.insert(0, os.curdir)  # --subject package.module:Class is looked for here
+            sys.path.insert(0, os.curdir)  # the search path of --subject package.module:Class
 
 
 def _demand_packages() -> None:
@@ -46,12 +46,12 @@ def _demand_packages() -> None:
 
 
 def _path(given: str) -> str | None:
-    """The path below the package of what names a suite, by its module or by its path in a checkout; else None."""
+    """The path below the package if ``given`` names a suite by its module or its path in a checkout, else None."""
     named, separator, test = given.partition("::")
     if named == _NAME or named.startswith(_NAME + "."):
         path = _PACKAGE.joinpath(*named.split(".")[1:])
         path = path if path.is_dir() else path.with_suffix(".py")
-        return str(path) + separator + test if path.exists() else None  # else it is the value of --subject
+        return str(path) + separator + test if path.exists() else None  # otherwise it is the value of --subject
     folder = (_PACKAGE / "suites").resolve()
     path = Path(named).resolve()
     if folder in (path, *path.parents):

@@ -1,4 +1,4 @@
-"""Recording: what happened in a run."""
+"""Recording: the values that a run records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 
 @dataclass
 class Step:
-    """One optimizer step as one rank saw it; tensors are full, on the CPU, and only there if they were asked for."""
+    """One optimizer step as one rank saw it; tensors are full, on the CPU, and present only if they were requested."""
 
     losses: list[Tensor]  # of this rank's leaves, in order of the micro-steps; 0-dimensional, as the model returned
     norm: float | None
@@ -45,12 +45,12 @@ class Memory:
     parameters: int
     gradients: int
     optimizer: int
-    peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
-    peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
-    host: int | None = None  # of the states, what lies in host memory ...
-    file: int | None = None  # ... and in files; None if nothing is, nor was to be
+    peak: int | None = None  # allocator's peak within a step, above the process's memory before the model was built
+    peak_parameters: int | None = None  # peak of resident model parameters over the collectives of a step
+    host: int | None = None  # bytes of the states in host memory ...
+    file: int | None = None  # ... and in files; None if the Scenario offloads nothing there
     pinned: int | None = None  # host memory that is pinned, on CUDA
-    reserved: int | None = None  # peak of what CUDA's caching allocator took of the device
+    reserved: int | None = None  # peak of the device memory that CUDA's caching allocator reserved
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Split:
 
 @dataclass(frozen=True)
 class OffloadBytes:
-    """Bytes off the device on one rank between steps, by what they hold, and bytes moved in one step.
+    """Bytes off the device on one rank between steps, by category, and bytes moved in one step.
 
-    ``moved`` has ``to_host``, ``to_device``, ``file_read`` and ``file_written``; what is 0 is left out everywhere.
+    ``moved`` has ``to_host``, ``to_device``, ``file_read`` and ``file_written``; a value is left out if it is 0.
     """
 
     host: dict[str, int] = field(default_factory=dict)
@@ -76,13 +76,13 @@ class OffloadBytes:
 
 @dataclass
 class Trajectory:
-    """What one rank recorded of a run."""
+    """One rank's recording of a run."""
 
     subject: str
     scenario: Scenario
     rank: int
     steps: list[Step]
-    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, if asked for
+    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, if requested
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
     wire: int | None = None  # bytes of that step on loopback, of all ranks and all other processes

@@ -1,7 +1,7 @@
-"""Scenario: one frozen value that says everything about a run.
+"""Scenario: one frozen value that describes a run completely.
 
-A Scenario is drawn by Hypothesis, listed by the benchmark grid, keys a report row, and is printed by a failure so that
-it can be pasted to run again (``zerobench replay``). It round-trips through JSON exactly.
+Hypothesis draws it, the benchmark grid lists it, and a report has a row for it. If it fails, the message prints it, so
+that ``zerobench replay`` can run it again. It round-trips through JSON exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 
-#: The least and the most of numbers on which the harness itself depends; others an engine or a model refuses.
+#: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("world", "replicate", "steps", "micro_batch", "accumulation"), (1, math.inf)),
     "stage": (0, 3),
@@ -61,7 +61,7 @@ class Vit:
 
 @dataclass(frozen=True)
 class Odd:
-    """A small model that holds, on demand, every peculiarity that has broken a sharding engine before.
+    """A small model that has, on demand, every peculiarity that has broken a sharding engine before.
 
     Each flag adds one: see :mod:`zerobench.workload.models.odd`, which builds them.
     """
@@ -163,7 +163,7 @@ class Scenario:
         """The shape of the ranks.
 
         Raises:
-            UsageError: ``replicate`` does not divide ``world``.
+            UsageError: if ``replicate`` does not divide ``world``.
         """
         return Mesh.of(self.world, self.replicate)
 
@@ -181,12 +181,12 @@ class Scenario:
 
     @property
     def optimizer_at(self) -> OffloadTarget:
-        """Where owners keep optimizer states; "none" is the device, also if the stage does not shard them."""
+        """The place of an owner's optimizer states; "none" is the device, also if the stage does not shard them."""
         return self.offload_optimizer if self.placement.optimizer else "none"
 
     @property
     def parameters_at(self) -> OffloadTarget:
-        """Where owners keep their shards of the parameters; "none" is the device, also if the stage does not shard
+        """The place of an owner's parameter shards; "none" is the device, also if the stage does not shard
         them."""
         return self.offload_param if self.placement.parameters else "none"
 
@@ -208,17 +208,17 @@ class Scenario:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` wrote.
+        """Read the output of :meth:`to_json`.
 
         Raises:
-            UsageError: not JSON, or a field or value that no Scenario has, such as no steps.
+            UsageError: if it is not JSON, or if a field or value is invalid, such as 0 steps.
         """
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise UsageError(f"a Scenario must be a JSON object, as a failure prints it; {error}") from None
         found = typing.cast(Self, _decode(cls, raw, "scenario"))
-        assert found.mesh.world == found.world  # it raises if there is no such mesh
+        assert found.mesh.world == found.world  # raises if there is no such mesh
         return found
 
 

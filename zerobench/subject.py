@@ -6,16 +6,15 @@ The harness drives every engine through the same few calls, on every rank, in th
     for each step:
         for each of the A micro-steps:
             loss = subject.micro_step(batch)       # forward and backward of one leaf
-        gradients = subject.gradients()            # only when asked for; a collective
+        gradients = subject.gradients()            # only if requested; a collective
         outcome = subject.step()
-        state = subject.parameters(), ...          # only when asked for; collectives
+        state = subject.parameters(), ...          # only if requested; collectives
     subject.close()
 
-Every reading call is made by all ranks together and returns full, unsharded values, so that an engine may use
-collectives to answer. ``resident`` is local: it names the tensors this rank really holds.
+All ranks make every reading call together. It returns full, unsharded values, so an engine may use collectives to
+answer. ``resident`` is local: it names the tensors that this rank holds.
 
-Subjects alternate in one process, a step of each: an engine that replaces something in torch restores it before a call
-returns.
+Subjects alternate in one process, a step of each: if an engine patches torch, it restores torch before a call returns.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Offloaded:
 class Theory:
     """The closed forms of an engine: bytes and calls on ``rank``, from the Scenario and the model's shapes alone.
 
-    A form that is not known is None. No step so far was skipped; steps count from 0.
+    A method returns None if its form is not known. No earlier step was skipped; steps count from 0.
     """
 
     #: For the message of a difference: the formula of a number, by the ledger's part and the name in it.
@@ -73,11 +72,11 @@ class Theory:
         return None
 
     def offload(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> OffloadBytes | None:
-        """Bytes off the device after one step, and those that the step moves."""
+        """Bytes off the device after one step, and the bytes that the step moves."""
         return None
 
     def parameter_peak(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int | None:
-        """The most bytes of the model's parameters that are whole at once in one step."""
+        """The peak bytes of the model's whole parameters in one step."""
         return None
 
 
@@ -87,14 +86,14 @@ class Subject(ABC):
     name: ClassVar[str]
     #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
     promises_bits: ClassVar[bool] = False
-    #: Moves the model to the Scenario's device itself; else it is there already.
+    #: Moves the model to the Scenario's device itself; otherwise the model is there already.
     moves: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        """Why this engine does not offer the Scenario (a reason, not a failure), or None if it does."""
+        """The reason if this engine does not offer the Scenario (not a failure), or None if it does."""
         return None
 
     @classmethod
@@ -146,7 +145,7 @@ class Subject(ABC):
         """
 
     def offloaded(self) -> Offloaded:
-        """What this rank keeps in host memory and in files: ``resident``'s categories and ``buffers``. Between steps.
+        """This rank's states in host memory and in files: ``resident``'s categories and ``buffers``. Between steps.
 
         If the device is the CPU the two are one memory; the setting counts.
         """

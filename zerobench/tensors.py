@@ -1,4 +1,4 @@
-"""Tensors as the storages behind them are seen: those that wrap others, such as a DTensor, taken apart."""
+"""Tensors with storages of their own: wrappers of others, such as a DTensor, are unwrapped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def unwrapped(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The tensors, and in place of one that wraps others those: of a DTensor its local part."""
+    """The tensors; if one wraps others, those instead: of a DTensor its local part."""
     for tensor in tensors:
         if is_traceable_wrapper_subclass(tensor):
             parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])

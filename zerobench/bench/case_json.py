@@ -1,4 +1,4 @@
-"""The JSON of each case of a run; sizes are bytes, times seconds, None is what is not known or not finite."""
+"""The JSON of each case of a run; sizes are bytes, times seconds; None is a value that is unknown or not finite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cases_json(
 
 
 def finite(value: Any) -> Any:
-    """``value`` with None in place of infinities and NaN, which JSON has not."""
+    """``value`` with None instead of infinities and NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -57,7 +57,7 @@ def tokens(scenario: Scenario) -> int | None:
 def _told(
     result: CaseResult, oracle_runs: OracleRuns | None, warmup: int, alone: CaseResult | None, peak: Json | None
 ) -> Json:
-    """The case; it has failed if its subject recorded what cannot be judged, so that the others keep theirs."""
+    """The case; it fails if its recording cannot be judged, so that the other cases keep their results."""
     try:
         return _case(result, oracle_runs, warmup, alone, peak)
     except Exception:  # noqa: BLE001 - an engine under test may have returned anything
@@ -190,7 +190,7 @@ def _plain(ledger: dict[str, Traffic]) -> Json:
 
 
 def _seconds(result: CaseResult, warmup: int) -> list[float]:
-    """Of each timed step, that of the slowest rank."""
+    """The seconds of the slowest rank in each timed step."""
     return [max(ranks) for ranks in zip(*(each.seconds[warmup:] for each in result.trajectories), strict=True)]
 
 
@@ -214,7 +214,7 @@ def _time(result: CaseResult, warmup: int, alone: CaseResult | None, peak: Json 
 
 
 def _split(result: CaseResult, alone: CaseResult, warmup: int) -> Json:
-    """Medians over rounds; what a phase takes beyond compute-only's in the same round counts as communication."""
+    """Medians over rounds; a phase's excess over compute-only's in the same round counts as communication."""
     rounds = []
     for ours, theirs in zip(_phases(result, warmup), _phases(alone, warmup), strict=True):
         own = {phase: min(seconds, theirs[phase]) for phase, seconds in ours.items()}
@@ -223,7 +223,7 @@ def _split(result: CaseResult, alone: CaseResult, warmup: int) -> Json:
 
 
 def _phases(result: CaseResult, warmup: int) -> list[dict[str, float]]:
-    """Of each timed step, those of the slowest rank."""
+    """The phases of the slowest rank in each timed step."""
     steps = zip(
         *(zip(each.seconds[warmup:], each.splits[warmup:], strict=True) for each in result.trajectories), strict=True
     )

@@ -1,4 +1,4 @@
-"""Document: all that a run measured as one plain JSON value, the one source of the report's numbers.
+"""Document: all measurements of a run as one plain JSON value, the only source of the report's numbers.
 
 ``zerobench/results/schema/results.json`` describes the value.
 """
@@ -33,7 +33,7 @@ def make_document(
     kernels: Sequence[Json] | None = None,
     fits: Sequence[Json] | None = None,
 ) -> Json:
-    """The whole value, of cases that may be of several runs; a peak that failed is None."""
+    """The whole value; the cases may come from several runs; a peak is None if it failed."""
     scenarios = [Scenario.from_json(json.dumps(case["scenario"])) for case in cases]
     value = {
         "schema": schema.VERSION,
@@ -54,9 +54,9 @@ def make_document(
 
 
 def all_right(value: Json) -> bool:
-    """Whether no case fails or lacks something, and not every subject is unsupported.
+    """Whether no case fails or lacks a measurement, and not every subject is unsupported.
 
-    A case that nobody was asked to judge is not wrong.
+    If no judgement was requested, a case is not wrong.
     """
     if any(case["verdict"] in FAILING | {"not measured"} for case in value["cases"]):
         return False
@@ -66,7 +66,7 @@ def all_right(value: Json) -> bool:
 
 
 def _settings(cases: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
-    """What the cases have in common."""
+    """The settings that all cases share."""
     timed = [(len(case["time"]["seconds"]), each) for case, each in zip(cases, scenarios, strict=True) if case["time"]]
     return {
         "model": _common(case["model"] for case in cases),
@@ -85,7 +85,7 @@ def _settings(cases: Sequence[Json], scenarios: Sequence[Scenario]) -> Json:
 
 
 def _common(values: Iterable[T]) -> T | None:
-    """The one value that all are, else None."""
+    """The value if all are equal, else None."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 

@@ -1,4 +1,4 @@
-"""FLOPs: what a model's step takes, counted by torch, and what a matrix multiplication reaches beside it."""
+"""FLOPs: those of a model's step, counted by torch, and the rate of a matrix multiplication for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerobench.scenario import Dtype, Scenario
 from zerobench.workload import models
 from zerobench.workload.data import DTYPES, leaf
 
-#: Of the square matrices by device: large enough for the full rate, small enough for a moment.
+#: Size of the square matrices by device: large enough for the full rate, small enough to be quick.
 SIZES = {"cpu": 1024, "cuda": 8192}
 _REPEATS = 5
 
@@ -33,7 +33,7 @@ def model_flops(group: dist.ProcessGroup, scenario: Scenario) -> int:
 
 
 def peak(group: dist.ProcessGroup, dtype: Dtype, device: str) -> float:
-    """FLOPs per second of this rank in the best of a few matrix multiplications, all ranks at them at once."""
+    """FLOPs per second of this rank in the best of a few matrix multiplications, which all ranks run at once."""
     size = SIZES[device]
     left, right = (torch.randn(size, size, device=device).to(DTYPES[dtype]) for _ in range(2))
     dist.barrier(group)

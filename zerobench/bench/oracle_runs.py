@@ -12,9 +12,9 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects import load
 
-#: What "bitwise" means in a report: these of every step, the parameters after the last.
+#: The values that "bitwise" compares in a report: these of every step, the parameters after the last.
 COMPARED: tuple[Part, ...] = ("losses", "norm", "skipped", "parameters")
-#: Whose error is the yardstick of the budget, if it is among the subjects; else the canonical trainer's.
+#: Its error is the yardstick of the budget if it is among the subjects; otherwise the canonical trainer's error is.
 YARDSTICK = "torch-ddp"
 
 
@@ -29,7 +29,7 @@ class OracleRuns:
 
     @classmethod
     def of(cls, bench: Bench) -> OracleRuns | None:
-        """Ask the oracles about a bench's Scenarios; None if no subject is left, or they failed, as the results say."""
+        """Ask the oracles about a bench's Scenarios; None if no subject is left or if they failed, as results say."""
         judged = bench.engines
         if not judged:
             return None
@@ -59,5 +59,5 @@ class OracleRuns:
 
 
 def _schedule(scenario: Scenario) -> str:
-    """Which sums a step is made of; without accumulation both schedules make the same ones."""
+    """The schedule of a step's sums; without accumulation both schedules have the same sums."""
     return scenario.reduction if scenario.accumulation > 1 else "any"

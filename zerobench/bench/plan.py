@@ -1,4 +1,4 @@
-"""Plan: the cases of a run: which subject at which stage, with which offload target, and in which Scenario."""
+"""Plan: the cases of a run, each a subject, a stage, an offload target and a Scenario."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zerobench.results.identity import COMPUTE_ONLY, Case
 from zerobench.scenario import LossScale, Odd, OffloadTarget, Scenario
 
-#: What the peers correspond to. The reference, and a subject of your own, run at every stage that is asked for.
+#: The stages of the peers. The reference, and a subject of your own, run at every requested stage.
 STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
 STAGES_OF_ZERO = (0, 1, 2, 3)
 
@@ -35,8 +35,8 @@ def _offloaded(scenario: Scenario, target: OffloadTarget) -> Scenario:
 def at_stage(base: Scenario, stage: int) -> Scenario:
     """``base`` at a stage; at stage 3 with settings that really shard, and fp16 with a loss scale all subjects have.
 
-    Stage 3 keeps LayerNorms and biases whole, at most four times the width, and nothing else longer than it is used; it
-    fetches two blocks ahead.
+    Stage 3 keeps LayerNorms and biases whole (at most four times the width), other parameters only while they are used,
+    and prefetches two blocks.
     """
     assert not isinstance(base.model, Odd)
     width = base.model.width

@@ -1,4 +1,4 @@
-"""The tasks of a rank in a benchmark: subjects that stay alive from one task to the next, a case for each.
+"""The tasks of a rank in a benchmark: a subject for each case, alive from one task to the next.
 
 Every function with a ``group`` is a task of a pool.
 """
@@ -27,11 +27,11 @@ from zerobench.subjects import load
 
 _subjects: dict[Case, tuple[Subject, PhaseMeter]] = {}
 
-preload(__name__, "zerobench.oracles.questions")  # which is what the ranks of a benchmark run
+preload(__name__, "zerobench.oracles.questions")  # the modules that the ranks of a benchmark use
 
 
 def build(group: dist.ProcessGroup, case: Case) -> str | None:
-    """Make a subject and keep it; if it does not offer the Scenario, say why instead."""
+    """Make a subject and keep it; if it does not offer the Scenario, return the reason."""
     subject = load(case.subject)
     reason = subject.unsupported(case.scenario)
     if reason is None:
@@ -44,7 +44,7 @@ def build(group: dist.ProcessGroup, case: Case) -> str | None:
 
 @contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Within, a configuration that the engine of subject ``name`` refuses is the user's mistake: a UsageError."""
+    """Inside, raise a UsageError if the engine of subject ``name`` refuses a configuration: the user must change it."""
     try:
         yield
     except ConfigError as error:
@@ -52,13 +52,13 @@ def refusals(name: str) -> Iterator[None]:
 
 
 def hush(group: dist.ProcessGroup) -> None:
-    """Keep the garbage collector from walking through everything alive now while steps are timed."""
+    """Keep the garbage collector from visiting the present objects while steps are timed."""
     gc.collect()
     gc.freeze()
 
 
 def timed_step(group: dist.ProcessGroup, case: Case, index: int) -> tuple[Step, float, Split]:
-    """Train step ``index``: what happened, and the seconds it took from when all ranks were ready, also by phase."""
+    """Train step ``index``; returns the step and, from when all ranks were ready, its seconds in total and by phase."""
     subject, phases = _subjects[case]
     _synchronize(case.scenario)
     dist.barrier(group)
@@ -70,7 +70,7 @@ def timed_step(group: dist.ProcessGroup, case: Case, index: int) -> tuple[Step, 
 
 
 def finish(group: dist.ProcessGroup, case: Case, read: bool) -> State | None:
-    """Read a subject's full parameters, if asked to, and close it; None on a rank that has the bits of rank 0.
+    """Read a subject's full parameters if ``read``, and close it; None if this rank has the bits of rank 0.
 
     So a large model travels to the parent once, and not from every rank.
     """
@@ -78,7 +78,7 @@ def finish(group: dist.ProcessGroup, case: Case, read: bool) -> State | None:
         parameters = to_cpu(subject.parameters()) if read else {}
     del subject
     gc.unfreeze()
-    gc.collect()  # a subject that is a cycle would stay on the device beside the oracles
+    gc.collect()  # otherwise a subject in a cycle would stay on the device beside the oracles
     own = bits(parameters)
     first = [own]
     dist.broadcast_object_list(first, src=0, group=group)

@@ -1,4 +1,4 @@
-"""Replay: one Scenario on one subject, as a failure prints it, and the verdict."""
+"""Replay: run one Scenario, as a failure prints it, on one subject and give the verdict."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from zerobench.workload import models
 
 _NONE: Keep = frozenset()
 _PARAMETERS: Keep = frozenset({"parameters"})
-#: Bytes of all ranks' recordings. If every state of every step takes more, only what ``run`` compares is kept.
+#: Bytes of all ranks' recordings. If every state of every step takes more, only the values that ``run`` compares stay.
 _ROOM = 2 << 30
 #: Gradient, master, the model's own and two of the optimizer: bytes of a parameter's states in one step.
 _STATES = 5 * 4
 
 
 def replay_scenario(scenario: Scenario, name: str) -> Judgement | str:
-    """The judgement, or why the subject does not offer the Scenario.
+    """The judgement, or the reason if the subject does not offer the Scenario.
 
     A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.
 
     Raises:
-        UsageError: no such subject, model or data, or a configuration that the subject refuses.
-        RankFailure: a rank raised, died or hung.
+        UsageError: if there is no such subject, model or data, or if the subject refuses the configuration.
+        RankFailure: if a rank raised, died or hung.
     """
     subject = load(name)
     reason = subject.unsupported(scenario)
@@ -65,7 +65,7 @@ def _error(pool: Pool, scenario: Scenario, reference64: Trajectory, limit: float
 
 def _fits(scenario: Scenario) -> bool:
     """Whether there is room for every state of every step of every rank."""
-    shapes = models.shapes(scenario.but(data="random"))  # whatever the data: dyadic ones would draw values
+    shapes = models.shapes(scenario.but(data="random"))  # for any data: dyadic ones would draw values
     return _STATES * sum(p.numel() for p in shapes.parameters()) * scenario.steps * scenario.world <= _ROOM
 
 

@@ -1,4 +1,4 @@
-"""Rounds: cases trained side by side, a step of each in alternation, so that all of them meet the same machine."""
+"""Rounds: cases trained side by side, alternating step by step, so that all run under the same conditions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass
 class CaseResult:
-    """What came of a case. It is ``measured`` until it fails; a case that failed has a reason and nothing else.
+    """The outcome of a case. It is ``measured`` until it fails; if it failed, it has a reason and nothing else.
 
-    If it did not fail, the reason says what nobody could measure of it.
+    If it did not fail, the reason names its missing measurements.
     """
 
     case: Case
@@ -35,11 +35,11 @@ class CaseResult:
 
 
 class Bench:
-    """Measures cases on a pool; ``results`` has one entry for each, and a subject that fails leaves the others running.
+    """Measures cases on a pool; ``results`` has one entry for each. If a subject fails, the others continue.
 
-    A rank that dies takes every subject with it, so that the rounds start again without the one at fault. What fails
-    beside the subjects (the oracles, the peak) takes nothing from a result: its reason says what is missing.
-    ``time_limit`` is of a step, or of building a subject, in seconds.
+    If a rank dies, all subjects on it are lost, so the rounds start again without the one at fault. If the oracles or
+    the peak fail, the results keep their numbers, and their reason names the missing part. ``time_limit``, in seconds,
+    is that of a step or of building a subject.
     """
 
     def __init__(self, pool: Pool, cases: Sequence[Case], time_limit: float, progress: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class Bench:
 
     @property
     def engines(self) -> list[CaseResult]:
-        """Those of them that are judged and metered: compute-only has nothing to show."""
+        """The alive cases that are judged and metered: all except compute-only."""
         return [each for each in self.alive if each.case.subject != COMPUTE_ONLY]
 
     def train(self, steps: int) -> None:
@@ -67,7 +67,7 @@ class Bench:
                 each.flops = counts[0] if counts else None
 
     def _build(self) -> bool:
-        """Build the subjects, on fresh ranks if a subject failed; False if another one failed."""
+        """Build the subjects, on fresh ranks if one failed before; False if another one fails."""
         for each in self.alive:
             self.progress(f"building {each.case.label}")
             reasons = self._run(each, rank_tasks.build)
@@ -110,7 +110,7 @@ class Bench:
         return True
 
     def meter(self) -> None:
-        """Meter memory and traffic of each subject, made anew and alone."""
+        """Meter memory and traffic of each subject, rebuilt and alone."""
         for each in self.engines:
             self.progress(f"metering {each.case.label}")
             done = self._run(each, rank_tasks.meter)
@@ -119,7 +119,7 @@ class Bench:
                 trajectory.offload, trajectory.held = metered.offload, metered.held
 
     def peak(self, dtype: Dtype) -> Json | None:
-        """What the slowest rank reaches in a matrix multiplication while all are at one; None if a rank failed."""
+        """The slowest rank's rate in a matrix multiplication that all ranks run at once; None if a rank failed."""
         self.progress("multiplying matrices")
         rates = self._beside("without a peak to compare with", flops.peak, dtype, self.pool.device)
         if rates is None:
@@ -137,7 +137,7 @@ class Bench:
         return [next(answers[i % self.pool.world]) for i in range(len(asked))]
 
     def _run(self, result: CaseResult, task: Callable[..., T], *args: object) -> list[T] | None:
-        """The task's results by rank; None if a rank failed, which becomes the case's verdict."""
+        """The task's results by rank; None if a rank failed: the failure becomes the case's verdict."""
         try:
             return self.pool.run(task, result.case, *args, timeout=self.time_limit)
         except RankFault as fault:
@@ -148,7 +148,7 @@ class Bench:
     def _beside(
         self, lost: str, task: Callable[..., T], *args: object, world: int | None = None, steps: int = 1
     ) -> list[T] | None:
-        """The task's results by rank; None if a rank failed, for which every case says what it lost."""
+        """The task's results by rank; None if a rank failed: then every case's reason names the loss."""
         try:
             return self.pool.run(task, *args, world=world, timeout=self.time_limit * steps)
         except RankFailure as failure:

@@ -1,7 +1,7 @@
-"""The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` holds to a baseline,
-``replay`` runs a Scenario again, ``doctor`` lists what this machine has.
+"""The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` checks against a baseline,
+``replay`` runs a Scenario again, ``doctor`` examines this machine.
 
-Each command imports what it needs when it is chosen: reading results loads neither torch nor an engine.
+Each command imports its modules when it is chosen: reading results loads neither torch nor an engine.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from zerobench.results import Json
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code.
 
-    0: all is right; 1: a subject is wrong, failed or was not measured; 2: the input cannot be, and nothing was done.
-    Of ``compare`` and ``gate``: 0: nothing is worse; 1: something is; 2: nothing, or less, was measured; 3: the input
-    cannot be.
+    0: all subjects are right; 1: a subject is wrong, failed or was not measured; 2: the input is invalid and nothing
+    was done. For ``compare`` and ``gate``: 0: nothing is worse; 1: something is worse; 2: nothing was measured, or less
+    than in the base; 3: the input is invalid.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with ExitStack() as quiet:
         try:
             launch = Launch.seen()
-            if launch and launch.rank:  # rank 0 says what is wrong with the input
+            if launch and launch.rank:  # rank 0 reports the error
                 nowhere = quiet.enter_context(Path(os.devnull).open("w"))
                 quiet.enter_context(redirect_stdout(nowhere))
                 quiet.enter_context(redirect_stderr(nowhere))
@@ -49,14 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _either(error: type[Exception], of_engine: str) -> tuple[type[Exception], ...]:
-    """The error, and one of the reference engine's, which nobody raises unless the engine was loaded."""
+    """The error, and the reference engine's ``of_engine`` if the engine is loaded: otherwise that cannot occur."""
     engine = sys.modules.get("zerobench.engine")
     return (error, getattr(engine, of_engine)) if engine else (error,)
 
 
 def _main(arguments: list[str], launch: Launch | None) -> int:
     if os.curdir not in sys.path:
-        sys.path.insert(0, os.curdir)  # where package.module:Class of a subject is looked for
+        sys.path.insert(0, os.curdir)  # the search path of a subject given as package.module:Class
     given = options.parser().parse_args(arguments)
     if given.command == "run":
         from zerobench.cli import run
@@ -79,7 +79,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    """Print what differs between two results."""
+    """Print the differences between two results."""
     from zerobench.extras import demand_extra
 
     demand_extra("report")
@@ -97,7 +97,7 @@ def _measured(named: str, subject: str) -> Json:
     from zerobench.results.files import read
 
     path = Path(named)
-    seen = os.access(path, os.F_OK)  # Path.exists raises where nobody may look
+    seen = os.access(path, os.F_OK)  # Path.exists raises if access is denied
     return read(path) if seen or path.suffix == ".json" else revisions.measure_revision(Path.cwd(), named, subject)
 
 

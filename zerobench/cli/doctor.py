@@ -1,4 +1,4 @@
-"""Doctor: what this machine has for zerobench, what it lacks, and what to do about that."""
+"""Doctor: the devices, tools and packages on this machine, the missing ones, and how to install them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import zerobench
 from zerobench.machine.environment import cpu_capability, cpu_model
 from zerobench.results import Json
 
-#: Distributions whose versions matter: what zerobench stands on, and the peers that it measures if they are installed.
+#: Distributions with a version that matters: zerobench's dependencies, and the peers that it measures if installed.
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "deepspeed", "hypothesis", "pytest")
 _COMPILERS = ("c++", "g++", "clang++", "nvcc")
 
 
 def examine() -> Json:
-    """Look at everything; builds the kernels that are not built yet.
+    """Examine this machine; builds the kernels that are not built yet.
 
     Returns:
-        Rows of ``devices``, ``compilers``, ``kernels``, ``backends`` and ``versions`` (name to words; None: not there),
-        and ``problems``: sentences that each say what is missing and what to do. Usable if there is none.
+        Rows of ``devices``, ``compilers``, ``kernels``, ``backends`` and ``versions`` (name to text; None if missing),
+        and ``problems``: each sentence names a missing part and its remedy. The machine is usable if the list is empty.
     """
     problems: list[str] = []
     return {
@@ -67,7 +67,7 @@ def _compiler(name: str) -> str | None:
 
 
 def _version_line(text: str) -> str:
-    """The line of a compiler's own words that holds its version: nvcc's is not the first."""
+    """The line of a compiler's output that holds its version: for nvcc it is not the first."""
     lines = text.splitlines() or [""]
     return next((line for line in lines if "release" in line), lines[0])
 

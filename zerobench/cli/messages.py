@@ -1,4 +1,4 @@
-"""What the command line tells on standard error."""
+"""The messages of the command line on standard error."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from zerobench.report import FILES
 
 
 def complain(what: str, code: int) -> int:
-    """Say in one line what is wrong; returns the exit code."""
+    """Print one line about the error; returns the exit code."""
     print(f"zerobench: {what}", file=sys.stderr)
     return code
 
 
 def say_written(directory: Path) -> None:
-    """Say where a report is."""
+    """Print the path of a report."""
     *names, last = (str(directory / name) for name in FILES)
     print(f"zerobench: wrote {', '.join(names)} and {last}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The flags of the command line and the values of each; an impossible value is a UsageError of one line."""
+"""The flags of the command line and their values; if a value is invalid, a UsageError says so in one line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OUT = Path("zerobench-report")
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises in place of printing the usage and exiting."""
+    """Raises instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """A UsageError that says where help is."""
+        """Raise a UsageError that names the help option."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
@@ -174,10 +174,10 @@ def _add_ways(add: Callable[..., object]) -> None:
 
 
 def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> Scenario:
-    """What all cases of a run have in common.
+    """The settings that all cases of a run share.
 
     Raises:
-        UsageError: text for a model that takes none, or other ranks than those that were launched.
+        UsageError: if text is given for a model that takes none, or if ``--ranks`` differs from the launched ranks.
     """
     launched = launch.world if launch else None
     if launched and options.ranks not in (None, launched):
@@ -202,12 +202,12 @@ def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> 
 
 
 def warmup(steps: int) -> int:
-    """How many of the first steps are not timed."""
+    """The number of first steps that are not timed."""
     return min(_WARMUP, steps // 2)
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Distinct names between commas."""
+    """Distinct names, separated by commas."""
     names = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
     if not names:
         raise UsageError(f"--subjects: expected names between commas, got {text!r}")

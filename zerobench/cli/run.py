@@ -35,11 +35,11 @@ def execute(given: argparse.Namespace, launch: Launch | None, command: str) -> i
         return follow(launch, base.device, threads)
     with open_pool(base.world, base.device, threads, launch) as ranks:  # first: launched ranks end with it
         report.check_possible(given.out)
-        held_out(base.but(device="cpu"))  # whether there is text enough
+        held_out(base.but(device="cpu"))  # raises if the text is too short
         measured = _measure(given, base, ranks, command)
     try:
         text = report.write(given.out, measured)
-    except UsageError:  # such as a full disk, with which what was measured is not lost
+    except UsageError:  # such as a full disk: the measurements are not lost
         print(json.dumps(measured))
         raise
     print(json.dumps(measured) if given.json else text)
@@ -58,7 +58,7 @@ def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: st
             oracle_runs = None
         else:
             bench.meter()
-            oracle_runs = OracleRuns.of(bench)  # last, for it takes most memory of all
+            oracle_runs = OracleRuns.of(bench)  # last: it needs the most memory
         peak = bench.peak(base.dtype)
         progress("writing the report")
         told = cases_json(bench.results, oracle_runs, options.warmup(base.steps), peak)
@@ -66,7 +66,7 @@ def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: st
 
 
 class _Progress:
-    """One line on standard error that is written over; nothing if that is no terminal."""
+    """One line on standard error that is overwritten; no output if standard error is not a terminal."""
 
     def __call__(self, what: str) -> None:
         if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""Gate: whether a change made something worse, by three kinds of rules that a CI job can trust.
+"""Gate: whether a change caused a regression, by three kinds of rules that a CI job can trust.
 
 ::
 

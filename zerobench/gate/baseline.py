@@ -1,7 +1,7 @@
-"""Baseline: the file that the gate holds results to, made from results by ``zerobench gate --update``.
+"""Baseline: the file that the gate compares results with; ``zerobench gate --update`` makes it from results.
 
-It has the exact numbers as they were and the bounds of the others, never a time. It names no date and no machine but
-the platform that digests belong to, so that measuring the same again writes the same file.
+It has the exact numbers and the bounds of the others, never a time. It names no date, and of the machine only the
+platform of the digests: if the measurements are equal, so is the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zerobench.verdict import PASSED
 SCHEMA = 2
 #: Schema 1 called the verdict of a case its state.
 _READABLE = (1, SCHEMA)
-#: A bound is so many times what was measured when it was made: what was measured uses 80 % of it.
+#: The ratio of a bound to the measurement that it was made from: that measurement uses 80 % of the bound.
 SLACK = 1.25
 
 
@@ -41,7 +41,7 @@ class Baseline:
         """The baseline of measured cases.
 
         Raises:
-            UsageError: a case is wrong or failed, or none has numbers.
+            UsageError: if a case is wrong or failed, or if none has numbers.
         """
         for case in cases.values():
             if case.verdict not in PASSED | {"unsupported"}:
@@ -53,10 +53,10 @@ class Baseline:
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """Read what :meth:`write` wrote.
+        """Read the file that :meth:`write` wrote.
 
         Raises:
-            UsageError: not there, not a baseline, or of another schema or case version.
+            UsageError: if it is missing, not a baseline, or of another schema or case version.
         """
         value = _parse(path)
         try:
@@ -73,7 +73,7 @@ class Baseline:
         """Write it, a metric to a line, under a temporary name first.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: if it cannot be written.
         """
         cases = {name: _written(case) for name, case in self.cases.items()}
         value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": cases}

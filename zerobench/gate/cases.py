@@ -1,4 +1,4 @@
-"""The numbers of a case that are gated: exact ones, those that have a bound, and digests. Never a time."""
+"""The gated numbers of a case: exact ones, bounded ones, and digests. Never a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKING = "memory: working"
 TOTAL = "traffic: total calls"
 _STATES = ("memory: parameters", "memory: gradients", "memory: optimizer")
 _PEAK = "memory: peak"
-#: Of CUDA's caching allocator, which rounds by its own rules and keeps what it once had.
+#: Of CUDA's caching allocator, which rounds by its own rules and keeps freed memory.
 _NOT_GATED = ("memory: reserved", "memory: pinned", _PEAK, BUDGET)
 _PLATFORM = ("torch", "cpu_capability", "cpu", "threads", "gpu")
 
@@ -52,7 +52,7 @@ class GatedCase:
 
     @property
     def measured(self) -> bool:
-        """Whether it has any number; a case that is unsupported, or of which only times were taken, has none."""
+        """Whether it has any number; it has none if it is unsupported or if only its times were measured."""
         return bool(self.exact or self.bounded or self.digests)
 
     @property
@@ -62,7 +62,7 @@ class GatedCase:
 
 
 def label(subject: str, scenario: Json) -> str:
-    """The settings that set cases apart, for people; the Scenario says all."""
+    """The settings that distinguish cases, for people; the Scenario has them all."""
     of = Scenario.from_json(json.dumps(scenario))
     model = name_of(of.model) or of.model.kind
     sizes = f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
@@ -70,7 +70,7 @@ def label(subject: str, scenario: Json) -> str:
 
 
 def _settings(of: Scenario) -> Iterator[str]:
-    """All other settings that a run can be asked for, if it was."""
+    """The other settings of a run, if they were requested."""
     if of.optimizer_at != "none":
         yield f"optimizer on {of.optimizer_at}"
     if of.parameters_at != "none":
@@ -84,19 +84,19 @@ def _settings(of: Scenario) -> Iterator[str]:
 
 
 def _total(case: Json) -> dict[str, Values]:
-    """Calls of all collectives: there if traffic was measured, even if no collective was called."""
+    """Calls of all collectives: present if traffic was measured, even if no collective was called."""
     ledgers = case["traffic"] and case["traffic"]["measured"]
     return {TOTAL: tuple(sum(each["calls"] for each in ledger.values()) for ledger in ledgers)} if ledgers else {}
 
 
 def _digests(case: Json) -> dict[str, str]:
-    """The bits of the trajectory, and of the states that each rank holds: who owns what."""
+    """The bits of the trajectory, and of the states that each rank holds, hence of the ownership."""
     trajectory = {"trajectory": case["digest"]} if case["digest"] else {}
     return trajectory | {f"held by rank {rank}": digest for rank, digest in enumerate(case["held"] or [])}
 
 
 def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
-    """The share of the error budget, and the peak without the states, whose bytes are exact."""
+    """The share of the error budget, and the peak without the states: the states' bytes are exact."""
     bounded = {BUDGET: found[BUDGET]} if BUDGET in found else {}
     if all(name in found for name in (_PEAK, *_STATES)):
         ranks = zip(found[_PEAK], *(found[name] for name in _STATES), strict=True)
@@ -105,10 +105,10 @@ def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
 
 
 def gated_cases(results: Iterable[Json]) -> dict[str, GatedCase]:
-    """All cases of several results by their ids; compute-only is none, for nothing in it is gated.
+    """All cases of several results by id, without compute-only, which has no gated number.
 
     Raises:
-        UsageError: results of another case version, or a case twice.
+        UsageError: if results have another case version, or if a case occurs twice.
     """
     found: dict[str, GatedCase] = {}
     for value in results:
@@ -124,10 +124,10 @@ def gated_cases(results: Iterable[Json]) -> dict[str, GatedCase]:
 
 
 def common_platform(results: Sequence[Json]) -> Json:
-    """The platform, which must be equal for bits to be: torch and all by which it chooses its matrix multiplication.
+    """The platform, a condition of equal bits: torch and all that determines its choice of matrix multiplication.
 
     Raises:
-        UsageError: the results are of different platforms.
+        UsageError: if the results are of different platforms.
     """
     first, *others = (platform_of(value["environment"], _PLATFORM) for value in results)
     for other in others:

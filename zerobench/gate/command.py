@@ -1,4 +1,4 @@
-"""The command ``zerobench gate``: measures, or takes results, and holds them to a baseline and to another revision."""
+"""The command ``zerobench gate``: measures, or takes results; compares them with a baseline and another revision."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def execute(given: argparse.Namespace) -> int:
     """Gate, print and write the summary; returns the exit code.
 
     Raises:
-        UsageError: a baseline, results, a summary or a revision that cannot be.
-        Unmeasured: a run came to no results.
+        UsageError: if the baseline, the results, the summary or the revision is invalid.
+        Unmeasured: if a run produced no results.
     """
     if given.update:
         return _update(given)
     page = _page(given)
     if page:
-        _append(page, "")  # so that an impossible file is told of before anything is measured
+        _append(page, "")  # so that an invalid file is reported before measuring
     found = _gate(given)
     text = outcome.render(found)
     print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
@@ -41,7 +41,7 @@ def execute(given: argparse.Namespace) -> int:
 
 def _gate(given: argparse.Namespace) -> Outcome:
     baseline = Baseline.read(given.baseline)
-    if given.time_against:  # before anything is measured
+    if given.time_against:  # before measuring
         revisions.commit(revisions.repository(Path.cwd()), given.time_against)
     values = _results(given)
     head = gated_cases(values)
@@ -51,7 +51,7 @@ def _gate(given: argparse.Namespace) -> Outcome:
 
 
 def _update(given: argparse.Namespace) -> int:
-    """Make the baseline of the present measurements."""
+    """Make the baseline from the present measurements."""
     if given.time_against:
         raise UsageError("--update with --time-against: no baseline has times, so that there is nothing to update")
     check_writable(given.baseline.parent, [given.baseline.name])
@@ -71,7 +71,7 @@ def _results(given: argparse.Namespace) -> list[Json]:
 
 
 def _timed(revision: str, subject: str) -> Times:
-    """A base that cannot be timed hides nothing of what the rules found."""
+    """If the base cannot be timed, the findings of the rules remain."""
     try:
         return _times(revision, subject)
     except Unmeasured as error:
@@ -79,7 +79,7 @@ def _timed(revision: str, subject: str) -> Times:
 
 
 def _times(revision: str, subject: str) -> Times:
-    """The head is what lies in the repository now, committed or not."""
+    """The head is the working tree, committed or not."""
     root = revisions.repository(Path.cwd())
     with revisions.worktree(root, revision) as base:
         trees = {"base": base, "head": root}
@@ -92,14 +92,14 @@ def _times(revision: str, subject: str) -> Times:
 
 
 def _multiples(results: Json) -> dict[str, float]:
-    """The step of every case that ran, as a multiple of compute-only's."""
+    """The step time of every case that ran, as a multiple of compute-only's."""
     ran = [case for case in results["cases"] if case["subject"] != COMPUTE_ONLY and case["time"]]
     named = {json.dumps([case["subject"], case["scenario"]], sort_keys=True): case["time"]["ratio"] for case in ran}
     return {name: ratio for name, ratio in named.items() if ratio}
 
 
 def _refresh(given: argparse.Namespace) -> str:
-    """The command that makes the baseline of what was gated."""
+    """The command that makes the baseline from the gated results."""
     command: list[str] = ["zerobench", "gate", "--baseline", str(given.baseline)]
     if given.subject != grid.SUBJECT:
         command += ["--subject", given.subject]
@@ -109,7 +109,7 @@ def _refresh(given: argparse.Namespace) -> str:
 
 
 def _page(given: argparse.Namespace) -> Path | None:
-    """Where the summary goes: the file that is asked for, or the page of a GitHub job."""
+    """The file of the summary: the requested one, or the page of a GitHub job."""
     named = given.summary or os.environ.get("GITHUB_STEP_SUMMARY")
     return Path(named) if named else None
 

@@ -1,4 +1,4 @@
-"""Grid: the runs that the gate makes, as arguments of ``zerobench run``: it has no way of measuring of its own."""
+"""Grid: the runs that the gate makes, as arguments of ``zerobench run``, its only means of measuring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def accounted(subject: str) -> Iterator[Arguments]:
 
 
 def timed(subject: str) -> Arguments:
-    """For times: one run of a fresh process, of whose steps 3 warm up."""
+    """For times: one run of a fresh process, with 3 warm-up steps."""
     return (*_common(subject), "--steps", "160", "--times-only")
 
 

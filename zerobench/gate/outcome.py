@@ -1,4 +1,4 @@
-"""Outcome: all that a gate found, its exit code, and how it is told to people (Markdown) and to machines (JSON)."""
+"""Outcome: the findings of a gate, its exit code, and their form for people (Markdown) and machines (JSON)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WORDS = {0: "passed", 1: "FAILED", 2: "NOT ENOUGH MEASURED"}
 
 @dataclass(frozen=True)
 class Times:
-    """The times of base and head, which alternated; ``untimed`` are the cases that not every process had a time of.
+    """The times of base and head, which alternated; ``untimed`` are the cases without a time from every process.
 
-    Cases are named by subject and Scenario, in JSON. If nothing was timed at all, ``reason`` says why.
+    Cases are named by subject and Scenario, in JSON. If nothing was timed at all, ``reason`` is the cause.
     """
 
     revision: str
@@ -29,7 +29,7 @@ class Times:
 
     @property
     def code(self) -> int:
-        """The exit code that it asks for; UNSURE asks for none."""
+        """The resulting exit code; UNSURE does not affect it."""
         if any(each.verdict == "SLOWER" for each in self.timed):
             return 1
         return 2 if self.untimed or not self.timed else 0
@@ -37,7 +37,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings on the ``measured`` cases that have numbers, times if asked for, and how to refresh the baseline."""
+    """Findings on the ``measured`` cases with numbers, times if requested, and the command to refresh the baseline."""
 
     measured: int
     findings: Sequence[Finding]
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """0: good; 1: a regression; 2: nothing, or not enough, was measured."""
+        """0: good; 1: a regression; 2: nothing was measured, or not enough."""
         codes = {exit_code(self.findings, self.measured), self.times.code if self.times else 0}
         return 1 if 1 in codes else max(codes)
 
@@ -57,7 +57,7 @@ def as_json(outcome: Outcome) -> Json:
 
 
 def render(outcome: Outcome) -> str:
-    """For a pull request: the verdict, then a table for each kind of rule, then what to do."""
+    """For a pull request: the verdict, then a table for each kind of rule, then the remedy."""
     parts = [f"# Gate: {_WORDS[outcome.code]}\n\n{_headline(outcome)}"]
     if outcome.findings:
         parts.append(f"## Exact and bounded\n\n{_findings(outcome.findings)}")
@@ -136,6 +136,6 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line of plain text that Markdown takes for nothing else."""
+    """One line of plain text, escaped for Markdown."""
     line = " ".join(text.split())
     return "".join(f"\\{sign}" if sign in "\\|`*_<>[]" else sign for sign in line)

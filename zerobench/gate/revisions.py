@@ -1,4 +1,4 @@
-"""Revisions: a commit's own code, in a git worktree and processes of its own, measured by its own ``zerobench run``."""
+"""Revisions: a commit's code, measured by its own ``zerobench run`` in its own git worktree and processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zerobench.subjects import REGISTRY
 
 _Done = subprocess.CompletedProcess[str]
 
-#: Prints the file that a module would be imported from.
+#: Prints the file from which a module would be imported.
 _WHERE = "import importlib.util as u, sys; found = u.find_spec(sys.argv[1]); print(found and found.origin or str())"
 
 
@@ -29,7 +29,7 @@ def repository(inside: Path) -> Path:
     """The root of the git repository that ``inside`` lies in.
 
     Raises:
-        UsageError: there is none, or no git.
+        UsageError: if there is none, or no git.
     """
     try:
         return Path(_git(inside, "rev-parse", "--show-toplevel"))
@@ -41,7 +41,7 @@ def commit(root: Path, revision: str) -> str:
     """The commit that a revision names.
 
     Raises:
-        UsageError: none; a shallow clone may lack it.
+        UsageError: if there is none; a shallow clone may lack it.
     """
     try:
         return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -54,7 +54,7 @@ def measure_revision(inside: Path, revision: str, subject: str) -> Json:
     """The results of a subject on the gate's grid in the code of a revision, as one value.
 
     Raises:
-        UsageError: no such revision; Unmeasured: its code measures nothing, or has no such subject.
+        UsageError: if there is no such revision; Unmeasured: if its code measures nothing, or has no such subject.
     """
     with worktree(repository(inside), revision) as tree:
         demand_own(tree, subject)
@@ -64,7 +64,7 @@ def measure_revision(inside: Path, revision: str, subject: str) -> Json:
 
 @contextmanager
 def worktree(root: Path, revision: str) -> Iterator[Path]:
-    """A revision checked out in a temporary directory, which is removed in the end."""
+    """A revision checked out in a temporary directory, which is removed at the end."""
     of = commit(root, revision)
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
         path = Path(directory, "tree")
@@ -76,12 +76,12 @@ def worktree(root: Path, revision: str) -> Iterator[Path]:
 
 
 def demand_own(tree: Path, subject: str) -> None:
-    """Check that a process in ``tree`` imports the subject from there, not what is installed.
+    """Check that a process in ``tree`` imports the subject from there, not an installed one.
 
-    A package that is installed for editing is the head, whatever the tree.
+    If a package is installed as editable, every tree imports the head.
 
     Raises:
-        Unmeasured: it does not; the message says from where it does.
+        Unmeasured: if it does not; the message has the path of the import.
     """
     module = REGISTRY.get(subject, subject).partition(":")[0]
     done = _python(tree, "-c", _WHERE, module)
@@ -95,13 +95,13 @@ def demand_own(tree: Path, subject: str) -> None:
 
 
 def measure(tree: Path, arguments: grid.Arguments) -> Json:
-    """The results of ``zerobench run`` in a fresh process, with the modules that lie in ``tree`` before all others.
+    """The results of ``zerobench run`` in a fresh process, with the modules in ``tree`` before all others.
 
-    A subject that is wrong or failed is in the results; that the run ended so is no error here. The code of an older
-    revision may write an older schema, which is upgraded.
+    If a subject is wrong or failed, the results say so; it is no error here. If an older revision writes an older
+    schema, it is upgraded.
 
     Raises:
-        Unmeasured: no results, or of other code than that of ``tree``.
+        Unmeasured: if there are no results, or if they are of other code than that of ``tree``.
     """
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
         done = _python(tree, "-m", "zerobench", "run", *arguments, "--out", directory)
@@ -116,7 +116,7 @@ def measure(tree: Path, arguments: grid.Arguments) -> Json:
 
 
 def _demand_own_code(tree: Path, results: Json) -> None:
-    """If the tree has zerobench itself, results must be of that, not of an installed one."""
+    """If the tree has zerobench itself, results must come from it, not from an installed one."""
     if (tree / ".git").exists() and (tree / "zerobench" / "__main__.py").exists():
         of = (results["environment"]["git"] or {}).get("commit")
         if of != _git(tree, "rev-parse", "HEAD"):
@@ -124,7 +124,7 @@ def _demand_own_code(tree: Path, results: Json) -> None:
 
 
 def _python(tree: Path, *arguments: str) -> _Done:
-    """Python in ``tree``, which finds what lies there or in its ``src`` before all others."""
+    """Python in ``tree``, which finds the modules there or in its ``src`` before all others."""
     path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), os.environ.get("PYTHONPATH")]))
     return _run([sys.executable, *arguments], tree, {**os.environ, "PYTHONPATH": path})
 
@@ -136,10 +136,10 @@ def _run(command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str]
 
 
 def _git(directory: Path, *arguments: str) -> str:
-    """What git prints.
+    """The output of git.
 
     Raises:
-        UsageError: there is no git; Unmeasured: it fails, with what it said.
+        UsageError: if there is no git; Unmeasured: if it fails, with its message.
     """
     command = ["git", "-C", str(directory), *arguments]
     try:

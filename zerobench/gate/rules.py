@@ -1,4 +1,4 @@
-"""Rules: what is exact must be equal, what is bounded must stay within its bound, and nothing may go unwatched."""
+"""Rules: exact numbers must be equal, bounded numbers must stay within their bound, and no number may be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerobench.results import Json
 from zerobench.results.comparison import Values, furthest, growth
 from zerobench.verdict import PASSED
 
-#: better fails as well: what is gained and not committed can be lost again unseen.
+#: better fails as well: a gain that is not committed can be lost again unnoticed.
 Level = Literal["regression", "better", "unmeasured", "warning", "not comparable"]
 #: A metric warns beyond this share of its bound.
 WARN = 0.8
@@ -27,7 +27,7 @@ BITS = "exact: the same bits on the same platform"
 
 @dataclass(frozen=True)
 class Finding:
-    """One metric of one case that is not as it should be, in words; ``base`` is the baseline's."""
+    """One metric of one case that breaks a rule, in words; ``base`` is the baseline's value."""
 
     level: Level
     case: str
@@ -40,12 +40,12 @@ class Finding:
 
     @property
     def code(self) -> int:
-        """The exit code that it asks for."""
+        """The resulting exit code."""
         return {"regression": 1, "better": 1, "unmeasured": 2, "warning": 0, "not comparable": 0}[self.level]
 
 
 def find(baseline: Baseline, head: Mapping[str, GatedCase], platform: Json) -> list[Finding]:
-    """All that the rules find in the measured cases."""
+    """The findings in the measured cases."""
     found: list[Finding] = []
     for name, base in baseline.cases.items():
         found.extend(_case(base, head[name], baseline.platform, platform) if name in head else [_gone(base)])
@@ -53,7 +53,7 @@ def find(baseline: Baseline, head: Mapping[str, GatedCase], platform: Json) -> l
 
 
 def exit_code(findings: Sequence[Finding], measured: int) -> int:
-    """0: good; 1: a regression, or a gain that is not committed; 2: nothing, or not enough, was measured."""
+    """0: good; 1: a regression, or a gain that is not committed; 2: nothing was measured, or not enough."""
     codes = {finding.code for finding in findings}
     if 1 in codes:
         return 1
@@ -82,14 +82,14 @@ def _case(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Itera
 
 
 def _level(base: GatedCase, head: GatedCase) -> Level:
-    """Of a verdict that is another one. A case that was right and that nobody judged now is less than was measured."""
+    """The level of a changed verdict. If a case was right and is not judged now, the measurement is incomplete."""
     if head.verdict == "right" or (head.verdict == "measured" and base.verdict != "right"):
         return "better"
     return "unmeasured" if head.verdict in ("not measured", "measured") else "regression"
 
 
 def _first_line(text: str) -> str:
-    """Enough for a table; reports have the rest."""
+    """The first line, for a table; reports have the rest."""
     return next(iter(text.splitlines()), "")
 
 
@@ -106,14 +106,14 @@ def _exact(base: GatedCase, head: GatedCase) -> Iterator[Finding]:
 
 
 def _value(case: GatedCase, metric: str) -> Values | None:
-    """A collective that is missing in a ledger was not called; anything else that is missing was not measured."""
+    """If a collective is missing in a ledger, it was not called; any other missing value was not measured."""
     if metric.startswith("traffic: ") and metric not in case.exact:
         return tuple(0 for _ in case.exact[TOTAL]) if TOTAL in case.exact else None
     return case.exact.get(metric)
 
 
 def _changed(base: GatedCase, metric: str, before: Values, after: Values) -> Finding:
-    """On the rank where it moved furthest."""
+    """The finding on the rank with the largest change."""
     grown = growth(before, after)
     rank = furthest(grown)
     what = "calls" if metric.endswith(" calls") else "bytes"

@@ -1,12 +1,12 @@
-"""Timing: whether the head is slower than the base, from rounds in which both were measured in alternation.
+"""Timing: whether the head is slower than the base, from rounds that measure both in alternation.
 
-A process alternates steps of every case with compute-only's, and what counts is the multiple of that: it strays a
-third as far from process to process as seconds do, for what slows the machine slows both (docs/reference/gate.md).
+A process alternates steps of every case with compute-only's. The measure is the multiple of compute-only's time: from
+process to process it varies a third as much as seconds, because both are slowed alike (docs/reference/gate.md).
 
-A round measures base and head, each in a fresh process; the ratio head to base is a pair. The order turns from round to
-round (base, head, head, base, base, ...), so that the last of a round and the first of the next are two processes of
-one side, one right after the other: their ratio is a pair with nothing changed. All of them are the A/A run, which
-shows how far a ratio strays here and now for no reason.
+A round measures base and head, each in a fresh process; the ratio head to base is a pair. The order is reversed from
+round to round (base, head, head, base, base, ...), so the last of a round and the first of the next are consecutive
+processes of one side: their ratio is a pair without a change. All of these pairs are the A/A run, which shows the
+random variation of a ratio on this machine.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Side = Literal["base", "head"]
 #: The time of a step by case, of one fresh process, as a multiple of compute-only's.
 Multiples = Mapping[str, float]
 
-#: A ratio closer to one than this is no change worth a word.
+#: If a ratio is closer to one than this, it is not reported as a change.
 EFFECT = 0.05
-#: Pairs after which a verdict is asked for; more only while a case is unsure. Odd, so that a median is one of them.
+#: Numbers of pairs for a verdict; more only if a case is unsure. Odd, so that the median is one of the pairs.
 PAIRS = range(7, 33, 2)
-#: Of the intervals; with seven pairs it takes all seven on one side.
+#: Confidence of the intervals; with seven pairs, all seven must be on one side.
 CONFIDENCE = 0.99
 
 
 @dataclass(frozen=True)
 class Round:
-    """One measurement of each side, one right after the other."""
+    """One measurement of each side, consecutive."""
 
     base: Multiples
     head: Multiples
@@ -46,7 +46,7 @@ class Timed:
     ratio: float  # the median of the pairs
     low: float  # its interval
     high: float
-    floor: float  # how far from one the A/A run's interval reaches
+    floor: float  # the largest distance of the A/A run's interval from one
     base: float  # median multiple
     head: float
     pairs: int
@@ -57,8 +57,8 @@ def measure(
 ) -> tuple[list[Timed], list[Round]]:
     """Measure rounds until every case has a verdict other than UNSURE, or the last of ``stops`` is reached.
 
-    ``run`` measures one side in a fresh process. What a first process pays for all (caches, compiled kernels) is paid
-    before the first round.
+    ``run`` measures one side in a fresh process. The one-time costs of a first process (caches, compiled kernels) are
+    paid before the first round.
     """
     run("base"), run("head")
     rounds: list[Round] = []
@@ -104,7 +104,7 @@ def time_verdicts(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[T
 def nothing(base: Sequence[float], head: Sequence[float]) -> list[float]:
     """Logarithms of the A/A run's ratios, later to earlier: heads after even rounds, bases after odd ones.
 
-    The first is left out if their number would be even.
+    The first is left out if their number is even.
     """
     sides = [(base if index % 2 else head)[index : index + 2] for index in range(len(base) - 1)]
     ratios = [math.log(later / earlier) for earlier, later in sides]
@@ -114,8 +114,8 @@ def nothing(base: Sequence[float], head: Sequence[float]) -> list[float]:
 def time_verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> TimeVerdict:
     """From logarithms of ratios.
 
-    The median of a change is beyond both the effect and the floor, and its interval excludes one. SAME takes
-    an interval within the effect: a noisy machine is unsure rather than content.
+    A change requires a median beyond both the effect and the floor, and an interval that excludes one. SAME requires
+    an interval within the effect: if the machine is noisy, the verdict is UNSURE, not SAME.
     """
     if abs(ratio) > max(effect, floor) and low * high > 0:
         return "SLOWER" if ratio > 0 else "FASTER"
@@ -130,9 +130,9 @@ def median(values: Sequence[float]) -> float:
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The percentile bootstrap's interval of the median of an odd number of values, without resampling.
 
-    The median of n values drawn with replacement from n is at most the k-th smallest of them just when more than n / 2
-    draws are, each of which is with probability k / n (Efron, The Jackknife, the Bootstrap and Other Resampling Plans,
-    1982, section 10.3): the bootstrap's distribution is a binomial sum, and nothing here is random.
+    The median of n values drawn with replacement from n is at most the k-th smallest of them if and only if more than
+    n / 2 draws are; each is with probability k / n (Efron, The Jackknife, the Bootstrap and Other Resampling Plans,
+    1982, section 10.3). So the bootstrap's distribution is a binomial sum, and nothing here is random.
     """
     ordered, n = sorted(values), len(values)
     below = next(k for k in range(1, n + 1) if _at_most(k, n) > (1 - confidence) / 2)

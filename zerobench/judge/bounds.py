@@ -1,16 +1,16 @@
-"""How far apart two right sums of the same leaves may lie, element by element.
+"""The largest difference, element by element, between two right sums of the same leaves.
 
 Notation of Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1: u is the unit roundoff (2^-24 in
 fp32, 2^-11 in fp16, 2^-8 in bf16), a rounding multiplies by (1 + d) with |d| <= u, and k of them multiply by (1 + t)
 with |t| <= gamma_k = k u / (1 - k u) (his lemma 3.1).
 
 Let x_1 .. x_L be the leaves' contributions to one element of the mean gradient. On its way into the result each goes
-through at most L - 1 additions, in whatever order they are made (his section 4.2), and through at most A + 2 scalings
-and casts: by the loss scale or 1/A, by 1/N once per reduction, and to the dtypes of the wire and the accumulator. So
-an engine's result differs from the exact mean by at most gamma_k m, where k = L + A + 1 and m = sum |x_i| / (L * loss
-scale); two engines differ by at most twice that. For A = 1 in fp32 this is 2 (gamma_{L-1} + 3 u) m up to terms of u^2.
-If any dtype on the way is coarser than fp32, the coarsest one's u stands for all. A scaling or cast, but no
-addition, may also underflow, which costs at most half of the smallest subnormal number each time.
+through at most L - 1 additions, in any order (his section 4.2), and through at most A + 2 scalings and casts: by the
+loss scale or 1/A, by 1/N once per reduction, and to the dtypes of the wire and the accumulator. So an engine's result
+differs from the exact mean by at most gamma_k m, with k = L + A + 1 and m = sum |x_i| / (L * loss scale); two engines
+differ by at most twice that. For A = 1 in fp32 this is 2 (gamma_{L-1} + 3 u) m up to terms of u^2. If any dtype on
+the way is coarser than fp32, u is that of the coarsest. A scaling or cast, but no addition, may also underflow, which
+costs at most half of the smallest subnormal number each time.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
 has them only if A is a power of two.
@@ -27,7 +27,7 @@ from zerobench.workload.data import DTYPES
 
 
 def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
-    """The most by which two right engines' mean gradients may differ: fp64, one bound for each element, by name.
+    """The largest difference between two right engines' mean gradients: fp64, one bound for each element, by name.
 
     ``magnitudes`` are m above, as ``canonical(..., magnitudes=True)`` records them for a step.
     """
@@ -38,7 +38,7 @@ def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
 
 
 def gamma(roundings: int, dtype: torch.dtype) -> float:
-    """Higham's gamma_k = k u / (1 - k u); infinite if k u is one or more, for then there is no bound."""
+    """Higham's gamma_k = k u / (1 - k u); infinite if k u is one or more, because then there is no bound."""
     ku = roundings * torch.finfo(dtype).eps / 2
     return ku / (1 - ku) if ku < 1 else float("inf")
 
@@ -49,7 +49,7 @@ def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
 
 
 def _dtypes(scenario: Scenario) -> set[torch.dtype]:
-    """Those in which a sum may be made or stored; torch's own engines accumulate in the model's."""
+    """The dtypes of sums and of their storage; torch's own engines accumulate in the model's."""
     named = (scenario.dtype, scenario.communication_dtype, scenario.accumulator_dtype)
     return {torch.float32, *(DTYPES[name] for name in named if name)}
 

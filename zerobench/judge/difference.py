@@ -1,4 +1,4 @@
-"""Difference: the first wrong bit of a recording, and all that can be said about it."""
+"""Difference: the first wrong bit of a recording, and a description of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Part = Literal[
     "model_parameters",
     "evaluation",
 ]
-#: In the order in which a step makes them: the first part that differs is the nearest to the fault.
+#: In the order in which a step makes them: the first differing part is the nearest to the fault.
 ALL_PARTS: tuple[Part, ...] = get_args(Part)
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -79,9 +79,9 @@ def first_difference(
     """The first bit of ``parts`` in which one rank's recording is not ``expected``, or None.
 
     Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
-    ``expected`` is the canonical trainer's recording, whose leaf a * N + r is micro-step a on rank r, or one rank's
-    recording of another subject or Scenario. What only one of them recorded differs, except a norm: not every subject
-    computes one. With ``beyond``, a tensor that is apart by no more than that share of its 2-norm passes.
+    ``expected`` is the canonical trainer's recording (leaf a * N + r is micro-step a on rank r), or one rank's
+    recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm: not every
+    subject computes one. With ``beyond``, a tensor passes if its difference is at most that share of its 2-norm.
     """
     agreed: set[str] = set()
     for step in range(max(len(got.steps), len(expected.steps))):
@@ -110,7 +110,7 @@ def _differs(got: Tensor, expected: Tensor) -> Tensor:
     return (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())
 
 
-#: A part that is made of another, and the cause if only it differs.
+#: A part that is computed from another, and the cause if only it differs.
 _FOLLOWS = {
     "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
     "skipped": ("norm", "the norm agrees: the decision on overflow is at fault"),
@@ -123,7 +123,7 @@ _FOLLOWS = {
 
 
 def _follow(part: Part, step: int, agreed: set[str]) -> Iterator[str]:
-    """What agreed, though it would differ were the fault any earlier."""
+    """The parts that agree, but would differ if the fault were earlier."""
     source, text = _FOLLOWS.get(part, ("", ""))
     if source in agreed:
         yield text
@@ -184,7 +184,7 @@ class _Comparison:
 
 
 def located(found: Difference, got: Tensor, expected: Tensor, differs: Tensor) -> Difference:
-    """With the first element that differs, and how many do by how much."""
+    """Add the first differing element, the number of such elements and the largest difference."""
     index = tuple(differs.nonzero()[0].tolist())
     apart = (got.double() - expected.double()).abs()[differs].nan_to_num(torch.inf, torch.inf)
     return replace(

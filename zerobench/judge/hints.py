@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zerobench.scenario import Scenario
 
-#: A constant ratio is believed when every element agrees with it this well, relative to the largest.
+#: A constant ratio is accepted if every element agrees with it this well, relative to the largest.
 _ALIKE = 1e-5
 
 
@@ -29,7 +29,7 @@ class Pair:
 
 
 def of_pair(pair: Pair) -> Iterator[str]:
-    """What one tensor's difference looks like."""
+    """The pattern of one tensor's difference."""
     if not pair.differs.numel():
         return
     for look in (_not_a_number, _zeros, _signed_zeros, _stale, _ratio, _span):
@@ -40,7 +40,7 @@ def of_pair(pair: Pair) -> Iterator[str]:
 
 
 def of_names(differing: Collection[str], shapes: Mapping[str, torch.Size], scenario: Scenario) -> Iterator[str]:
-    """What the names of a part that differ have in common; ``shapes`` are those of all its names."""
+    """The property that a part's differing names share; ``shapes`` are those of all its names."""
     if len(shapes) < 2 or len(differing) == len(shapes):
         return
     first = {name for name, shape in shapes.items() if len(shape) >= 2}
@@ -53,7 +53,7 @@ def of_names(differing: Collection[str], shapes: Mapping[str, torch.Size], scena
 
 
 def of_ranks(differing: Collection[int], world: int, alike: bool) -> Iterator[str]:
-    """Which ranks differ; ``alike`` if all of them hold the same wrong value."""
+    """The ranks that differ; ``alike`` if all of them hold the same wrong value."""
     if len(differing) < world:
         yield f"only rank {_few(differing)} of {world} differs: the ranks disagree with each other"
     elif world > 1 and not alike:
@@ -105,7 +105,7 @@ def _ratio(pair: Pair) -> str | None:
 
 
 def _reading(ratio: float, pair: Pair) -> str:
-    """What a ratio may mean; only readings that differ from one are tried."""
+    """The possible meaning of a ratio; only readings that differ from one are tried."""
     scenario = pair.scenario
     known = {
         "N": (scenario.world, "averaged over the ranks"),

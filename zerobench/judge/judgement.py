@@ -1,9 +1,9 @@
-"""Judge: is a subject's recording right, to the bit or within its budget of error?
+"""Judge: is a subject's recording right, to the bit or within its error budget?
 
 Three measures, each of all ranks at once: :func:`across_ranks`, bit for bit; :func:`agree_within`, gradients element
-by element inside a bound derived from the sums' condition; :func:`judge_recordings`, which asks for the bits of engines
-that promise them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the
-same precision.
+by element inside a bound derived from the sums' condition; :func:`judge_recordings`, which requires equal bits if an
+engine promises them, and otherwise an error against the float64 run of at most twice a yardstick's: torch DDP's, in
+the same precision.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ __all__ = [
     "reproduce",
 ]
 
-#: An engine that promises no bits may be this many times as far from the float64 run as the yardstick.
+#: If an engine promises no bits, its error against the float64 run may be this multiple of the yardstick's.
 BUDGET = 2.0
-#: No fp32 result can be asked to be nearer than one rounding of each parameter.
+#: An fp32 result cannot be required to be nearer than one rounding of each parameter.
 _UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a subject is right in a Scenario; ``str()`` says why not, if it is not."""
+    """Whether a subject is right in a Scenario; ``str()`` has the reason if it is not."""
 
     subject: str  # as --subject takes it
     scenario: Scenario
@@ -88,8 +88,8 @@ def judge_recordings(
 ) -> Judgement:
     """Judge one subject's recordings, one of each rank.
 
-    Bits are due from engines that promise them, and from every engine if the data are exact (:func:`is_exact`); else an
-    error within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, without it, of the canonical
+    Equal bits are required if the engine promises them, or if the data are exact (:func:`is_exact`); otherwise an error
+    within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, if it is missing, of the canonical
     trainer.
     """
     difference = across_ranks(got, canonical, parts)
@@ -97,7 +97,7 @@ def judge_recordings(
     budget = budget_used(max(errors), yardstick)
     bits_due = promises_bits or is_exact(canonical, reference64)
     right = difference is None or (not bits_due and budget <= 1)
-    if not right and not bits_due:  # rounding is not to blame: show what is, if it can be seen
+    if not right and not bits_due:  # rounding is not the cause: show the cause if it can be found
         half_the_digits = torch.finfo(DTYPES[canonical.scenario.dtype]).eps ** 0.5
         difference = across_ranks(got, canonical, parts, half_the_digits) or difference
     worst = _worst(got[errors.index(max(errors))], reference64)
@@ -105,17 +105,17 @@ def judge_recordings(
 
 
 def disagreement(difference: Difference, name: str) -> Disagreement:
-    """The error that says how subject ``name`` differs, and how to run its Scenario again."""
+    """The error with the difference of subject ``name`` and the command that runs its Scenario again."""
     return Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}", difference)
 
 
 def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
-    """Demand that the gradients of every step are within their bound, one :func:`gradient_bound` for each step.
+    """Require the gradients of every step within their bound, one :func:`gradient_bound` for each step.
 
-    Returns the largest share of a bound that was used.
+    Returns the largest used share of a bound.
 
     Raises:
-        Disagreement: with the first gradient that is out of its bound.
+        Disagreement: if a gradient is out of its bound; it has the first one.
     """
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
@@ -158,7 +158,7 @@ def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:
 
 
 def budget_used(error: float, yardstick: float) -> float:
-    """The share of the budget that ``error`` uses; more than one is too much, and NaN counts as infinite."""
+    """The share of the budget that ``error`` uses; it fails above one, and NaN counts as infinite."""
     share = error / (BUDGET * max(yardstick, _UNIT_ROUNDOFF))
     return share if not math.isnan(share) else math.inf
 
@@ -179,7 +179,7 @@ def across_ranks(
     parts: Collection[Part],
     beyond: float = 0.0,
 ) -> Difference | None:
-    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences have in common."""
+    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences share."""
     others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
     pairs = zip(got, others, strict=True)
     all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)
@@ -200,7 +200,7 @@ def reproduce(scenario: Scenario, name: str) -> str:
 
 
 def _first_excess(got: Trajectory, expected: Trajectory, step: int, bound: State) -> Difference | None:
-    """The first gradient of a step that is not there, or out of its bound."""
+    """The first gradient of a step that is missing or out of its bound."""
     ours, theirs = got.steps[step].gradients, expected.steps[step].gradients
     for name in theirs | ours:
         left, right = ours.get(name), theirs.get(name)

@@ -1,4 +1,4 @@
-"""LedgerDifference: a number of a rank's ledger that is not the one its closed form gives."""
+"""LedgerDifference: a number of a rank's ledger that differs from its closed form."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LedgerPart = Literal[
     "wire",  # bytes on the network device in a step
     "undeclared",  # tensors that are alive and that no state declares
     "growth",  # bytes of all tensors that are alive
-    "unreduced",  # bytes of gradients that wait for their reduction
+    "unreduced",  # bytes of gradients before their reduction
     "whole",  # parameters that are whole
 ]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a ledger: ``name`` is a state, a collective or a way; ``what`` says all of it for people."""
+    """One number of a ledger: ``name`` is a state, a collective or a way; ``what`` describes it for people."""
 
     part: LedgerPart
     what: str

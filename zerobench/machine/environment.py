@@ -1,4 +1,4 @@
-"""The environment of a run: what must be known to read its numbers. No host name, no user, no path."""
+"""The environment of a run, the context of its numbers. No host name, no user, no path."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from zerobench.machine.gpu import gpus, lines
 _PACKAGE = Path(__file__).parent
 _CPU_INFO = Path("/proc/cpuinfo")
 
-#: Environment variables that change what is measured, by the start of their name ...
+#: Environment variables that change the measurements, by the start of their name ...
 _VARIABLES = (
     "OMP_", "MKL_", "KMP_", "ZEROBENCH_", "NCCL_", "GLOO_", "CUDA_", "CUBLAS_", "TORCH_", "PYTORCH_", "DS_",
     "PYTHONHASHSEED", "THP_", "MALLOC_", "GLIBC_TUNABLES",
 )  # fmt: skip
-#: ... of which these name a machine; a value that holds a path is left out by its slash.
+#: ... of which these name a machine; if a value has a slash, it is a path and left out.
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None if not to be had.
+    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None if not available.
 
-    ``load`` is how many processes wanted a core in the last minute; a quiet machine has less than a run's ranks.
+    ``load`` is the average of runnable processes in the last minute; on a quiet machine it is below a run's ranks.
     """
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -58,13 +58,13 @@ def describe_environment() -> dict[str, Any]:
 
 
 def rank_environment(group: dist.ProcessGroup) -> dict[str, Any]:
-    """The environment as a rank sees it: its number of threads, not the parent's; the number of ranks it works with."""
+    """The environment as a rank sees it: its number of threads, not the parent's, and the number of ranks."""
     world = dist.get_world_size()
     return describe_environment() | {"world": world, "backend": str(dist.get_backend_config())}
 
 
 def cpu_model() -> str:
-    """The CPU's name, as the system has it."""
+    """The CPU's name in the system."""
     return next(iter(_of_each_core("model name")), platform.machine())
 
 
@@ -76,25 +76,25 @@ def cpu_capability() -> str:
 
 
 def _cpu_mhz() -> list[int] | None:
-    """The slowest and the fastest core's clock just now, in MHz."""
+    """The current clocks of the slowest and the fastest core, in MHz."""
     clocks = [int(float(clock)) for clock in _of_each_core("cpu MHz")]
     return [min(clocks), max(clocks)] if clocks else None
 
 
 def _of_each_core(name: str) -> list[str]:
-    """What the system says of every core under a name; empty if it says nothing of that kind."""
+    """The system's value of every core under a name; empty if there is none."""
     lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
     return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
 
 
 def _cpu_throttled() -> int | None:
-    """How often a core was throttled for its temperature since the machine started; None if nobody counts."""
+    """The number of thermal throttlings of a core since the machine started; None if there is no counter."""
     counts = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     return sum(int(count.read_text()) for count in counts) if counts else None
 
 
 def _scheduling() -> str | None:
-    """The policy under which this thread gets a core; None if the system tells no such policies apart."""
+    """This thread's scheduling policy; None if the system has no such policies."""
     if not hasattr(os, "sched_getscheduler"):
         return None
     names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "batch"}
@@ -109,9 +109,9 @@ def _version(distribution: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit and whether anything differs from it; None unless this very file is tracked where it lies.
+    """Commit and whether anything differs from it; None if this file is not tracked in its directory.
 
-    An installed package may well lie inside another project's checkout.
+    An installed package may be inside another project's checkout.
     """
     git = ("git", "-C", str(_PACKAGE))
     if _output(*git, "ls-files", "--error-unmatch", Path(__file__).name) is None:
@@ -120,7 +120,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, None if there is no such command or it fails."""
+    """The output of a command, None if there is no such command or if it fails."""
     found = lines(*command)
     return None if found is None else "\n".join(found)
 

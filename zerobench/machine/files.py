@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_writable(directory: Path, names: Sequence[str]) -> None:
     """Check that files of these names could be written to ``directory``, without changing anything.
 
     Raises:
-        UsageError: they could not.
+        UsageError: if they could not.
     """
     cannot = f"cannot write to {str(directory)!r}"
     try:
@@ -26,7 +26,7 @@ def check_writable(directory: Path, names: Sequence[str]) -> None:
         for name in names:
             if (directory / name).is_dir():
                 raise UsageError(f"{cannot}: its {name!r} is a directory")
-    except OSError as error:  # such as of a directory that nobody may look into
+    except OSError as error:  # such as a directory without access
         raise UsageError(f"{cannot}: {error.strerror}") from None
 
 
@@ -34,7 +34,7 @@ def write_together(directory: Path, texts: Mapping[str, str]) -> None:
     """Write files, by name, each under a temporary name first; all appear or none.
 
     Raises:
-        UsageError: the directory or the disk does not take them.
+        UsageError: if the directory or the disk refuses them.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""GPUs as nvidia-smi sees them: what they are, and what may slow them down just now."""
+"""GPUs as nvidia-smi sees them: their identity, and the present causes of slowdown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 #: A GPU's clocks in MHz, temperature in Celsius, power in watts; nvidia-smi's names.
 _STATE = ("clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw", "power.limit")
-#: Why clocks are lower than they could be, as a bit mask; the name depends on the driver.
+#: The reasons if clocks are reduced, as a bit mask; the name depends on the driver.
 _THROTTLING = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-#: Where a launcher has the ranks meet.
+#: The launcher's address at which the ranks meet.
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
@@ -37,13 +37,13 @@ def _query(field: str) -> list[str] | None:
 
 
 def _other_processes() -> int | None:
-    """How many processes that are not this one or one of its family hold memory on a GPU."""
+    """The number of processes outside this one's family that hold memory on a GPU."""
     found = lines("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader")
     return None if found is None else sum(pid.isdecimal() and not _is_family(int(pid)) for pid in found)
 
 
 def _is_family(pid: int) -> bool:
-    """Whether a process is of this one's process group, or a rank of the same launch: torchrun gives each a session."""
+    """Whether a process is in this one's process group or a rank of the same launch: torchrun gives each a session."""
     try:
         return os.getpgid(pid) == os.getpgrp() or _meets_here(Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:  # it has ended, or is another user's
@@ -51,13 +51,13 @@ def _is_family(pid: int) -> bool:
 
 
 def _meets_here(environment: bytes) -> bool:
-    """Whether a process was told to meet other ranks where this one was."""
+    """Whether a process has the same rendezvous address as this one."""
     told = [f"{name}={os.environ[name]}".encode() for name in _MEETING if name in os.environ]
     return len(told) == len(_MEETING) and {*told} <= {*environment.split(b"\0")}
 
 
 def lines(*command: str) -> list[str] | None:
-    """What a command prints; None if there is no such command or it fails."""
+    """The output of a command; None if there is no such command or if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

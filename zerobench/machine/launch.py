@@ -1,8 +1,8 @@
-"""Launch: which rank this process is among those that a launcher has started, by its environment variables.
+"""Launch: this process's rank among those that a launcher has started, from its environment variables.
 
-torchrun, and anything that speaks as it does, sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; Slurm's srun and
-Open MPI's or MPICH's mpirun have names of their own. MASTER_ADDR names the host of rank 0 and MASTER_PORT a free port
-there, which torchrun sets and under the others the user exports.
+torchrun and compatible launchers set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; Slurm's srun and Open MPI's or
+MPICH's mpirun use their own names. MASTER_ADDR names the host of rank 0 and MASTER_PORT a free port there; torchrun
+sets both, and under the others the user exports them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NAMES = {
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 
-#: Seconds that ranks wait for each other at the start: a launcher may start some much later than others.
+#: Seconds that ranks wait for each other at the start: a launcher may start them at very different times.
 MEETING = 120.0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Which rank this process is, of how many; the ranks meet at ``address`` and ``port``."""
+    """This process's rank and the number of ranks; the ranks meet at ``address`` and ``port``."""
 
     rank: int
     world: int
@@ -50,11 +50,11 @@ class Launch:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether the ranks meet, so that all of them are, on one machine's loopback."""
+        """Whether the ranks meet on loopback; if so, all of them are on one machine."""
         return self.address == "localhost" or self.address.startswith("127.")
 
     def store(self, host: bool) -> Store:
-        """Where the ranks meet; ``host`` keeps the store here, unless the launcher does."""
+        """The store at which the ranks meet; it is kept here if ``host`` is true and the launcher keeps none."""
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         timeout = timedelta(seconds=MEETING)
@@ -64,10 +64,10 @@ class Launch:
 
     @classmethod
     def seen(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
-        """The launch that the environment tells of; None if there is none, or Slurm's is an allocation or a shell.
+        """The launch in the environment; None if there is none, or if Slurm's is an allocation or a shell.
 
         Raises:
-            UsageError: a launch that does not say where the ranks meet.
+            UsageError: if a launch does not give the ranks' meeting point.
         """
         launcher = _launcher(environment)
         if launcher is None:
@@ -78,16 +78,16 @@ class Launch:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """The launcher whose names are there; of several, one that names the rank on the host, as srun may set PMI_RANK."""
+    """The launcher in the variables; if several are, one that names the rank on the host: srun may set PMI_RANK."""
     present = [name for name, (rank, world, *_) in _NAMES.items() if rank in environment and world in environment]
     chosen = min(present, key=lambda name: _NAMES[name][2] not in environment, default=None)
-    # A step of one task is what a shell in an allocation is (srun --pty bash): commands in it are not launched.
+    # A step of one task is a shell in an allocation (srun --pty bash): commands in it are not launched.
     shell = chosen == "srun" and environment["SLURM_STEP_NUM_TASKS"] == "1"
     return None if shell else chosen
 
 
 def _on_this_host(environment: Mapping[str, str], name: str) -> int:
-    """How many ranks this host has; Slurm writes ``2(x3),1`` for three hosts of two tasks each and one of one."""
+    """The number of ranks on this host; Slurm writes ``2(x3),1`` for three hosts of two tasks each and one of one."""
     counts: list[int] = []
     for part in environment.get(name, "1").split(","):
         count, _, times = part.partition("(x")
@@ -106,5 +106,5 @@ def _meeting(launcher: str, environment: Mapping[str, str]) -> tuple[str, int, s
 
 
 def threads_each(world: int, launch: Launch | None = None) -> int:
-    """Threads of one rank, so that all ranks on this machine have its cores: ``world`` ranks, or a launch's here."""
+    """Threads of one rank, so that this machine's ranks (``world``, or a launch's here) share its cores."""
     return max(1, len(os.sched_getaffinity(0)) // (launch.local_world if launch else world))

@@ -1,6 +1,6 @@
-"""Memory: bytes resident in tensors, tensors that nobody declared, and peaks.
+"""Memory: bytes resident in tensors, undeclared tensors, and peaks.
 
-Sizes are those of storages: what an engine has allocated, not what its views show.
+Sizes are those of storages: the memory that an engine has allocated, not the size of its views.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 def pinned() -> int:
-    """Bytes of host memory that torch has pinned and handed out, rounded up as its allocator does."""
+    """Bytes of pinned host memory in use, rounded up as torch's allocator does."""
     return int(torch.cuda.host_memory_stats()["active_bytes.current"])
 
 
 def live_tensors() -> list[Tensor]:
     """Every tensor that Python can reach in this process, after a garbage collection.
 
-    A tensor that only C++ holds (saved for backward, say) is not seen.
+    A tensor is not found if only C++ holds it (saved for backward, for example).
     """
     gc.collect()
     # By type(): isinstance asks some objects for their class, and they answer with a deprecation warning.
@@ -49,7 +49,7 @@ def live_tensors() -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Stray:
-    """A storage that nobody declared; shape and dtype are those of the first tensor found on it."""
+    """An undeclared storage; shape and dtype are those of the first tensor found on it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -57,7 +57,7 @@ class Stray:
 
 
 def unattributed(known: Iterable[Tensor]) -> list[Stray]:
-    """The storages alive in this process that lie behind none of the ``known`` tensors, largest first."""
+    """The storages alive in this process that back none of the ``known`` tensors, largest first."""
     seen = set(_storages(known))
     strays = []
     for tensor in unwrapped(live_tensors()):
@@ -69,7 +69,7 @@ def unattributed(known: Iterable[Tensor]) -> list[Stray]:
 
 
 class ParameterPeak:
-    """The most bytes of a model's parameters that were resident at any collective, in ``bytes``.
+    """The peak of a model's resident parameters over all collectives, in ``bytes``.
 
     Give :meth:`observe` to a :class:`~zerobench.meters.traffic.TrafficMeter`.
     """
@@ -79,20 +79,20 @@ class ParameterPeak:
         self._model = model
 
     def observe(self, collective: str) -> None:
-        """Look at the parameters now; which collective it is makes no difference."""
+        """Measure the parameters now; the name of the collective is ignored."""
         self.bytes = max(self.bytes, resident(self._model.parameters()))
 
 
 class PeakMeter:
-    """The allocator's peak inside the ``with`` block, in ``bytes`` above what it held at the block's start.
+    """The allocator's peak inside the ``with`` block, in ``bytes`` above the amount allocated at the block's start.
 
-    On CUDA ``reserved`` is the peak of what the caching allocator took of the device for it, above the block's start;
+    On CUDA ``reserved`` is the peak of the device memory that the caching allocator reserved, above the block's start;
     elsewhere None.
 
     On the CPU it is torch's own allocator, through the profiler; on CUDA the caching allocator of the current device.
-    Neither sees memory that torch did not allocate. On the CPU, freeing what is older than the block counts as nothing:
-    enter it before what is to be measured is built, and call :meth:`restart` where the peak is to count from.
-    What nobody reaches any more is freed first.
+    Neither sees memory that torch did not allocate. On the CPU, freeing a block from before the ``with`` counts as
+    nothing: enter the block before building the subject, and call :meth:`restart` at the start of the peak.
+    Unreachable objects are freed first.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -102,9 +102,9 @@ class PeakMeter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        gc.collect()  # a closed subject that is a cycle would be there at the start and may be gone at the peak
+        gc.collect()  # otherwise a closed subject in a cycle counts at the start and may be freed before the peak
         if self._device == "cuda":
-            torch.cuda.empty_cache()  # so that what is reserved is what is in use
+            torch.cuda.empty_cache()  # so that only memory in use is reserved
             self._start = torch.cuda.memory_allocated()
             self._reserved = torch.cuda.memory_reserved()
             self.restart()
@@ -114,11 +114,11 @@ class PeakMeter:
         return self
 
     def restart(self) -> None:
-        """Forget the peak so far: it becomes what is allocated now."""
+        """Reset the peak to the amount allocated now."""
         if self._device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         else:
-            torch.empty(1)  # an event, so that the total is that of now
+            torch.empty(1)  # an event, so that the total is current
             with record_function(_RESTART):
                 pass
 
@@ -138,11 +138,11 @@ _RESTART = "zerobench: restart of the peak"
 
 @contextmanager
 def _every_thread_counts() -> Iterator[None]:
-    """Let the allocator's total follow all threads.
+    """Make the allocator's total follow all threads.
 
-    The profiler hears only of the threads that it watches. gloo's own threads often are the last to hold a tensor that
-    was sent, and what they free would count for ever. One switch of torch's native library makes the total right;
-    there is no other way to it.
+    The profiler watches some threads only. gloo's own threads are often the last to hold a sent tensor: if they free
+    it, its bytes would count for ever. One switch of torch's native library corrects the total; there is no other way
+    to set it.
     """
     library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libc10.*"))))
     switch = ctypes.c_bool.in_dll(library, "FLAGS_caffe2_report_cpu_memory_usage")
@@ -154,7 +154,7 @@ def _every_thread_counts() -> Iterator[None]:
 
 
 def _peak(finished: profile) -> int:
-    """Walk the allocator's events in time; each holds its block, the bytes that it added, and the total after it."""
+    """Walk the allocator's events in time; each holds its block, the added bytes, and the total after it."""
     inner: Any = finished.profiler
     start, now, peak = None, 0, 0
     ours: set[int] = set()
@@ -168,7 +168,7 @@ def _peak(finished: profile) -> int:
                 ours.add(block.ptr)
             elif block.ptr in ours:
                 ours.remove(block.ptr)
-            else:  # older than the watch: it was never added, and torch may even remember another block's size for it
+            else:  # older than the watch: it was never added, and torch may even have another block's size for it
                 start += block.alloc_size
             now = block.total_allocated - start
             peak = max(peak, now)
@@ -176,7 +176,7 @@ def _peak(finished: profile) -> int:
 
 
 def _flat(events: Iterable[Any]) -> Iterator[Any]:
-    """The events and what happened within each; a list of one's own, for calls nest deeper than Python recurses."""
+    """The events and their children; an explicit stack, because calls nest deeper than Python recurses."""
     waiting = list(events)
     while waiting:
         event = waiting.pop()

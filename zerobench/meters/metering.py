@@ -18,13 +18,13 @@ from zerobench.recording import Memory, OffloadBytes, Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 
-#: The step that is metered: by then optimizer states exist and stage 3 knows the order of its units.
+#: The metered step: by then optimizer states exist and stage 3 knows the order of its units.
 METERED_STEP = 2
 
 
 @dataclass(frozen=True)
 class Metered:
-    """What the meters saw of a subject on one rank.
+    """The meters' readings of a subject on one rank.
 
     ``wire`` are bytes of all ranks together, known if gloo carries them over loopback. ``held`` is the digest of the
     states that a subject holds after the step, if it promises bits.
@@ -58,7 +58,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
     memory = Memory(
         **sizes,
         peak=peak.bytes,
-        peak_parameters=parameters.bytes if traffic.traffic else None,  # it is seen at collectives only
+        peak_parameters=parameters.bytes if traffic.traffic else None,  # measured at collectives only
         host=_known(offload.host, "host" in scenario.elsewhere),
         file=_known(offload.files, "file" in scenario.elsewhere),
         pinned=locked,
@@ -68,12 +68,12 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
 
 
 def _known(kept: Mapping[str, int], expected: bool) -> int | None:
-    """Bytes; 0 on a rank that keeps none and might keep some, None if nothing is to be kept off the device."""
+    """Bytes; 0 if this rank keeps none off the device but others may, None if the Scenario keeps none there."""
     return sum(kept.values()) if kept or expected else None
 
 
 def off_device(subject: Subject, moved: OffloadMeter) -> OffloadBytes:
-    """The bytes that the subject keeps off the device, and those that were moved."""
+    """The bytes that the subject keeps off the device, and the bytes that it moved."""
     kept = subject.offloaded()
     host = {name: size for name, tensors in kept.host.items() if (size := resident(tensors))}
     return OffloadBytes(host, {name: size for name, size in kept.files.items() if size}, dict(moved.bytes))

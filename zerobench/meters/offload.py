@@ -1,8 +1,8 @@
 """OffloadMeter: bytes between device, host and files.
 
-Between device and host they are counted at torch's dispatcher, where an engine's copies are operators called
-``to_host`` and ``to_device``: on a machine without a GPU, too, where no other mark tells such a copy from any other.
-Between host and files they are counted at ``os.preadv`` and ``os.pwritev``, by what the system says it has moved.
+Between device and host they are counted at torch's dispatcher: an engine's copies are operators called ``to_host`` and
+``to_device``. If the machine has no GPU, only these names distinguish such a copy from any other. Between host and
+files they are counted at ``os.preadv`` and ``os.pwritev``, by the byte counts that the system returns.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FILES = {"preadv": "file_read", "pwritev": "file_written"}
 
 
 class OffloadMeter:
-    """Counts what is moved inside the ``with`` block, in ``bytes``: ``to_host``, ``to_device``, ``file_read``,
+    """Counts the bytes moved inside the ``with`` block, in ``bytes``: ``to_host``, ``to_device``, ``file_read``,
     ``file_written``.
 
-    Copies are seen in the thread that entered the block and in autograd's threads that work for it, files in any.
+    Copies are seen in the thread that entered the block and in its autograd threads, file operations in any thread.
     """
 
     def __init__(self) -> None:

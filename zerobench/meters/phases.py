@@ -1,4 +1,4 @@
-"""PhaseMeter: when a step went from forward to backward to the optimizer, seen from outside the engine."""
+"""PhaseMeter: the times of forward, backward and optimizer in a step, measured from outside the engine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PhaseMeter:
     """The seconds of a step by phase: call :meth:`begin`, run the step with :meth:`mark`, then :meth:`split`.
 
     A forward ends when the model's own forward returns, a backward when the subject's ``micro_step`` does, and the
-    optimizer is the subject's ``step``. On CUDA the marks are events on the current stream, so that what the stream
-    waits for counts where it waits; nothing is synchronized until :meth:`split` is asked for.
+    optimizer is the subject's ``step``. On CUDA the marks are events on the current stream, so that a wait of the
+    stream counts in the phase in which it waits; nothing is synchronized before :meth:`split` is called.
     """
 
     def __init__(self, model: nn.Module, device: str) -> None:
@@ -39,7 +39,7 @@ class PhaseMeter:
         self._marks.append((phase, self._clock()))
 
     def split(self) -> Split:
-        """The seconds since :meth:`begin`; every moment belongs to the phase at whose end it is."""
+        """The seconds since :meth:`begin`; a mark ends its phase."""
         found = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
         for (_, before), (phase, now) in pairwise(self._marks):
             found[phase] += _seconds(before, now)

@@ -1,7 +1,7 @@
 """TrafficMeter: the collectives that this rank issues, counted at torch's dispatcher.
 
-Every collective of torch.distributed, whoever issues it (Python, DDP's C++ reducer, FSDP2, DTensor), is an operation of
-the dispatcher's ``c10d`` namespaces. There, names of Python functions, which change, play no part.
+Every collective of torch.distributed, from any caller (Python, DDP's C++ reducer, FSDP2, DTensor), is an operation of
+the dispatcher's ``c10d`` namespaces. Names of Python functions, which change, play no part there.
 
 Logical bytes on one rank of a group of n (S = bytes of the full vector), exact integers:
 
@@ -11,7 +11,7 @@ collective      sent                                          received
 all_reduce      2 S - c[r] - c[r+1]  (2 (n-1)/n S if even)    2 S - c[r-1] - c[r]
 all_gather      (n-1) times the own part                      the others' parts
 reduce_scatter  the others' parts of the own input            (n-1) times the own part
-all_to_all      what goes to other ranks                      what comes from other ranks
+all_to_all      the parts for other ranks                     the parts from other ranks
 broadcast       S on the source, once                         S on each other rank
 send, recv      S                                             S
 barrier         0                                             0
@@ -19,7 +19,7 @@ barrier         0                                             0
 
 c[r] is the chunk that rank r ends with when a ring reduces: ceil(elements / n) elements each, the last ones shorter.
 ``other`` holds reduce (each rank but the root sends S, the root receives S once), gather and scatter (parts of others)
-and, with its calls only, whatever else takes a process group.
+and, with their calls only, all other operations that take a process group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from zerobench.dispatch import DispatchMode
 from zerobench.recording import Traffic
 
-#: How an operation's name starts, underscores left out, and the collective that it is.
+#: The start of an operation's name, without underscores, and its collective.
 _COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -56,7 +56,7 @@ _COLLECTIVES = {
 class TrafficMeter(DispatchMode):
     """Records every collective that this rank issues inside the ``with`` block, in ``traffic`` by collective.
 
-    Seen are the thread that entered the block and autograd's threads that work for it, not other threads.
+    It sees the thread that entered the block and its autograd threads, not other threads.
     ``on_collective`` is called with the collective's name as each one is issued.
     """
 
@@ -69,7 +69,7 @@ class TrafficMeter(DispatchMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
-            return NotImplemented  # let a DTensor first turn into plain tensors and collectives: those come by here
+            return NotImplemented  # let a DTensor first turn into plain tensors and collectives: those arrive here
         kwargs = kwargs or {}
         call = _Call.of(func, args, kwargs)
         if call is None:
@@ -95,7 +95,7 @@ class _Call:
 
     @classmethod
     def of(cls, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """The collective that an operation is, None where it takes no process group."""
+        """The collective of an operation, None if it takes no process group."""
         if "c10d" not in func.namespace and func.namespace != "_dtensor":
             return None
         names = (argument.name for argument in func._schema.arguments)
@@ -110,12 +110,12 @@ class _Call:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What the rank gives (in place: gives and gets)."""
+        """The rank's inputs (in place: inputs and outputs)."""
         return _tensors(next(v for name, v in self.arguments.items() if name.startswith(("input", "tensor"))))
 
     @property
     def outputs(self) -> list[Tensor]:
-        """What the rank gets."""
+        """The rank's outputs."""
         given = [v for name, v in self.arguments.items() if name.startswith("out") and not name.endswith("sizes")]
         return _tensors(given or self.result)
 
@@ -184,7 +184,7 @@ def _all_to_all(call: _Call) -> tuple[int, int]:
 
 
 def _to_others(call: _Call, tensors: list[Tensor], splits: str) -> int:
-    """Bytes of all parts but the own one: given one by one, by rows in ``splits``, or equal."""
+    """Bytes of all parts except the own one: given one by one, by rows in ``splits``, or equal."""
     total = _size(tensors)
     if call.op == "alltoall":
         return total - tensors[call.rank].nbytes

@@ -1,4 +1,4 @@
-"""Wire: bytes that really crossed this machine's loopback device, from the kernel's own counters."""
+"""Wire: the bytes that crossed this machine's loopback device, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/n
 
 @dataclass
 class Wire:
-    """Bytes received on ``lo``, TCP/IP headers and acknowledgements included; None where they are not known.
+    """Bytes received on ``lo``, TCP/IP headers and acknowledgements included; None if they are not known.
 
-    They are those of every process of the machine.
+    They include every process of the machine.
     """
 
     bytes: int | None = None
@@ -25,18 +25,18 @@ class Wire:
 
 @contextmanager
 def crossing(group: dist.ProcessGroup) -> Iterator[Wire]:
-    """Count what crosses loopback in the block, from when all ranks have come to when all are through; a collective.
+    """Count the bytes on loopback in the block, from the arrival of all ranks to the exit of all; a collective.
 
-    Not known is what ranks send that do not share one loopback device.
+    If the ranks do not share one loopback device, the bytes are not known.
     """
     wire, shared = Wire(), _share_a_device(group)
     dist.barrier(group)
     before = _received()
-    dist.barrier(group)  # nobody starts before all have looked
+    dist.barrier(group)  # no rank starts before all have read the counter
     yield wire
     dist.barrier(group)
     after = _received()
-    dist.barrier(group)  # nor goes on
+    dist.barrier(group)  # no rank continues before that either
     wire.bytes = after - before if shared and after is not None and before is not None else None
 
 
@@ -47,7 +47,7 @@ def _share_a_device(group: dist.ProcessGroup) -> bool:
 
 
 def _device() -> str | None:
-    """What tells this process's loopback device from any other: the machine since it started, and the namespace."""
+    """The identity of this process's loopback device: the machine's boot, and the network namespace."""
     try:
         return _BOOT.read_text(encoding="ascii") + str(_NETWORK.readlink())
     except OSError:

@@ -1,1 +1,1 @@
-"""What a subject is judged against; nothing here knows the engine."""
+"""The references that subjects are judged against; nothing here knows the engine."""

@@ -1,26 +1,25 @@
 """The canonical trainer: the numerical contract as a program of one process, with nothing sharded.
 
-A step, for L = N * A leaves, leaf ``a * N + r`` being micro-step a on rank r (docs/reference/contract.md has the
-reasons):
+A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/reference/contract.md has the reasons):
 
 1. *Weights.* The model's floating-point parameters are rounded to the Scenario's dtype; every trainable one has an fp32
    master, which is the original value. Buffers keep their dtype.
 2. *Leaves*, in order. The leaf's random state and the rank's own buffers are set; forward; backward of
-   ``loss * loss_scale``. What travels is the gradient rounded to the communication dtype. A leaf on which a parameter
-   receives no gradient contributes nothing to it.
+   ``loss * loss_scale``. The contribution is the gradient rounded to the communication dtype. If a parameter receives
+   no gradient on a leaf, the leaf contributes nothing to it.
 3. *Sum.* Accumulators start at +0 and add in fp32, one contribution after the other, element by element.
    ``micro_step``: after a micro-step's contributions, in the order of ranks, the accumulator is rounded to its dtype.
    ``boundary``: each rank adds its own unrounded gradients in the same way; these sums are rounded to the
    communication dtype and added in the order of ranks, and the result is rounded to the accumulator's dtype.
-4. *Norm.* Every trainable parameter's accumulator (zeros where it received nothing), in the order of
+4. *Norm.* Every trainable parameter's accumulator (zeros if it received nothing), in the order of
    ``named_parameters`` and each in its memory order, is padded with zeros to whole chunks. A chunk's squares are added
    in fp64 by halving; the chunks' sums are added in fp64 from the first to the last. The norm is the root divided by
    ``L * loss_scale``.
-5. *Overflow.* Where that sum is not finite nothing moves, in every precision; the loss scaler is told.
-6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); else 1. The gradient is the accumulator, as
-   fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
-7. *Update.* torch.optim's single-tensor rule on the masters, its square root rounded as IEEE 754 says, or the paper's
-   Lion. A parameter that received a gradient on no leaf has None.
+5. *Overflow.* If that sum is not finite, the step changes nothing, in every precision; the loss scaler is told.
+6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); otherwise 1. The gradient is the accumulator,
+   as fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
+7. *Update.* torch.optim's single-tensor rule on the masters, with a square root rounded as in IEEE 754, or the paper's
+   Lion. If a parameter received no gradient on any leaf, its gradient is None.
 8. The model's parameters become the masters rounded to nearest even.
 
 The ranks' arithmetic depends on their number of threads and their device; run this with the same.
@@ -48,9 +47,9 @@ from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
 
 @dataclass
 class OracleStep(Step):
-    """A step with the losses of all leaves in order and, where asked for, the sums' conditions."""
+    """A step with the losses of all leaves in order and, if requested, the sums' conditions."""
 
-    #: Of every active parameter, the sum over leaves of abs(contribution), scaled as the gradient is, in fp64.
+    #: For every active parameter the sum over leaves of abs(contribution), scaled like the gradient, in fp64.
     magnitudes: State = field(default_factory=dict)
 
 
@@ -58,7 +57,7 @@ def canonical(scenario: Scenario, keep: Keep = frozenset(), *, magnitudes: bool 
     """Train by the contract; every step is an :class:`OracleStep`. The evaluation is rank 0's.
 
     Raises:
-        UsageError: a chunk that is not a power of two, or no such model or data.
+        UsageError: if a chunk is not a power of two, or if there is no such model or data.
     """
     return _Trainer(scenario, _arithmetic(scenario), keep, magnitudes).train(())
 
@@ -66,7 +65,7 @@ def canonical(scenario: Scenario, keep: Keep = frozenset(), *, magnitudes: bool 
 def float64(scenario: Scenario, keep: Keep = frozenset(), *, skipped: Sequence[bool] = ()) -> Trajectory:
     """The same leaves in float64 from the fp32 weights to the update, with no loss scale: the reference for errors.
 
-    ``skipped`` are the decisions of the run to be compared, by step; without them a step that is not finite is skipped.
+    ``skipped`` are the decisions of the compared run, by step; without them a step is skipped if it is not finite.
     """
     return _Trainer(scenario, _Arithmetic(*[torch.float64] * 4), keep, False).train(skipped)
 
@@ -178,7 +177,7 @@ class _Trainer:
         return (range(a * world, (a + 1) * world) for a in range(self.scenario.accumulation))
 
     def start(self, accumulated: State, name: str) -> Tensor:
-        """What a contribution is added to: the accumulator, or +0, so that the sign of a zero sum is defined."""
+        """The start of a sum: the accumulator, or +0, so that the sign of a zero sum is defined."""
         before = accumulated.get(name)
         return torch.zeros_like(self.masters[name]) if before is None else before.to(self.dtypes.fold)
 
@@ -231,7 +230,7 @@ class _Trainer:
             buffer.copy_(value)
 
     def batch(self, batch: Batch) -> Batch:
-        """As it is, or in float64."""
+        """The batch unchanged, or in float64."""
         if not self.reference:
             return batch
         return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}

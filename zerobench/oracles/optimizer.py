@@ -17,17 +17,17 @@ from zerobench.subject import State
 def build_optimizer(
     spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer of these parameters; never torch's fused one, whose rounding depends on where a tensor is cut."""
+    """The optimizer of these parameters; never torch's fused one: its rounding depends on the cuts of a tensor."""
     rule = RULES[spec.name]
     flags: dict[str, Any] = {"foreach": foreach, "fused": False} if rule.flags else {}
     return rule.make(groups(spec, named), **hyperparameters(spec), **flags)
 
 
 class IeeeSqrt(DispatchMode):
-    """Inside the ``with`` block torch takes square roots as IEEE 754 defines them, and as the contract wants them.
+    """Inside the ``with`` block torch takes square roots as IEEE 754 and the contract define them.
 
-    torch's fp32 root on a CPU is MKL's, which is wrong in the last bit for one value in 150. An fp64 root, even one
-    that is wrong in its own last bit, rounds to the right fp32.
+    torch's fp32 root on a CPU is MKL's, which is wrong in the last bit for one value in 150. An fp64 root rounds to the
+    right fp32, even if its own last bit is wrong.
     """
 
     def __torch_dispatch__(
@@ -50,7 +50,7 @@ def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str,
 def read_state(
     spec: Optimizer, states: Mapping[Tensor, Mapping[str, Tensor]], named: Mapping[str, nn.Parameter]
 ) -> dict[str, State]:
-    """Each parameter's state tensors by name and key, from an optimizer's ``state``; zeros where never updated."""
+    """Each parameter's state tensors by name and key, from an optimizer's ``state``; zeros if never updated."""
 
     def tensor(p: nn.Parameter, key: str) -> Tensor:
         found = states.get(p, {}).get(key)

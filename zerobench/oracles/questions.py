@@ -1,4 +1,4 @@
-"""Questions to the oracles, as the ranks of a pool answer them: each rank its share."""
+"""Questions to the oracles; each rank of a pool answers its share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zerobench.scenario import Scenario
 
 @dataclass(frozen=True)
 class Question:
-    """A Scenario for an oracle; the float64 run is told which steps were skipped."""
+    """A Scenario for an oracle; the float64 run is told the skipped steps."""
 
     oracle: Literal["canonical", "float64"]
     scenario: Scenario
@@ -24,12 +24,12 @@ class Question:
 
 
 def answer_share(group: dist.ProcessGroup, asked: Sequence[Question]) -> list[Trajectory]:
-    """Answer the questions that fall to this rank: number r, r + world, ..."""
+    """Answer this rank's questions: on rank r number r, r + world, ..."""
     return [answer(question) for question in asked[dist.get_rank(group) :: dist.get_world_size(group)]]
 
 
 def answer(question: Question) -> Trajectory:
-    """An oracle's recording with no states but the last step's parameters."""
+    """An oracle's recording; its only states are the last step's parameters."""
     keep: Keep = frozenset({"parameters"})
     if question.oracle == "canonical":
         found = canonical(question.scenario, keep)

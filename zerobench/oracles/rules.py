@@ -1,4 +1,4 @@
-"""What the harness knows of each optimizer that a Scenario can name: the torch class, its arguments, its states."""
+"""The harness's facts on each optimizer that a Scenario can name: the torch class, its arguments, its states."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Rule:
     make: type[torch.optim.Optimizer]
     arguments: tuple[str, ...]  # those of the Scenario's fields that it reads, besides lr and weight_decay
     states: Callable[[Optimizer], tuple[str, ...]]  # names of the states that have their parameter's shape
-    counts_steps: bool = False  # torch keeps an fp32 step count of each parameter
-    eager: bool = False  # the states are there before the first step
+    counts_steps: bool = False  # torch keeps an fp32 step count for each parameter
+    eager: bool = False  # the states exist before the first step
     flags: bool = True  # takes torch's foreach and fused
 
 

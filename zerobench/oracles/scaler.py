@@ -8,10 +8,10 @@ from zerobench.scenario import LossScale
 class LossScaler:
     """The scale of each step's loss; :meth:`update` tells it how the step went.
 
-    Dynamic: an overflow spends one unit of hysteresis; once a single unit is left, every overflow halves the scale, and
-    at the minimum it stays there (DeepSpeed raises instead). Good step ``window + 1`` since the last overflow or the
-    start, and every ``window``-th after it, doubles the scale and refills the hysteresis; with
-    ``consecutive_hysteresis`` every good step refills it. Static where ``spec.static`` is positive: it never moves.
+    Dynamic: an overflow uses one unit of hysteresis. If a single unit is left, every overflow halves the scale, down to
+    the minimum (DeepSpeed raises there instead). Good step ``window + 1`` since the last overflow or the start, and
+    every ``window``-th after it, doubles the scale and refills the hysteresis; with ``consecutive_hysteresis`` every
+    good step refills it. Static if ``spec.static`` is positive: the scale is constant.
     """
 
     def __init__(self, spec: LossScale) -> None:

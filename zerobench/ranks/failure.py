@@ -1,4 +1,4 @@
-"""RankFault: why a task failed, said first, and what every rank was doing."""
+"""RankFault: the cause of a task's failure first, then the activity of every rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerobench.errors import RankFailure
 from zerobench.verdict import Failure
 
-#: Of what a rank printed, this many lines stay in a report: the last ones, which are nearest to the fault.
+#: The number of lines of a rank's output in a report: the last ones, which are nearest to the fault.
 _LAST_LINES = 30
 
 
@@ -21,10 +21,10 @@ class RankReport:
     what: str  # continues "rank 1 ..."
     details: str = ""
     output: str = ""
-    exception: str = ""  # the name of the class of what it raised
+    exception: str = ""  # the class name of its exception
 
     def section(self) -> str:
-        """The section of the message on this rank, and on all others that ended alike."""
+        """The section of the message on this rank and on all others that ended in the same way."""
         printed = self.output.splitlines()[-_LAST_LINES:]
         parts = [self.what, self.details.rstrip(), *(["printed:", *printed] if printed else [])]
         return "\n".join(part for part in parts if part)
@@ -34,8 +34,8 @@ class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
     ``kind``, ``rank`` and ``exception`` are the cause's. A death explains an exception on another rank (its connection
-    broke), and either explains a rank that waits for ever, so that the cause is the first report of the gravest kind.
-    If ranks only waited, those that hang are the fewer: the others are alike in waiting for them.
+    broke), and either explains a rank that waits for ever, so the cause is the first report of the most severe kind.
+    If ranks only waited, the smaller group hangs: the others all wait for it.
     """
 
     def __init__(self, reports: list[RankReport]) -> None:

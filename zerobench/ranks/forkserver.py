@@ -1,7 +1,7 @@
-"""What the fork server does last before it starts ranks, so that each starts in milliseconds.
+"""The fork server's last imports before it starts ranks, so that each rank starts in milliseconds.
 
-torch loads its compiler and FSDP at their first use, which nearly every rank makes. What is alive by then is frozen: no
-rank's garbage collector walks through it, and its pages stay shared.
+torch loads its compiler and FSDP at their first use, and nearly every rank uses them. The objects alive by then are
+frozen: no rank's garbage collector visits them, and their pages stay shared.
 """
 
 import gc

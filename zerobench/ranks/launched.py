@@ -1,7 +1,7 @@
 """LaunchedPool: the ranks that a launcher started, on any number of machines, behind a pool's interface.
 
-Every launched process runs the same command. That of rank 0 becomes the parent: it starts the worker of rank 0 beside
-it, as any pool does. The others become workers themselves (:func:`follow`).
+Every launched process runs the same command. The process of rank 0 becomes the parent: like any pool, it starts the
+worker of rank 0 as another process. The others become workers themselves (:func:`follow`).
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from zerobench.machine.launch import MEETING, Launch
 from zerobench.ranks.pool import GRACE, Pool, Worker, start_rank
 from zerobench.ranks.worker import BUSY, RankSlot, serve, speak
 
-#: In the store: the listener's port and key, or null; and, by rank, that null was read.
+#: Keys of the store: the listener's port and key, or null; and, by rank, whether null was read.
 _LISTENER, _LEFT = "listener", "left"
-#: Seconds in which a process that connects must say who it is, which takes milliseconds.
+#: Seconds in which a connecting process must identify itself; normally this takes milliseconds.
 _GREETING = 10.0
 
 
 class LaunchedPool(Pool):
-    """A pool of ranks that were there before and cannot be started again: a fault ends every rank and later task.
+    """A pool of ranks that already run and cannot be restarted: a fault ends every rank, and no later task can run.
 
     Besides the whole world it has a world of one.
 
-    Protocol. The ranks meet at a store at MASTER_ADDR:MASTER_PORT, which this opens. With the first task rank 0 opens a
-    listener and writes its port and a key to the store. The others connect, prove that they know the key as rank 0
-    does, say their rank, join the process group, and serve tasks until rank 0 closes the connection. If that is before
-    the reply to a task, a rank writes its stacks and ends itself. A pool that is closed before its first task, or
-    cannot be, writes that there is no listener, and waits until every rank has read so, for the store goes with rank 0:
-    an error in the input that only rank 0 sees ends all ranks when they have come.
+    Protocol. The pool opens a store at MASTER_ADDR:MASTER_PORT. With the first task rank 0 opens a listener and writes
+    its port and a key to the store. The others connect, prove that they know the key (as rank 0 does), send their rank,
+    join the process group, and serve tasks until rank 0 closes the connection. If rank 0 closes it before the reply to
+    a task, the rank writes its stacks and ends itself. If the pool is closed before its first task or cannot be made,
+    rank 0 writes null to the store and waits until every rank has read it, because the store ends with rank 0. So if
+    only rank 0 sees an error in the input, all ranks still end once they have arrived.
 
     Raises:
         UsageError: as for a pool.
-        RankFailure: the store cannot be opened.
+        RankFailure: if the store cannot be opened.
     """
 
     recovers = False
 
     def __init__(self, launch: Launch, device: str = "cpu", threads: int = 1) -> None:
         self.launch = launch
-        self._told = False  # whether the others know of the listener, or that there is none
+        self._told = False  # whether the others know if there is a listener
         try:
-            self._store = launch.store(host=True)  # kept, for all ranks meet at it
+            self._store = launch.store(host=True)  # kept: all ranks meet at it
         except DistError as error:
             raise RankFailure(_unmet(launch, error)) from error
         try:
@@ -83,7 +83,7 @@ class LaunchedPool(Pool):
             self._admit(listener, key)
 
     def _admit(self, listener: socket.socket, key: bytes) -> None:
-        """Take in the other ranks as they come."""
+        """Accept the other ranks as they arrive."""
         end = time.monotonic() + MEETING
         while missing := {*range(self.world)} - {each.slot.rank for each in self._workers}:
             listener.settimeout(max(0.001, end - time.monotonic()))
@@ -99,28 +99,28 @@ class LaunchedPool(Pool):
         self._workers.sort(key=lambda each: each.slot.rank)
 
     def _let_go(self) -> None:
-        """Have the other ranks end without a task."""
+        """End the other ranks without a task."""
         self._told = True
         self._store.set(_LISTENER, json.dumps(None))
-        with suppress(DistError):  # a rank that has not come by then finds nobody
+        with suppress(DistError):  # if a rank arrives later, rank 0 is gone
             self._store.wait([f"{_LEFT}/{rank}" for rank in range(1, self.launch.world)], timedelta(seconds=MEETING))
 
     def close(self) -> None:
-        """End the ranks, also if they still wait for a first task."""
+        """End the ranks, even if they still wait for a first task."""
         if not self._told:
             self._let_go()
         super().close()
 
 
 def _listen(callers: int) -> socket.socket:
-    """A socket that listens at a port of the system's choice, to IPv4 and, if there is that, IPv6."""
+    """A socket that listens at a port of the system's choice, on IPv4 and, if available, IPv6."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, backlog=callers, dualstack_ipv6=True)
     return socket.create_server(("", 0), backlog=callers)
 
 
 def _greet(caller: socket.socket, key: bytes) -> tuple[int, Connection] | None:
-    """A caller's rank and its connection; None if it does not know the key, or falls silent."""
+    """A caller's rank and its connection; None if it does not know the key or if it stops responding."""
     with caller:
         caller.setblocking(True)
         connection = Connection(os.dup(caller.fileno()))
@@ -137,15 +137,15 @@ def _greet(caller: socket.socket, key: bytes) -> tuple[int, Connection] | None:
 
 
 def _wait_at_most(line: socket.socket, seconds: float) -> None:
-    """Let a read fail that nothing comes for so long; 0: never. It holds for a Connection on this socket, too."""
+    """Make a read fail if no data arrive for ``seconds``; 0: never. It holds for a Connection on this socket too."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 
 def follow(launch: Launch, device: str, threads: int) -> int:
-    """Serve as a rank other than 0 until rank 0 has done; the exit code.
+    """Serve as a rank other than 0 until rank 0 is done; returns the exit code.
 
-    All that this process prints from here on goes to its standard error. The code is 1, with a line that says why,
-    if rank 0 cannot be met; if it is gone in the middle of a task the process ends with code 1 and its stacks.
+    All later output of this process goes to its standard error. If rank 0 cannot be reached, the code is 1, and a line
+    has the reason. If rank 0 disappears in the middle of a task, the process writes its stacks and ends with code 1.
     """
     os.dup2(2, 1)
     speak()
@@ -161,7 +161,7 @@ def follow(launch: Launch, device: str, threads: int) -> int:
 
 
 def _call(launch: Launch) -> Connection | None:
-    """The connection to rank 0; None if it has no task for anyone."""
+    """The connection to rank 0; None if it has no task."""
     store = launch.store(host=False)
     listener = json.loads(store.get(_LISTENER))
     if listener is None:
@@ -180,7 +180,7 @@ def _call(launch: Launch) -> Connection | None:
 
 
 def _unmet(launch: Launch, error: Exception) -> str:
-    """Why the ranks did not meet."""
+    """The reason if the ranks did not meet."""
     why = (str(error) or type(error).__name__).splitlines()[0]
     return f"rank {launch.rank} did not meet the others at {launch.address}:{launch.port}: {why}"
 
@@ -188,7 +188,7 @@ def _unmet(launch: Launch, error: Exception) -> str:
 def _end_with_parent(rank: int, connection: Connection) -> None:
     """End this process if the parent is gone before it has its reply, which then may never come.
 
-    The end is looked for first: after it no task can come, so that a rank which is busy then is so with its last.
+    The parent's end is checked first. No task comes after it, so if the rank is busy then, it runs its last task.
     """
     with socket.socket(fileno=os.dup(connection.fileno())) as line:
         while not (_is_over(line) and BUSY.is_set()):
@@ -199,7 +199,7 @@ def _end_with_parent(rank: int, connection: Connection) -> None:
 
 
 def _is_over(line: socket.socket) -> bool:
-    """Whether the other side has closed; waits for that, or for a message, which is left to whom it is for."""
+    """Whether the other side has closed; waits for that or for a message, which stays in the socket."""
     try:
         return not line.recv(1, socket.MSG_PEEK)
     except OSError:
@@ -207,5 +207,5 @@ def _is_over(line: socket.socket) -> bool:
 
 
 def open_pool(world: int, device: str, threads: int, launch: Launch | None) -> Pool:
-    """The launched ranks if there are any, else ranks that are started here."""
+    """The launched ranks if there are any, otherwise ranks that are started here."""
     return Pool(world, device, threads) if launch is None else LaunchedPool(launch, device, threads)

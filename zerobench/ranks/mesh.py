@@ -15,7 +15,7 @@ def groups(group: dist.ProcessGroup, size: int) -> tuple[dist.ProcessGroup, dist
     Every rank of ``group`` calls it. The groups are made once in a process, as each costs a rendezvous of all ranks.
 
     Raises:
-        UsageError: ``group`` is a part of the ranks only (torch makes a group with all of them), or ``size`` does not
+        UsageError: if ``group`` lacks some ranks (torch needs all of them to make a group), or if ``size`` does not
             divide it.
     """
     world, every = dist.get_world_size(group), dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Messages: tasks and results as bytes, by pickle with a short cut for tensors.
+"""Messages: tasks and results as bytes, by pickle with a shortcut for tensors.
 
 pickle takes about 100 microseconds for a tensor, there and back; a result may hold thousands. These bytes travel only
 between a pool and its own workers.

@@ -27,15 +27,15 @@ from zerobench.ranks.worker import Raised, RankSlot, Returned
 
 T = TypeVar("T")
 
-#: Seconds that a task may take if the caller does not say.
+#: Seconds that a task may take if the caller gives no limit.
 TIME_LIMIT = 120.0
-#: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
+#: Seconds that the other ranks get for their tracebacks after the first sign of a failure.
 GRACE = 1.0
-#: Seconds that a worker gets for writing its stacks or for ending, which takes milliseconds if the machine is idle, ...
+#: Seconds that a worker gets to write its stacks or to end; this takes milliseconds if the machine is idle, ...
 _DUMPING = 5.0
-#: ... and for which they stay as they are if it has written them.
+#: ... and for which its stacks stay unchanged if they are complete.
 _WRITTEN = 0.2
-#: In place of what a rank printed and where it was, if a launcher has started it.
+#: Instead of a rank's output and stacks if a launcher has started it.
 _ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
 #: Modules that the fork server imports besides its own; see :func:`preload`.
@@ -60,11 +60,11 @@ class Worker:
 
     @property
     def signs_of_life(self) -> list[Any]:
-        """What becomes ready when the rank replies, or is gone."""
+        """The objects that become ready if the rank replies or is gone."""
         return [self.connection, *([self.process.sentinel] if self.process else [])]
 
     def receive(self) -> _Reply:
-        """The reply that is ready, or how the process died."""
+        """The reply that is ready, or the process's death."""
         try:
             data = self.connection.recv_bytes() if self.connection.poll() else b""
         except (EOFError, OSError):
@@ -77,7 +77,7 @@ class Worker:
         return _Crashed(self.process.exitcode)
 
     def report(self, reply: _Reply | None, waiting: str) -> RankReport:
-        """How the rank ended; without a reply it is still running, as ``waiting`` says."""
+        """The rank's end; if it has no reply, it is still running, as ``waiting`` says."""
         rank, output = self.slot.rank, _read(self.slot.output) if self.process else ""
         match reply:
             case Returned():
@@ -91,7 +91,7 @@ class Worker:
         return RankReport(rank, "timeout", waiting, _stacks(self.slot) if self.process else _ELSEWHERE, output)
 
     def dump_stacks(self) -> None:
-        """Have it write its stacks. A rank that a launcher has started ends with that."""
+        """Make the rank write its stacks. If a launcher has started it, it then ends."""
         if self.process is None:
             self.kill()
             return
@@ -99,7 +99,7 @@ class Worker:
             os.kill(self.process.pid or 0, worker.DUMP_STACKS)
 
     def kill(self) -> None:
-        """End it at once: a child by a signal, any other by closing the connection, at which it ends itself."""
+        """End it at once: a child by a signal, any other rank by closing the connection, after which it ends itself."""
         if self.process:
             self.process.kill()
         else:
@@ -117,18 +117,18 @@ class Pending(Generic[T]):
         self._values: list[T] | None = None
 
     def result(self) -> list[T]:
-        """What the task returned on each rank, in rank order; waits for it.
+        """The task's result on each rank, in rank order; waits for it.
 
         Raises:
-            UsageError: every rank raised this same UsageError.
-            RankFault: a rank raised, died or did not finish; see :class:`Pool`.
+            UsageError: if every rank raised this same UsageError.
+            RankFault: if a rank raised, died or did not finish; see :class:`Pool`.
         """
         if self._values is None:
             try:
                 self._values = self._values_of(self._collect())
             except UsageError:
                 raise
-            except BaseException:  # an interrupt of the parent, too, leaves no reply behind for the next task
+            except BaseException:  # even if the parent is interrupted, no reply is left for the next task
                 self._pool._stop()
                 raise
             finally:
@@ -136,7 +136,7 @@ class Pending(Generic[T]):
         return self._values
 
     def _collect(self) -> dict[int, _Reply]:
-        """Replies by rank in order of arrival; the first one that is a failure leaves the others the grace."""
+        """Replies by rank in order of arrival; after the first failure the others have the grace period."""
         workers = self._pool._workers[: self._world]
         replies: dict[int, _Reply] = {}
         while len(replies) < self._world:
@@ -174,21 +174,20 @@ class Pool:
     """Runs a task on real ranks, which keep their process group from one task to the next.
 
     A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA
-    it is NCCL if there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
+    it is NCCL if there are at least ``world`` GPUs, otherwise gloo. Workers start with the first task, and end when the
     pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
 
-    Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time
-    limit. From the first of these on the other ranks have a second for their own; a rank that still runs the task
-    then writes the stacks of its threads. Then every worker is killed and waited for, and :class:`RankFault` says the
-    cause and what each rank reported. The next task starts fresh workers. One failure is none of the workers': if
-    every rank raises the same UsageError, having issued equally many collectives, that error itself is raised here
-    and the workers live on.
+    Failure. If a rank raises, it sends its traceback; if it dies, its exit shows it; if it hangs, the time limit does.
+    After the first of these the other ranks have a second for their own reports; if a rank still runs the task then, it
+    writes the stacks of its threads. Then the pool kills every worker and waits for it. :class:`RankFault` has the
+    cause and each rank's report, and the next task starts fresh workers. One error leaves the workers alive: if every
+    rank raises the same UsageError after equally many collectives, the pool raises that error itself.
 
     Raises:
-        UsageError: a world size below 1, or no CUDA if it is asked for.
+        UsageError: if the world size is below 1, or if CUDA is requested and missing.
     """
 
-    #: Whether a task after a fault finds fresh workers.
+    #: Whether a task after a fault gets fresh workers.
     recovers: ClassVar[bool] = True
 
     def __init__(self, world: int, device: str = "cpu", threads: int = 1) -> None:
@@ -207,24 +206,24 @@ class Pool:
 
     @property
     def worlds(self) -> Sequence[int]:
-        """The numbers of ranks that have a group, the first ones each."""
+        """The world sizes that have a group, each of the first ranks."""
         return range(1, self.world + 1)
 
     def run(self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT) -> list[T]:
-        """``task(group, *args)`` on ranks 0..world-1: what it returned on each, in rank order.
+        """``task(group, *args)`` on ranks 0..world-1: the result of each, in rank order.
 
         ``task`` is a function at the top of a module; it, ``args`` and the results travel by pickle, tensors by value.
 
         Raises:
-            UsageError: a world that the pool does not have, a task that cannot be pickled, or raised by every rank.
-            RankFault: a rank raised, died or did not finish within ``timeout`` seconds.
+            UsageError: if the pool lacks this world, if the task cannot be pickled, or if every rank raised it.
+            RankFault: if a rank raised, died or did not finish within ``timeout`` seconds.
         """
         return self.submit(task, *args, world=world, timeout=timeout).result()
 
     def submit(
         self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT
     ) -> Pending[T]:
-        """Like :meth:`run`, without waiting. A task whose result nobody took is waited for and forgotten first."""
+        """Like :meth:`run`, without waiting. If the previous result was not taken, it first waits for and drops it."""
         world = self.world if world is None else world
         if world not in self.worlds:
             raise UsageError(
@@ -235,13 +234,13 @@ class Pool:
         if not self._workers:
             self._start()
         for each in self._workers[:world]:
-            with suppress(OSError):  # it died just now, which is seen when its reply is
+            with suppress(OSError):  # it died just now: reading its reply shows that
                 each.connection.send_bytes(message)
         self._pending = Pending(self, world, timeout)
         return self._pending
 
     def _settle(self) -> None:
-        """Leave either workers that are ready for a task, or none."""
+        """Leave workers that are ready for a task, or none."""
         if self._pending:
             with suppress(UsageError, RankFailure):
                 self._pending.result()
@@ -271,7 +270,7 @@ class Pool:
                 each.process.join()
 
     def _stop(self) -> None:
-        """End the workers at once and forget them."""
+        """End the workers at once and drop them."""
         self._kill()
         for each in self._workers:
             each.connection.close()
@@ -303,7 +302,7 @@ class Pool:
 
 
 def preload(*modules: str) -> None:
-    """Have the fork server import these modules, so that ranks start with them; called before the first rank starts."""
+    """Make the fork server import these modules, so that ranks start with them; called before the first rank starts."""
     _PRELOADED.extend(name for name in modules if name not in _PRELOADED)
 
 
@@ -313,7 +312,7 @@ def preloaded() -> list[str]:
 
 
 def start_rank(slot: RankSlot) -> Worker:
-    """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
+    """Start the process of one rank. If a process has used CUDA, it cannot be forked, so CUDA needs spawn."""
     cuda = slot.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preloaded())
@@ -332,14 +331,14 @@ def _encode_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) ->
 
 
 def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
-    """Raise the UsageError that all ranks agree on; equal counts of collectives mean that none waits for its peers."""
+    """Raise the UsageError if all ranks agree on it; if collective counts are equal, no rank waits for its peers."""
     errors = [(reply.usage, reply.issued) for reply in replies if isinstance(reply, Raised) and reply.usage is not None]
     if len(errors) == world and len(set(errors)) == 1:
         raise UsageError(errors[0][0])
 
 
 def _dump_stacks(workers: list[Worker]) -> None:
-    """Have ranks that are still running the task write their stacks, and wait for them."""
+    """Make ranks that still run the task write their stacks, and wait for them."""
     for each in workers:
         each.dump_stacks()
     if any(each.process is None for each in workers):
@@ -355,7 +354,7 @@ def _dump_stacks(workers: list[Worker]) -> None:
 
 
 def _stacks(slot: RankSlot) -> str:
-    """What the rank wrote of its threads, less the one of ours that waits for the parent's end."""
+    """The stacks of the rank's threads, without our thread that waits for the parent's end."""
     threads = _read(slot.stacks).split("\n\n")
     return "\n\n".join(stack for stack in threads if worker.end_with_parent.__name__ not in stack)
 

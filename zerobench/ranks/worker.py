@@ -27,16 +27,16 @@ from zerobench.ranks.message import decode, encode
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
 DUMP_STACKS = signal.SIGUSR1
-#: Set in a worker while it owes a reply; until then nothing can come from the parent but its end.
+#: Set in a worker while it owes a reply; meanwhile nothing can come from the parent except its end.
 BUSY = threading.Event()
 
-#: Of malloc.h: bytes free at the heap's end from which they are given back, and of a block from which it is a mapping.
+#: malloc.h's limits: free bytes at the heap's end above which they are returned, block size above which it is mapped.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
 class RankSlot:
-    """One rank as its worker is told of it at the start.
+    """One rank, as the parent describes it to its worker at the start.
 
     ``directory`` is private to this generation of workers; None for a worker that a launcher has started.
     """
@@ -50,17 +50,17 @@ class RankSlot:
 
     @property
     def store(self) -> Path:
-        """Where the ranks meet."""
+        """The file at which the ranks meet."""
         return self._file("store")
 
     @property
     def output(self) -> Path:
-        """What the running task printed, and what native code wrote to its standard error."""
+        """The running task's output, and native code's standard error."""
         return self._file(f"output-{self.rank}")
 
     @property
     def stacks(self) -> Path:
-        """Where the stacks go on :data:`DUMP_STACKS`."""
+        """The file of the stacks on :data:`DUMP_STACKS`."""
         return self._file(f"stacks-{self.rank}")
 
     def _file(self, name: str) -> Path:
@@ -87,21 +87,21 @@ class Raised:
 
 
 def main(slot: RankSlot, connection: Connection) -> None:
-    """Serve tasks as a child process of the pool's."""
+    """Serve tasks as a child process of the pool."""
     assert slot.directory is not None
     threading.Thread(target=end_with_parent, args=(slot.directory,), daemon=True).start()
     serve(slot, connection, _become_quiet(slot))
 
 
 def serve(slot: RankSlot, connection: Connection, output: int | None = None) -> None:
-    """Serve tasks until the parent closes its end; the first message says whether the group could be joined.
+    """Serve tasks until the parent closes its end; the first message tells if the group could be joined.
 
-    ``output`` is a file in which each task finds nothing of the one before; None if prints go elsewhere.
+    ``output`` is a file that is emptied before each task; None if output goes elsewhere.
     """
     BUSY.set()
     try:
         groups = _join(slot)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
+    except Exception as error:  # noqa: BLE001 - the parent reports any error
         _send(connection, encode(_raised(error)))
         return
     _send(connection, encode(Returned(None)))
@@ -124,8 +124,8 @@ def _become_quiet(slot: RankSlot) -> int:
 
 
 def speak() -> None:
-    """Print to descriptors 1 and 2, whatever they are by now, write a crash's stacks there, and leave interrupts to
-    the parent."""
+    """Print to the present descriptors 1 and 2, write the stacks there if this process crashes, and leave interrupts
+    to the parent."""
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - by lines, to outlive a SIGKILL
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(2)
@@ -133,9 +133,9 @@ def speak() -> None:
 
 
 def end_with_parent(directory: Path) -> None:
-    """End this process when the parent is gone, however it went.
+    """End this process if the parent is gone for any reason.
 
-    The parent is the process that made the pool: what is waited for is a pipe that only it holds open. (Under
+    The parent is the process that made the pool; only it holds a pipe open, and this waits for that pipe's end. (Under
     forkserver the operating system's parent is the fork server, which lives as long as its workers.)
     """
     parent = multiprocessing.parent_process()
@@ -166,7 +166,7 @@ def _take_gpu(slot: RankSlot) -> str:
     """Compute on the GPU of this rank's number on its host; returns the backend.
 
     Raises:
-        UsageError: the host has no GPU.
+        UsageError: if the host has no GPU.
     """
     rank, world = (slot.launch.local_rank, slot.launch.local_world) if slot.launch else (slot.rank, slot.world)
     devices = torch.cuda.device_count()
@@ -179,14 +179,14 @@ def _take_gpu(slot: RankSlot) -> str:
 
 
 def _compute_reproducibly() -> None:
-    """Give the same step the same bits each time on CUDA, which every comparison by bits takes for granted.
+    """Give the same step the same bits each time on CUDA, which every comparison of bits assumes.
 
-    By default attention's backward adds up the query's gradient in whatever order its thread blocks come. With errors,
-    not with ``warn_only``, flash attention keeps to an order, the memory-efficient kernel gives a head's keys to one
-    block, cuDNN's is passed over, and an operation that knows no order raises; the models here have none of those.
-    cuBLAS needs workspaces of a fixed size, told before it makes its first handle. No result depends on what fresh
-    memory holds, so that filling it, which this mode would add, only takes time. All subjects and oracles compute so,
-    and what it costs is part of every time. This is what torch's sources say; it was not run on a GPU.
+    By default attention's backward sums the query's gradient in the arrival order of its thread blocks. With errors,
+    not with ``warn_only``, flash attention uses a fixed order, the memory-efficient kernel gives a head's keys to one
+    block, cuDNN's is not used, and an operation raises if it has no fixed order; the models here have none of those.
+    cuBLAS needs workspaces of a fixed size, set before it makes its first handle. No result depends on the contents of
+    fresh memory, so filling it, which this mode would add, only takes time. All subjects and oracles compute so, and
+    every time includes the cost. The source is torch's code; it was not run on a GPU.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -194,20 +194,21 @@ def _compute_reproducibly() -> None:
 
 
 def _compute_in_batches() -> None:
-    """Take Linux's policy for work that only computes, for this thread and those that it starts.
+    """Use Linux's batch scheduling policy for this thread and those that it starts.
 
-    Under the default one the thread that a message wakes may preempt the sender, which holds gloo's lock of that
-    connection; gloo's own thread then asks for the lock over and over until the sender is back (docs/notes/speed.md).
+    Under the default policy, if a message wakes a thread, it may preempt the sender, which holds gloo's lock of that
+    connection; gloo's own thread then polls for the lock until the sender is back (docs/notes/speed.md).
     """
     if hasattr(os, "SCHED_BATCH"):
-        with suppress(PermissionError):  # some sandboxes forbid it; the environment in the results says what holds
+        with suppress(PermissionError):  # some sandboxes forbid it; the results' environment has the policy in force
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc's malloc hand out freed memory again instead of giving it back, as torch's CUDA allocator does.
+    """Let glibc's malloc reuse freed memory instead of returning it to the system, as torch's CUDA allocator does.
 
-    Else a step pays for thousands of fresh pages or for none, by the data at the heap's end (docs/notes/speed.md).
+    Otherwise a step pays for thousands of fresh pages or for none, depending on the data at the heap's end
+    (docs/notes/speed.md).
     """
     with suppress(OSError, AttributeError):  # another C library
         malloc = ctypes.CDLL(None)
@@ -216,7 +217,7 @@ def _keep_freed_memory() -> None:
 
 
 def _use_loopback() -> None:
-    """Let gloo talk over loopback, where the kernel's counters see all of it, and no host name need resolve."""
+    """Let gloo use loopback, so that the kernel's counters see all of its traffic and no host name must resolve."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -231,20 +232,20 @@ def _receive(connection: Connection) -> bytes | None:
 
 
 def _send(connection: Connection, reply: bytes) -> None:
-    """Reply, unless the parent is gone, which the next read will show."""
+    """Reply; if the parent is gone, the next read shows it."""
     BUSY.clear()  # before the parent can send the next message
     with suppress(ConnectionError):
         connection.send_bytes(reply)
 
 
 def _reply(message: bytes, groups: dict[int, dist.ProcessGroup]) -> bytes:
-    """Run one task; every local of it is gone when the reply is returned."""
+    """Run one task; all of its locals are gone when the reply is returned."""
     group = None
     try:
         world, task, args = decode(message)
         group = groups[world]
         return encode(Returned(task(group, *args)))
-    except BaseException as error:  # noqa: BLE001 - a task that calls sys.exit has failed, too
+    except BaseException as error:  # noqa: BLE001 - if a task calls sys.exit, it has failed too
         return encode(_raised(error, group))
 
 

@@ -1,7 +1,7 @@
-"""Report: results as Markdown for people and pull requests, as HTML with plots, and as JSON; the same numbers in all.
+"""Report: results as Markdown for people and pull requests, as HTML with plots, and as JSON, with the same numbers.
 
-``frame`` holds the numbers of results, ``document`` composes what there is to say, ``markdown`` and ``html`` render
-it. What draws and what counts is imported when it is first needed: the command line starts without it.
+``frame`` holds the numbers of results, ``document`` composes the report, ``markdown`` and ``html`` render it. The
+package imports pandas and matplotlib on first use: the command line starts without them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ def check_possible(directory: Path) -> None:
     """Check that a report can be rendered and written to ``directory``, without changing anything.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: if rendering or writing is impossible.
     """
     demand_extra("report")
     check_writable(directory, FILES)
 
 
 def write(directory: Path, results: Json) -> str:
-    """Write the results, then their report: what was measured outlives a report that cannot be rendered.
+    """Write the results, then their report: if rendering fails, the measurements are kept.
 
-    Each file has a temporary name first, and those of the report appear both or not at all. Returns the report as
-    Markdown.
+    Each file is written under a temporary name first. The two files of the report appear together or not at all.
+    Returns the report as Markdown.
 
     Raises:
-        UsageError: the directory or the disk does not take them.
+        UsageError: if the directory or the disk refuses them.
     """
     check_writable(directory, FILES)
     write_together(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
@@ -48,7 +48,7 @@ def write(directory: Path, results: Json) -> str:
 
 
 def _rendered(results: Json) -> dict[str, str]:
-    """The report by the name of its file; the numbers of both are those of one frame."""
+    """The report by file name; both files show the numbers of one frame."""
     from zerobench.report import html, markdown
     from zerobench.report.document import compose
     from zerobench.report.frame import Frames

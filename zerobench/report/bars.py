@@ -1,4 +1,4 @@
-"""Bars: horizontal stacked bars, one for each case, with a mark for a value that is no part of the stack."""
+"""Bars: horizontal stacked bars, one for each case, with a mark for a value outside the stack."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from matplotlib.figure import Figure
 
 from zerobench.report.svg import INK
 
-#: Okabe and Ito's, which people tell apart whatever they see of colour, without those that fade on white or black.
+#: Okabe and Ito's colours, distinct for colour-blind people, without those that fade on white or black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _GREY = "#8c959f"
 _MARKERS = ("d", "|")
 _MOST = 40
-#: Longer labels stand above their bars: beside them they would leave the bars no room, least of all on a phone.
+#: Longer labels are above their bars: beside them they would leave the bars no room, above all on a phone.
 _BESIDE = 30
-#: Marks at so many times the median one stand at the edge, as numbers.
+#: Marks beyond this multiple of the median mark are numbers at the edge.
 _SQUEEZED = 4.0
-#: The part that is all of a bar whose parts are not known.
+#: The only part of a bar if its parts are not known.
 NOT_SPLIT = "not split"
 
 
@@ -38,7 +38,7 @@ class Bars:
     whiskers: Sequence[tuple[float, float]] = ()
 
     def first(self) -> Bars:
-        """As many cases as can be drawn."""
+        """The first cases, up to the number that can be drawn."""
         return replace(
             self,
             labels=self.labels[:_MOST],
@@ -48,7 +48,7 @@ class Bars:
         )
 
     def told(self) -> str:
-        """The plot in words, for those who do not see it."""
+        """The plot in words, for screen readers."""
         cases = (
             f"{label}: {', '.join(f'{name} {values[at]:.4g}' for name, values in self.parts.items() if values[at])}"
             for at, label in enumerate(self.labels)
@@ -102,7 +102,7 @@ def _label(axes: Axes, labels: Sequence[str], above: bool) -> None:
 
 
 def _edge(ends: Sequence[float], marks: Mapping[str, Sequence[float | None]]) -> float:
-    """Where the axis ends: before those marks that would squeeze everything else together at its start."""
+    """The end of the axis: below marks that are so large that they would compress the rest of the plot."""
     values = [mark for some in marks.values() for mark in some if mark is not None]
     usual = _SQUEEZED * statistics.median(values) if values else math.inf
     return 1.05 * max(each for each in [*ends, *values] if each <= usual)

@@ -23,7 +23,7 @@ def as_json(found: Comparison) -> Json:
 
 
 def render(found: Comparison) -> str:
-    """The verdict, then what broke, then what changed, then the times."""
+    """The verdict, then failures, then changes, then times."""
     sections = [
         f"# zerobench compare\n\n**{_VERDICTS[found.exit_code]}** {len(found.compared)} cases were measured in both.",
         *_transitions("Newly failing", found.newly_failing),
@@ -54,7 +54,7 @@ def _list(title: str, those: Sequence[str]) -> Iterator[str]:
 
 
 def _changes(changes: Sequence[Change]) -> Iterator[str]:
-    """What grew first."""
+    """The changes, growth first."""
     columns = [
         *(Column(name, text=True) for name in ("case", "metric", "change")),
         *(Column(name) for name in ("rank", "base", "head", "difference")),

@@ -1,4 +1,4 @@
-"""Document: all that a report says, before it is Markdown or HTML; both render this and nothing else."""
+"""Document: the contents of a report; Markdown and HTML render this and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerobench.verdict import PASSED, Verdict
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a case is not right, or was not measured."""
+    """The reason if a case is not right or was not measured."""
 
     label: str
     verdict: Verdict
@@ -26,7 +26,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Document:
-    """The parts of a report in their order; all text is as it came, nothing is escaped."""
+    """The parts of a report in order; the text is not escaped."""
 
     summary: list[Point]
     setting: list[str]
@@ -37,7 +37,7 @@ class Document:
 
 
 def compose(frames: Frames) -> Document:
-    """All that there is to say about results."""
+    """The report on results."""
     results = frames.results
     return Document(
         summary=summarize(frames),
@@ -53,7 +53,7 @@ def compose(frames: Frames) -> Document:
 
 
 def _setting(results: Json) -> Iterator[str]:
-    """What all cases have in common, as far as it is known."""
+    """The known settings that all cases share."""
     settings, text = dict(results["settings"] or {}), results["text"]
     if settings:
         yield (
@@ -70,7 +70,7 @@ def _troubles(frames: Frames) -> Iterator[Trouble]:
     for case, label in zip(frames.results["cases"], frames.cases["label"], strict=True):
         if case["verdict"] not in PASSED:
             yield Trouble(label, case["verdict"], reason_of(case))
-        elif case["reason"]:  # it ran, and something of it could not be measured
+        elif case["reason"]:  # it ran, and a part of it was not measured
             yield Trouble(label, "not measured", case["reason"])
 
 

@@ -15,23 +15,23 @@ from zerobench.results import Json
 
 SPLIT = ("forward", "backward", "communication", "optimizer")
 STATES = ("parameters", "gradients", "optimizer")
-#: What holds the states that are not on the device.
+#: The memory of states that are not on the device.
 OFF = ("host", "file")
 TOTAL = "total"
 _TYPES = {"judged": "bool", "stage": "Int64", "on_device": "Int64", "peak": "Int64"}
 _KEY = ["case", "part", "name", "number"]
 
 
-#: Of one part (memory, traffic, offload) of one case: by name and number; what no rank measured is not there.
+#: One part (memory, traffic, offload) of one case, by name and number; a value is absent if no rank measured it.
 Ledger = dict[str, dict[str, Largest]]
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The numbers of a report; everything is known by the number of the case in the results.
+    """The numbers of a report; the key is the number of the case in the results.
 
     ``cases`` has a line for each case, ``ledgers`` one for each metric on each rank. ``knobs`` has, as text, the
-    Scenario's fields that differ between cases; ``job``, in ``cases``, those that must agree for costs to be compared.
+    Scenario's fields that differ between cases. ``job``, in ``cases``, has the fields that comparable costs share.
     """
 
     results: Json
@@ -53,12 +53,12 @@ class Frames:
             _case(case) | {"label": label(case, each), "job": job(each)}
             for case, each in zip(cases, settings, strict=True)
         ]
-        columns = [*_case(defaultdict(lambda: None)), "label", "job"]  # also if there is no case
+        columns = [*_case(defaultdict(lambda: None)), "label", "job"]  # even if there is no case
         lines = pd.DataFrame(values, columns=columns).astype(_TYPES)
         return cls(results, lines, pd.DataFrame(settings), ledgers, _largest(ledgers))
 
     def ledger(self, case: int, part: str) -> Ledger:
-        """What was measured of a part; empty if nothing was."""
+        """The measurements of a part; empty if there are none."""
         return self.largest.get((case, part), {})
 
 
@@ -92,7 +92,7 @@ def _case(case: Json) -> Json:
 
 
 def _held(case: Json) -> Json:
-    """Bytes of the rank with most: of state on the device, and at the peak."""
+    """The largest bytes of any rank: of state on the device, and at the peak."""
     ranks = (case["memory"] or {}).get("measured") or []
     peaks = [rank["peak"] for rank in ranks if rank["peak"] is not None]
     on_device = (sum(rank[name] for name in STATES) for rank in ranks)
@@ -108,7 +108,7 @@ def _wire(case: Json) -> float | None:
 
 
 def _lines(index: int, case: Json) -> Iterator[tuple[Any, ...]]:
-    """Of each metric on each rank: the case, part, name, number and rank, and the bytes or calls."""
+    """For each metric on each rank: the case, part, name, number and rank, and the bytes or calls."""
     for part, ledgers in (("memory", _bytes), ("traffic", _collectives), ("offload", _bytes)):
         both = case[part] or {}
         measured, predicted = both.get("measured") or [], both.get("predicted")
@@ -125,7 +125,7 @@ def _bytes(names: list[str], measured: Json, predicted: Json | None) -> Iterator
 
 
 def _collectives(names: list[str], measured: Json, predicted: Json | None) -> Iterator[tuple[Any, ...]]:
-    """Calls and bytes of each collective and of all of them; one that is not in a ledger was not called."""
+    """Calls and bytes of each collective and of all together; a collective missing from a ledger was not called."""
     for title, some in [*((name, [name]) for name in names), (TOTAL, names)]:
         for number in ("calls", "sent", "received"):
             expected = None if predicted is None else _sum(predicted, some, number)

@@ -1,4 +1,4 @@
-"""HTML: the document and its plots as one file that asks no one for anything, readable on light and dark."""
+"""HTML: the document and its plots as one file without external resources, readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zerobench.report.plots import Plot
 from zerobench.report.table import UNKNOWN, Column, Table
 from zerobench.verdict import FAILING
 
-#: Nothing is loaded and nothing runs; styles are those in the file.
+#: The page loads nothing and runs no script; its styles are in the file.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _BETTER = {"less": ("\N{DOWNWARDS ARROW}", "less is better"), "more": ("\N{UPWARDS ARROW}", "more is better")}
 _VERDICTS = {
@@ -23,7 +23,7 @@ _VERDICTS = {
 
 
 def render(report: Document, plots: Sequence[Plot]) -> str:
-    """The whole page; each plot stands under the table that it draws."""
+    """The whole page; each plot is under its table."""
     style = (files("zerobench") / "report" / "style.css").read_text(encoding="utf-8")
     body = [
         "<h1>zerobench</h1>",
@@ -49,7 +49,7 @@ def render(report: Document, plots: Sequence[Plot]) -> str:
 
 
 def render_table(table: Table) -> Iterator[str]:
-    """A table with a caption, in a box of its own."""
+    """A table with a caption, in its own box."""
     yield _box(f"{table.title}, table")
     yield f"<table>\n<caption>{escape(table.title)}</caption>"
     yield f"<thead><tr>{''.join(map(_heading, table.columns))}</tr></thead>\n<tbody>"
@@ -78,7 +78,7 @@ def _section(table: Table, plots: Sequence[Plot]) -> Iterator[str]:
 
 
 def _box(label: str) -> str:
-    """The start of a box that scrolls what is wider than the page, by keyboard too."""
+    """The start of a box that scrolls, also by keyboard, if its contents are wider than the page."""
     return f'<div class="wide" role="region" tabindex="0" aria-label="{escape(label)}">'
 
 

@@ -1,4 +1,4 @@
-"""Knobs: the fields in which the Scenarios of a report differ; those that they share are said once, at the top."""
+"""Knobs: the fields that differ between the Scenarios of a report; the common fields are listed once, at the top."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zerobench.workload.sizes import SIZES
 
 Knobs = dict[str, str]
 
-#: Only stage 3 reads these: their values at other stages say nothing.
+#: Only stage 3 reads these: their values at other stages have no effect.
 _STAGE_3 = frozenset({"max_live", "persistence", "prefetch_bucket"})
-#: Cases that differ in one of these do not train the same model on as much data: their costs are not compared.
+#: If cases differ in one of these, the model or the amount of data differs: their costs are not compared.
 _JOB = ("model", "world", "micro_batch", "accumulation", "device")
 
 
 def differing_fields(scenarios: Sequence[Json], stages: Sequence[int | None]) -> list[Knobs]:
-    """Of each case the fields that are not the same in all cases, by name, as text; the stage is never one of them."""
+    """For each case the fields that differ between cases, by name, as text; the stage is never one of them."""
     cases = [_fields(Scenario.from_json(json.dumps(scenario))) for scenario in scenarios]
     names = dict.fromkeys(name for fields in cases for name in fields)
     chosen = [name for name in names if _differs(name, cases, stages)]
@@ -38,7 +38,7 @@ def label(case: Json, chosen: Knobs) -> str:
 
 
 def job(chosen: Knobs) -> str:
-    """The settings that must be the same for costs to be compared; empty if all cases share them."""
+    """The settings that comparable costs share; empty if they are the same in all cases."""
     return ", ".join(value if name == "model" else f"{name} {value}" for name, value in chosen.items() if name in _JOB)
 
 
@@ -51,7 +51,7 @@ def _silent(name: str, stage: int | None) -> bool:
 
 
 def _fields(scenario: Scenario) -> Knobs:
-    """Every field but the stage; the model by its size's name, and apart from that how it recomputes."""
+    """Every field except the stage; the model as the name of its size, and separately its recomputation."""
     flat: Knobs = {"model": _model(scenario.model), "recompute": scenario.model.recompute}
     for field in dataclasses.fields(scenario):
         value = getattr(scenario, field.name)
@@ -67,7 +67,7 @@ def _fields(scenario: Scenario) -> Knobs:
 
 
 def _model(model: Any) -> str:
-    """The size's name, or the model's kind and what of it is not the default."""
+    """The size's name, or the model's kind and its fields that differ from the default."""
     plain = dataclasses.replace(model, recompute="none")
     for name, size in SIZES.items():
         if size == plain:

@@ -1,4 +1,4 @@
-"""The tables of what was measured beside the cases: collectives, kernels, and the largest models that fit."""
+"""The tables of measurements beside the cases: collectives, kernels, and the largest models that fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zerobench.results import Json
 
 
 def tables_beside(results: Json) -> list[Table]:
-    """One of each, in the order of the report; those of nothing have no rows."""
+    """One table of each kind, in the order of the report; without measurements a table has no rows."""
     return [_collectives(results), _kernels(results), _fits(results)]
 
 

@@ -1,4 +1,4 @@
-"""Markdown: the document for a pull request, which reads well as plain text, too."""
+"""Markdown: the document for a pull request, readable as plain text too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a comparison is rendered without pandas
 
 _ARROWS = {"": "", "less": " \N{DOWNWARDS ARROW}", "more": " \N{UPWARDS ARROW}"}
 KEY = "\N{DOWNWARDS ARROW}: less is better; \N{UPWARDS ARROW}: more is better; -: not known."
-#: What GitHub reads as markup anywhere; an underscore is one only at the end of a word.
+#: Characters that GitHub reads as markup anywhere; an underscore is markup only at the end of a word.
 _MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 
 
@@ -47,12 +47,12 @@ def render_table(table: Table) -> str:
 
 
 def heading(column: Column) -> str:
-    """A column's title and which direction is better."""
+    """A column's title and its better direction."""
     return column.title + _ARROWS[column.better]
 
 
 def escape(text: str) -> str:
-    """Text from outside as one line that GitHub's Markdown shows as it is, also within a table."""
+    """Text from outside as one line that GitHub's Markdown shows unchanged, in a table too."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return _MARKUP.sub(lambda found: "\\" + found.group(), text)
 
@@ -65,7 +65,7 @@ def fence(text: str) -> str:
 
 
 def _troubles(troubles: list[Trouble]) -> Iterator[str]:
-    """A section that says of each case that is not right why, if there is one."""
+    """A section with the reason for each case that is not right; empty if all cases are right."""
     if troubles:
         yield "## What went wrong, or was not measured"
     for each in troubles:

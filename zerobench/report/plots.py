@@ -1,6 +1,6 @@
-"""Plots: what tables cannot show at a glance: what is stacked on what, and what is traded for what.
+"""Plots: stacks and trade-offs, which tables cannot show at a glance.
 
-All numbers are those of the frames, on the rank that the tables show. If there are many cases the first are drawn.
+All numbers come from the frames, on the rank that the tables show. If there are many cases, the first are drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing, its title, and the title of the table under which it stands."""
+    """A drawing, its title, and the title of the table above it."""
 
     table: str
     title: str
@@ -33,7 +33,7 @@ class Plot:
 
 
 def draw(frames: Frames) -> list[Plot]:
-    """All plots that there are numbers for."""
+    """The plots, if there are numbers for them."""
     with style():
         return [*_memory(frames), *_traffic(frames), *_time(frames), *_trade_off(frames)]
 
@@ -61,7 +61,7 @@ def _traffic(frames: Frames) -> Iterator[Plot]:
             name: [moved[case][name]["sent"].measured / _MIB if name in moved[case] else 0.0 for case in cases]
             for name in names
         }
-        sent = {name: values for name, values in sent.items() if any(values)} or sent  # who receives sends nothing
+        sent = {name: values for name, values in sent.items() if any(values)} or sent  # a receiver sends nothing
         bars = Bars(_labels(frames, cases), sent, "MiB sent in a step, each collective on the rank that sends most")
         yield _plot("traffic", TRAFFIC, "Bytes sent in a step, by collective.", bars)
 
@@ -80,7 +80,7 @@ def _time(frames: Frames) -> Iterator[Plot]:
 
 
 def _trade_off(frames: Frames) -> Iterator[Plot]:
-    """Memory against time among the right cases; its frontier is those that no other beats in both."""
+    """Memory against time of the right cases; no other case beats a case of the frontier in both."""
     cases = frames.cases[frames.cases["verdict"].isin(PASSED) & (frames.cases["subject"] != COMPUTE_ONLY)]
     points = cases.assign(
         ms=1e3 * cases["seconds"].astype(float),

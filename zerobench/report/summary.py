@@ -1,4 +1,4 @@
-"""Summary: a report in ten seconds: is it right, what was not measured, which case is cheapest."""
+"""Summary: a report in ten seconds: correctness, missing measurements, the cheapest case."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zerobench.report.table import is_known, number, scaled
 from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.verdict import FAILING, PASSED
 
-#: (what it is about, what there is to say)
+#: (topic, statement)
 Point = tuple[str, str]
 
-_NAMED = 3  # this many cases are named, of more only the number
-_JOBS = 4  # of more jobs than these, only the tables tell what is cheapest
+_NAMED = 3  # if there are more cases, only their number is given
+_JOBS = 4  # if there are more jobs, only the tables show the cheapest cases
 
 
 def summarize(frames: Frames) -> list[Point]:
@@ -48,7 +48,7 @@ def _not_measured(frames: Frames) -> Iterator[Point]:
 
 
 def _predicted(frames: Frames) -> Iterator[Point]:
-    """Of the cases that a closed form is known for, in how many every byte is the predicted one."""
+    """The number of cases with a known closed form, and of those in which every byte equals the prediction."""
     agree: dict[int, bool] = {}
     for (case, _), ledger in frames.largest.items():
         known = [each.agrees for numbers in ledger.values() for each in numbers.values() if each.predicted is not None]

@@ -1,5 +1,5 @@
-"""SVG: a matplotlib figure as markup that can stand in a page: deterministic, in the page's colours, with a text for
-those who do not see it."""
+"""SVG: a matplotlib figure as markup for a page: deterministic, in the page's colours, with a text for screen
+readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-#: Drawn in this colour is what takes the page's own, on light and dark.
+#: Lines of this colour take the page's own colour, in light and dark mode.
 INK = "#010203"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -34,13 +34,13 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Within it, figures are drawn and written in the report's style; the caller's own stays as it was."""
+    """Draw and write figures in the report's style within the block; the caller's style is restored after it."""
     with mpl.rc_context(_STYLE):
         yield
 
 
 def markup(figure: Figure, name: str, title: str, description: str) -> str:
-    """The figure as an ``svg`` element whose ids begin with ``name``, so that several can stand in one page."""
+    """The figure as an ``svg`` element; its ids begin with ``name``, so that one page can hold several."""
     written = io.StringIO()
     figure.savefig(written, format="svg", transparent=True)
     text = written.getvalue()
@@ -57,5 +57,5 @@ def markup(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def _unsized(attributes: str) -> str:
-    """The attributes without width and height: the page's style sizes the drawing, and its viewBox gives the shape."""
+    """The attributes without width and height: the page's style gives the size, the viewBox gives the shape."""
     return re.sub(r'\b(?:width|height)="[^"]*"\s*', "", attributes)

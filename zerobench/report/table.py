@@ -1,4 +1,4 @@
-"""Table: what Markdown and HTML have in common, and how each kind of number is written in both."""
+"""Table: the part that Markdown and HTML share, and the format of each kind of number in both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = "-"
 
 @dataclass(frozen=True)
 class Largest:
-    """A metric on the rank that has most of it, beside the value predicted for that rank."""
+    """A metric on the rank with the largest value, beside the prediction for that rank."""
 
     measured: int
     predicted: int | None
@@ -21,7 +21,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's title, which direction is better, and whether it holds text, to the left, or numbers."""
+    """A column's title, its better direction, and its contents: text (aligned left) or numbers."""
 
     title: str
     better: Literal["", "less", "more"] = ""
@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are shown, but for what Markdown and HTML must escape."""
+    """Cells as text, before Markdown or HTML escapes it."""
 
     title: str
     columns: Sequence[Column]
@@ -39,18 +39,18 @@ class Table:
 
 
 def known(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[list[Column], list[list[str]]]:
-    """Without the columns in which no row says anything."""
+    """Drop a column if it is empty in every row."""
     kept = [at for at in range(len(columns)) if any(row[at] != UNKNOWN for row in rows)]
     return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def is_known(value: float | None) -> bool:
-    """Whether there is a value; a frame has NaN if a result has none."""
+    """Whether there is a value; a frame has NaN if a result lacks it."""
     return value is not None and not math.isnan(value)
 
 
 def number(value: float | None, form: str) -> str:
-    """A value by a format, or what stands for none."""
+    """A value in a format, or the text for a missing value."""
     return format(value, form) if value is not None and is_known(value) else UNKNOWN
 
 
@@ -64,7 +64,7 @@ def scaled(value: float | None, unit: float) -> str:
 
 
 def beside(largest: Largest | None) -> str:
-    """Measured beside predicted: ``n =`` if they agree on every rank, else ``n (predicted)``."""
+    """Measured beside predicted: ``n =`` if they agree on every rank, otherwise ``n (predicted)``."""
     if largest is None:
         return UNKNOWN
     if largest.predicted is None:

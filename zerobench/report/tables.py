@@ -1,4 +1,4 @@
-"""Tables: one for each question that a report answers, with a row for every case that it concerns."""
+"""Tables: one for each question that a report answers, with a row for every relevant case."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _name(frames: Frames, case: int) -> list[str]:
 
 
 def _cases(frames: Frames, yardstick: bool = False) -> Iterator[tuple[int, Json]]:
-    """Each case's number and values; compute-only computes nothing that could be right, and holds and moves nothing."""
+    """Each case's number and values; compute-only has no result to judge, and holds and moves nothing."""
     for case, line in enumerate(frames.cases.to_dict("records")):
         if yardstick or line["subject"] != COMPUTE_ONLY:
             yield case, {str(name): value for name, value in line.items()}
@@ -66,7 +66,7 @@ def _table(frames: Frames, title: str, columns: list[Column], lines: list[list[s
 
 
 def _missing(verdict: str, width: int) -> list[str]:
-    """The cells of a case that was not measured: what became of it instead."""
+    """The cells of a case that was not measured: its verdict instead."""
     return [verdict if verdict not in RAN else "not measured", *[UNKNOWN] * (width - 1)]
 
 
@@ -95,7 +95,7 @@ def _right_cells(line: Json) -> list[str]:
 
 
 def _rightness(line: Json) -> str:
-    """How right a case is that ran."""
+    """The correctness of a case that ran."""
     if line["verdict"] == "wrong":
         return "WRONG"
     if not line["judged"]:
@@ -189,7 +189,7 @@ def _time(frames: Frames) -> Table:
 
 
 def _peaks(peaks: list[Json]) -> str:
-    """The rates of each dtype: from the lowest to the highest, if several runs have measured one."""
+    """The rates of each dtype: the lowest and the highest if several runs measured it."""
     rates: dict[str, list[float]] = {}
     for each in peaks:
         rates.setdefault(each["dtype"], []).append(each["flops_per_second"])

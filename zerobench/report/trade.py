@@ -1,4 +1,4 @@
-"""Trade: memory against time, a panel for each job, with the frontier that no case beats in both."""
+"""Trade: memory against time, a panel for each job; no case beats the frontier in both."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from zerobench.report.bars import COLOURS
 from zerobench.report.svg import INK
 
 _PANELS = 6
-_FAR = 10.0  # between the least and the most memory, from which on the scale is logarithmic
-_LABELLED = 12  # in a panel with more points only those of the frontier have a label
+_FAR = 10.0  # ratio of the most to the least memory; from here on the scale is logarithmic
+_LABELLED = 12  # if a panel has more points, only those of the frontier have a label
 
 
 def trade_off(points: pd.DataFrame) -> tuple[Figure, list[str]]:
@@ -35,7 +35,7 @@ def trade_off(points: pd.DataFrame) -> tuple[Figure, list[str]]:
 
 
 def frontier(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that no other is better than in one of ms and mib and as good as in the other, by rising time."""
+    """The points not dominated in ms and mib (another is better in one and as good in the other), by rising time."""
     ordered = points.sort_values(["ms", "mib"])
     return ordered[ordered["mib"] < ordered["mib"].cummin().shift(fill_value=math.inf)]
 
@@ -54,12 +54,12 @@ def _panel(axes: Axes, points: pd.DataFrame, best: pd.DataFrame, colours: dict[s
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.margins(0.05, 0.15)
-    axes.autoscale_view()  # now: names stand where points are
+    axes.autoscale_view()  # now: the positions of names depend on the points
     _name(axes, points if len(points) <= _LABELLED else best.iloc[:_LABELLED])
 
 
 def _name(axes: Axes, points: pd.DataFrame) -> None:
-    """A label for each point at the right edge, as high as the point where there is room, and a line to it."""
+    """A label for each point at the right edge, at the point's height if there is room, and a line to it."""
     room = 0.95 / _LABELLED
     at = 1.0
     for left, (_, point) in enumerate(points.sort_values("mib", ascending=False).iterrows()):

@@ -1,6 +1,6 @@
-"""Results: plain JSON values, who their cases are, how files of them are read, and what differs between two.
+"""Results: plain JSON values, the identity of their cases, reading files of them, and comparing two.
 
-Nothing here needs torch or an engine; ``zerobench.bench`` makes results of measurements.
+Nothing here needs torch or an engine; ``zerobench.bench`` makes results from measurements.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Comparison: the differences between two results, as ``zerobench compare`` tells them and the gate judges them.
+"""Comparison: the differences between two results, as ``zerobench compare`` reports them and the gate judges them.
 
 Bytes and calls are exact: any difference is a change. Peaks and shares of an error budget are bounded: their changes
-are told, and only a reader who knows the bound can judge them. Times are ratios and judge nothing: two files were not
-measured in alternation, so that their ratio holds the machine's mood as well.
+are reported, and can be judged only if the bound is known. Times are ratios and have no verdict: two files were not
+measured in alternation, so their ratio includes changes of the machine's speed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.verdict import FAILING, PASSED, RAN, Verdict
 
-#: One value for each rank; of an error budget there is one for all ranks. None is not measured.
+#: One value for each rank; an error budget has one for all ranks. None is not measured.
 Values = tuple[float | None, ...]
 
 #: If these are the same, so are the bits of a trajectory.
@@ -25,7 +25,7 @@ _BOUNDED = frozenset({"memory: peak", "memory: reserved", "memory: pinned", "bud
 
 
 class Incomparable(UsageError):
-    """The two results do not measure the same; the message says what differs."""
+    """The two results do not measure the same cases; the message names the difference."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Transition:
 
 
 def growth(base: Values, head: Values) -> list[float]:
-    """By how much each rank's value grew."""
+    """The growth of each rank's value."""
     return [(after or 0) - (before or 0) for before, after in zip(base, head, strict=True)]
 
 
 def furthest(grown: list[float]) -> int:
-    """The rank whose value grew most, or shrank most if none grew."""
+    """The rank with the largest growth or, if no value grew, the largest decrease."""
     return grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
 
 
@@ -83,7 +83,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that differs, case by case; cases are in the order of the base, new ones in that of the head."""
+    """The differences by case; cases are in the order of the base, new ones in that of the head."""
 
     compared: tuple[str, ...]  # measured in both
     newly_failing: tuple[Transition, ...]  # or no longer supported
@@ -94,7 +94,7 @@ class Comparison:
     unmeasured: tuple[tuple[str, str], ...]  # (case, metric) that only the base has
     appeared: tuple[tuple[str, str], ...]  # (case, metric) that only the head has
     changes: tuple[Change, ...]
-    moved: tuple[str, ...]  # on the same platform, other bits in a trajectory whose bits are promised
+    moved: tuple[str, ...]  # on the same platform, other bits in a trajectory with promised bits
     timings: tuple[Timing, ...]
 
     @property
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0: good; 1: a regression; 2: nothing, or less than in the base, was measured."""
+        """0: good; 1: a regression; 2: nothing was measured, or less than in the base."""
         if self.newly_failing or self.regressions or self.moved:
             return 1
         return 2 if self.gone or self.unmeasured or not self.compared else 0
@@ -114,7 +114,7 @@ def compare(base: Json, head: Json) -> Comparison:
     """Compare two results as ``zerobench/results/schema/results.json`` describes them.
 
     Raises:
-        Incomparable: schema, case version, settings, text, or the Scenario of a case differ, or no case is in both.
+        Incomparable: if schema, case version, settings, text or a case's Scenario differ, or if no case is in both.
     """
     for part in ("schema", "case_version"):
         _demand_same(part.replace("_", " "), base.get(part), head.get(part))
@@ -151,16 +151,16 @@ def label_of(case: Json) -> str:
 
 
 def reason_of(case: Json) -> str:
-    """Why a case did not pass, if it did not; else what could not be measured of it."""
+    """The reason if a case did not pass; otherwise the parts of it that were not measured."""
     reason: str = case["judgement"]["message"] if case["verdict"] == "wrong" else case["reason"]
     return reason
 
 
 def metrics(case: Json) -> dict[str, Values]:
-    """Every metric that is compared, by rank; bytes, calls, and the share of the error budget.
+    """Every compared metric, by rank: bytes, calls, and the share of the error budget.
 
-    A collective that one side never called is no metric of it; :func:`compare` takes it as zero. If only some ranks
-    have a value, the others hold nothing of it.
+    If one side never called a collective, it has no metric for it; :func:`compare` takes it as zero. If only some ranks
+    have a value, it is zero on the others.
     """
     found: dict[str, Values] = {}
     for part in ("memory", "offload"):
@@ -179,7 +179,7 @@ def metrics(case: Json) -> dict[str, Values]:
 
 
 def platform_of(environment: Json, names: Sequence[str]) -> Json:
-    """What an environment says under these names; of GPUs, what they are: clocks and heat are never twice the same."""
+    """An environment's values of these names; of GPUs only their identity: clocks and temperatures always differ."""
     gpu = environment.get("gpu")
     if isinstance(gpu, dict):
         environment = environment | {"gpu": {name: gpu.get(name) for name in ("names", "driver")}}
@@ -197,7 +197,7 @@ def _demand_same(what: str, base: Any, head: Any) -> None:
 
 
 def _demand_same_items(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """What both say must be the same; one may say more, and None says that cases differ."""
+    """Fields of both must be equal; one side may have more fields, and None means that its cases differ."""
     for name in base.keys() & head.keys():
         if base[name] is not None and head[name] is not None:
             _demand_same(f"{what}, {name},", base[name], head[name])
@@ -241,12 +241,12 @@ def _only_first(name: str, case: Json, other: Json) -> Iterator[tuple[str, str]]
 
 
 def _group(metric: str) -> str:
-    """A ledger is measured as a whole: a collective that is not in it was not called."""
+    """A ledger is measured as a whole: if a collective is not in it, it was not called."""
     return "traffic" if metric.startswith("traffic: ") else metric
 
 
 def _changes(name: str, base: Json, head: Json) -> Iterator[Change]:
-    """What the head lacks may not have been measured; what a ledger of the base lacks, there was none of."""
+    """If the head lacks a metric, it may be unmeasured; if a measured ledger of the base lacks it, it was zero."""
     ours, theirs = metrics(base), metrics(head)
     for metric in dict.fromkeys([*ours, *theirs]):
         before = ours.get(metric) or _nothing(base, metric)
@@ -256,7 +256,7 @@ def _changes(name: str, base: Json, head: Json) -> Iterator[Change]:
 
 
 def _nothing(case: Json, metric: str) -> Values:
-    """Zero on every rank, if the ledger that the metric is of was measured; else empty."""
+    """Zero on every rank if the metric's ledger was measured; otherwise empty."""
     return (0,) * len((case.get(metric.partition(":")[0]) or {}).get("measured") or [])
 
 

@@ -17,7 +17,7 @@ def read_all(paths: Sequence[Path]) -> Json:
     """Read and merge result files.
 
     Raises:
-        UsageError: a file that cannot be read or is none of ours, or files that cannot be merged.
+        UsageError: if a file cannot be read or is not a result file, or if the files cannot be merged.
     """
     return merge({str(path): read(path) for path in paths})
 
@@ -26,7 +26,7 @@ def read(path: Path) -> Json:
     """One file as a value of the newest schema.
 
     Raises:
-        UsageError: it cannot be read or is none of ours; the message says what it lacks.
+        UsageError: if it cannot be read or is not a result file; the message names the missing part.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def read(path: Path) -> Json:
 
 
 def _understood(value: Any) -> Json:
-    """The value in the form of the newest schema; one of an older schema must have it once it is upgraded."""
+    """The value in the form of the newest schema; if it is of an older one, it is upgraded and then checked."""
     if isinstance(value, dict) and value.get("schema") == schema.VERSION:
         return upgrade(_checked(value))
     return _checked(upgrade(value))
@@ -59,7 +59,7 @@ def _is_pytest_benchmark(value: Any) -> bool:
 
 
 def _of_pytest_benchmark(value: Json) -> Any:
-    """The whole results, which stand beside the benchmarks: also the cases that have no time and are no benchmark."""
+    """The whole results, stored beside the benchmarks: they include cases without a time, which are no benchmark."""
     if "zerobench" not in value:
         raise UsageError("pytest-benchmark's, without zerobench's results: only benchmarks of suites/bench have them")
     return value["zerobench"]

@@ -1,4 +1,4 @@
-"""Identity: the case, and the name by which two files of results say that they measured the same case."""
+"""Identity: the case, and its id, which is equal in two files of results if they measured the same case."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from zerobench.scenario import Scenario
 
-#: Raised whenever a Scenario comes to mean another run than before: another default, model, data or metered step.
+#: Incremented if a Scenario no longer means the same run: another default, model, data or metered step.
 CASE_VERSION = 1
-#: The same step without communication; it is in every run and every time is given as a multiple of its.
+#: The same step without communication; it is in every run, and every time is a multiple of its time.
 COMPUTE_ONLY = "compute-only"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A subject in a Scenario: what is measured, judged, reported, compared and gated."""
+    """A subject in a Scenario: the unit that is measured, judged, reported, compared and gated."""
 
     subject: str  # as --subjects takes it
     scenario: Scenario
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits that stand for the case on every machine."""
+        """Twelve hexadecimal digits that identify the case on every machine."""
         named = [self.subject, json.loads(self.scenario.to_json())]
         canonical = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

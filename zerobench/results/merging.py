@@ -1,7 +1,7 @@
 """Merging: several results as one.
 
-Results may be merged if one machine measured them with the same versions, and no case is in two of them: whatever a
-report sets side by side was then measured alike.
+Results can be merged if one machine measured them with the same versions, and if no case is in two of them: then all
+numbers that a report compares were measured alike.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from zerobench.results import Json, schema
 from zerobench.results.comparison import label_of, platform_of
 from zerobench.results.identity import COMPUTE_ONLY
 
-#: What was measured beside the cases; None if nothing was.
+#: The measurements beside the cases; None if there are none.
 _LISTS = ("peaks", "collectives", "kernels", "fits")
-#: Of the environment: if these differ, so do the numbers.
+#: Environment fields: if these differ, so do the numbers.
 _MACHINE = ("zerobench", "torch", "platform", "cpu", "cores", "gpu")
 
 
 def merge(values: Mapping[str, Json]) -> Json:
-    """Several values of the newest schema, by the name of their file, as one; settings that differ are left to the
-    cases.
+    """Merge values of the newest schema, given by file name; if a setting differs, only the cases hold it.
 
     Raises:
-        UsageError: from different machines or versions, of other cases or texts, or with a case in two of them.
+        UsageError: if machines, versions, case versions or texts differ, or if a case is in two of them.
     """
     (first, value), *others = values.items()
     for name, other in others:
@@ -68,7 +67,7 @@ def _key(case: Json) -> tuple[str, str]:
 
 
 def _common(ours: Json | None, theirs: Json | None) -> Json | None:
-    """The settings, None if they differ; a file that has none leaves the other's."""
+    """The settings, None if they differ; if one file has none, the other's."""
     if ours is None or theirs is None:
         return ours or theirs
     return {name: value if theirs.get(name) == value else None for name, value in ours.items()}
@@ -87,13 +86,13 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _environments(those: Sequence[Json]) -> Json:
-    """Every name of any of them, with what :func:`_together` makes of its values."""
+    """Every name in any of them, with its values merged by :func:`_together`."""
     names = dict.fromkeys(name for each in those for name in each)
     return {name: _together([each[name] for each in those if name in each]) for name in names}
 
 
 def _together(values: Sequence[Any]) -> Any:
-    """The one value that all are; one object of objects with the same names; else all that differ, in a list."""
+    """The value if all are equal; one object for objects with the same names; otherwise a list of distinct values."""
     if all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
         return _environments(values)
     found = _distinct(values)

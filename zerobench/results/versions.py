@@ -22,7 +22,7 @@ _PARTS = (
 _ROW = ("subject", "stage", "verdict", "reason", "scenario", "judgement", "loss", "memory", "traffic", "time")
 _ROW_SINCE_2 = ("digest", "held", "offload")
 _TIME_SINCE_2 = ("split", "samples_per_second", "flops", "utilisation")
-#: What schema 3 calls the verdicts of schema 1 and 2; of ``ok`` the judgement decides.
+#: Schema 3's names for the verdicts of schema 1 and 2; if the verdict is ``ok``, the judgement decides.
 _VERDICTS = {
     "ok": "measured",
     "failed": "raised",
@@ -31,10 +31,10 @@ _VERDICTS = {
 
 
 def upgrade(value: Any) -> Json:
-    """A value of schema 1, 2 or 3 as one of schema 3, with None for all that it does not say; its text can be encoded.
+    """A value of schema 1, 2 or 3 as one of schema 3, with None for missing fields; its text can be encoded.
 
     Raises:
-        UsageError: no such value.
+        UsageError: if it is no such value.
     """
     if not isinstance(value, dict) or not {"rows", "cases"} & value.keys():
         raise UsageError("not a results.json of zerobench, nor a file of its benchmarks")
@@ -56,7 +56,7 @@ def upgrade(value: Any) -> Json:
 
 
 def _from_1(value: Json) -> Json:
-    """As schema 2: the settings say which model a row is of, and its case is worked out."""
+    """As schema 2: the model of a row comes from the settings, and its case is computed."""
     settings = value.get("settings") or {}
     shared = {name: settings.get(name) for name in ("model", "parameters")}
     rows = [_demand_row(row, index) for index, row in enumerate(value["rows"])]
@@ -98,7 +98,7 @@ def _case(row: Json, index: int) -> Json:
 
 
 def _verdict(verdict: str, judgement: Json | None) -> str:
-    """A case that ran and was judged is right or wrong."""
+    """Right or wrong, if the case ran and was judged."""
     if verdict == "ok" and judgement:
         return "right" if judgement["right"] else "wrong"
     return _VERDICTS[verdict]
@@ -109,7 +109,7 @@ def _scenario(case: Json) -> Scenario:
 
 
 def _encodable(value: Any) -> Any:
-    """The value, its lone surrogates as escapes: they stand for bytes that were no UTF-8, and no file takes them."""
+    """The value, its lone surrogates as escapes: they stand for bytes that are not UTF-8, and cannot be written."""
     if isinstance(value, dict):
         return {_encodable(name): _encodable(item) for name, item in value.items()}
     if isinstance(value, list):

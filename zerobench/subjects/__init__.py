@@ -1,4 +1,4 @@
-"""The subjects by name; one of your own is named ``package.module:Class``."""
+"""The subjects by name; the name of your own is ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zerobench.errors import UsageError, unknown
 if TYPE_CHECKING:
     from zerobench.subject import Subject
 
-#: The module and class of each subject; imported only when asked for.
+#: The module and class of each subject; imported only if requested.
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
@@ -26,16 +26,16 @@ def load(name: str) -> type[Subject]:
     """The class of a subject, by its name here or as ``package.module:Class``.
 
     Raises:
-        UsageError: no such name, module or class, or a class that is not a Subject.
+        UsageError: if there is no such name, module or class, or if the class is not a Subject.
     """
-    from zerobench.subject import Subject  # here, for their names are known without torch
+    from zerobench.subject import Subject  # here: the names are known without torch
 
     if ":" not in name and name not in REGISTRY:
         raise unknown("subject", name, [*REGISTRY, "package.module:Class"])
     module, _, attribute = REGISTRY.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the module of a user does when it is imported
+    except Exception as error:  # importing a user's module may raise anything
         told = f"({type(error).__name__}: {error}{_line_of(error)}); name an importable package.module:Class"
         raise UsageError(f"cannot load the subject {name!r} {told}") from error
     if not (isinstance(found, type) and issubclass(found, Subject)):
@@ -44,7 +44,7 @@ def load(name: str) -> type[Subject]:
 
 
 def _line_of(error: Exception) -> str:
-    """The place of an import's failure: the last line of the imported module itself, if it came that far."""
+    """The place of an import's failure: the last line of the imported module itself, if the import got there."""
     passed = (__file__, importlib.__file__, "<frozen")
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     own = [each for each in frames if each.filename == frames[0].filename]

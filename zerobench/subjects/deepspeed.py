@@ -22,17 +22,17 @@ from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
 
-#: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload: a client passes one.
+#: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 
 class DeepSpeed(Subject):
     """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions.
 
-    It takes a process group, and still waits for all processes in some places: it hangs in a part of the world.
+    It takes a process group, but sometimes waits for all processes: if the group is a part of the world, it hangs.
 
-    Its stage 3 puts a linear function of its own in torch's place, for whatever runs in the process from then on. Here
-    it is there only while DeepSpeed computes: other subjects take turns with it.
+    Its stage 3 replaces torch's linear function in the whole process. Here the replacement is active only while
+    DeepSpeed computes, because other subjects alternate with it.
     """
 
     name = "deepspeed"
@@ -52,7 +52,7 @@ class DeepSpeed(Subject):
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
         with warnings.catch_warnings(), self._own_linear():
-            warnings.simplefilter("ignore")  # DeepSpeed's own, of torch's deprecations
+            warnings.simplefilter("ignore")  # DeepSpeed's own uses of deprecated torch functions
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
@@ -63,7 +63,7 @@ class DeepSpeed(Subject):
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
-        """Inside, ``functional.linear`` is the one that DeepSpeed last put there."""
+        """Inside, ``functional.linear`` is DeepSpeed's latest replacement."""
         before, functional.linear = functional.linear, self._linear
         try:
             yield
@@ -140,7 +140,7 @@ class DeepSpeed(Subject):
         }  # fmt: skip
 
     def _gradients(self) -> list[Tensor]:
-        """What the optimizer keeps of gradients from one micro-step to the next."""
+        """The gradients that the optimizer keeps from one micro-step to the next."""
         kept: list[Any] = [p.grad for p in self.trained.values()]
         for name in ("averaged_gradients", "all_grad_tensors"):
             kept += [
@@ -154,7 +154,7 @@ class DeepSpeed(Subject):
 
 
 def _unsupported_setting(scenario: Scenario) -> str | None:
-    """What DeepSpeed 0.19.8 refuses, does not look at, or lets nobody read."""
+    """The reason if DeepSpeed 0.19.8 refuses or ignores a setting, or makes its states unreadable."""
     plain = not scenario.placement.optimizer
     refused = {
         "is not asked for hybrid sharding here": scenario.replicate > 1,
@@ -185,7 +185,7 @@ def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The "model parallel unit" by which DeepSpeed takes its process group: data parallel only."""
+    """The "model parallel unit" that gives DeepSpeed its process group: data parallel only."""
 
     group: dist.ProcessGroup
 
@@ -209,22 +209,22 @@ class _Ranks:
 
 
 def _imported(device: str) -> Any:
-    """The package, told which accelerator to use before it looks for one."""
+    """The package; its accelerator is set before it looks for one."""
     os.environ.setdefault("DS_ACCELERATOR", device)
     _tell_device(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled here, and of use in inference only
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise compiled here, used in inference only
     deepspeed.utils.logger.setLevel("WARNING")
     return deepspeed
 
 
 def _tell_device(device: str) -> None:
-    """Have LOCAL_RANK say which GPU of its host this rank computes on: DeepSpeed takes the one for the other.
+    """Set LOCAL_RANK to the number of this rank's GPU on its host: DeepSpeed reads it as that.
 
-    If ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
+    If ranks share a GPU, its number is not the local rank. DeepSpeed requires Open MPI's variable to agree.
     """
     number = str(torch.cuda.current_device() if device == "cuda" else 0)
     os.environ["LOCAL_RANK"] = number
@@ -246,12 +246,12 @@ def config(scenario: Scenario) -> dict[str, Any]:
 
 
 def _client(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The optimizer that the client passes; None if the configuration names one."""
+    """The optimizer that the client passes; None if the configuration has one."""
     return None if scenario.optimizer.name in _TYPES else build_optimizer(scenario.optimizer, trained)
 
 
 def _optimizer(scenario: Scenario) -> dict[str, Any]:
-    """torch's classes on a CPU, where DeepSpeed's own would have to be compiled; on CUDA DeepSpeed's fused Adam."""
+    """torch's classes on a CPU (DeepSpeed's own must be compiled there); on CUDA DeepSpeed's fused Adam."""
     spec = scenario.optimizer
     adam = {"torch_adam": scenario.device == "cpu", "adam_w_mode": spec.name == "adamw"}
     params = hyperparameters(spec) | (adam if spec.name in ("adam", "adamw") else {})

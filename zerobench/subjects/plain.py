@@ -19,14 +19,14 @@ from zerobench.workload.data import DTYPES
 
 
 class Plain(Subject):
-    """Mixed-precision training as people write it in torch, with places for a wrapper to come in.
+    """Usual mixed-precision training in torch, with hooks for a wrapper.
 
-    In bf16 and fp16 the model is cast and fp32 masters stand beside it; gradients accumulate in the model's dtype. fp16
-    takes a static loss scale and skips a step whose norm is not finite. Gradients are freed at the next step's start,
-    so that between steps :meth:`resident` shows them.
+    In bf16 and fp16 the model is cast and has fp32 masters; gradients accumulate in the model's dtype. fp16 takes a
+    static loss scale and skips a step if its norm is not finite. Gradients are freed at the next step's start, so that
+    between steps :meth:`resident` shows them.
     """
 
-    #: The only stages offered; all if empty.
+    #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
     hybrid: ClassVar[bool] = False
@@ -66,18 +66,18 @@ class Plain(Subject):
         return masters
 
     def _wrap(self) -> nn.Module:
-        """What :meth:`micro_step` calls in place of the model."""
+        """The module that :meth:`micro_step` calls instead of the model."""
         return self.model
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return build_optimizer(self.scenario.optimizer, self.masters)
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
-        """The context of a forward and backward whose gradients are, or need not yet be, reduced."""
+        """The context of a forward and backward; gradients need to be reduced only if ``needed``."""
         return nullcontext()
 
     def _full(self, tensor: Tensor) -> Tensor:
-        """The whole tensor, of which this rank may hold a shard."""
+        """The whole tensor; this rank may hold only a shard of it."""
         return tensor.detach()
 
     def micro_step(self, batch: Batch) -> Tensor:
@@ -111,7 +111,7 @@ class Plain(Subject):
                 grad.mul_(1.0 / self.scale)
 
     def _clip(self) -> float | None:
-        """Clip if asked to; the norm, which fp16 needs in any case, or None."""
+        """Clip if the Scenario does; returns the norm (always needed in fp16) or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)
@@ -154,7 +154,7 @@ class Plain(Subject):
 
 
 class ComputeOnly(Plain):
-    """Each rank trains on its own leaves and sends nothing: the time that no engine can go below."""
+    """Each rank trains on its own leaves and sends nothing: a lower bound for the time of every engine."""
 
     name = "compute-only"
 

@@ -80,7 +80,7 @@ class Reference(Subject):
     def optimizer_state(self) -> dict[str, State]:
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         found: dict[str, State] = {name: {} for name in trained}
-        for key in self.optimizer.state_names:  # one kind after the other: the engine reads ahead
+        for key in self.optimizer.state_names:  # one kind after another: the engine reads ahead
             for name, p in trained.items():
                 value = zero.safe_get_full_optimizer_state(p, key)
                 assert value is not None
@@ -111,7 +111,7 @@ def config(scenario: Scenario) -> dict[str, Any]:
 
 
 def shared_config(scenario: Scenario) -> dict[str, Any]:
-    """The keys of a Scenario that this engine and DeepSpeed have in common; the optimizer's are each one's own."""
+    """The keys of a Scenario that this engine and DeepSpeed share; the optimizer's keys differ."""
     scale = scenario.loss_scale
     out: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": scenario.micro_batch,
@@ -171,7 +171,7 @@ def _files(scenario: Scenario) -> dict[str, Any]:
 
 
 def _optimizer_params(scenario: Scenario) -> dict[str, Any]:
-    """Those of the rule, and L2 for Adam, which is AdamW in DeepSpeed's words."""
+    """The rule's parameters, and L2 for Adam, because DeepSpeed's Adam is AdamW by default."""
     l2 = {"adam_w_mode": False} if scenario.optimizer.name == "adam" else {}
     return hyperparameters(scenario.optimizer) | l2
 

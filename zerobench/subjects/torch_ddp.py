@@ -40,7 +40,7 @@ class TorchDdp(Plain):
             gradient_as_bucket_view=True,
             find_unused_parameters=_some_unused(self.scenario),
         )
-        module.broadcast_buffers = False  # each rank's buffers are its own; no argument says so without a warning
+        module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
         return module
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
@@ -49,12 +49,12 @@ class TorchDdp(Plain):
 
 
 def _some_unused(scenario: Scenario) -> bool:
-    """Whether a forward may leave a trainable parameter out."""
+    """Whether a forward may leave a trainable parameter unused."""
     return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
 
 
 def _unsupported_sum(scenario: Scenario) -> str | None:
-    """Every all-reduce but the first of a step averages values once more that were averaged before."""
+    """Every all-reduce except the first of a step averages values again that were averaged before."""
     again = scenario.reduction == "micro_step" and scenario.accumulation > 1
     if scenario.data == "dyadic" and again and scenario.world & (scenario.world - 1):
         return f"DDP's reduction at every micro-step is not exact over {scenario.world} ranks"
@@ -62,7 +62,7 @@ def _unsupported_sum(scenario: Scenario) -> str | None:
 
 
 def _unsupported_model(scenario: Scenario) -> str | None:
-    """Reentrant recomputation runs a backward inside the backward, of which DDP's bookkeeping knows nothing."""
+    """Reentrant recomputation runs a backward inside the backward; DDP's bookkeeping does not support that."""
     if scenario.model.recompute != "reentrant":
         return None
     if _some_unused(scenario):

@@ -22,7 +22,7 @@ from zerobench.workload.data import DTYPES
 class TorchFsdp2(Plain):
     """Parameters are sharded by rows between steps, at both stages; stage 2 keeps them from forward to backward.
 
-    The shards are the fp32 masters; in bf16 and fp16 they are cast as they are gathered, and no other copy is kept.
+    The shards are the fp32 masters; in bf16 and fp16 they are cast during the gather, and no other copy is kept.
     """
 
     name = "torch-fsdp2"
@@ -85,7 +85,7 @@ class TorchFsdp2(Plain):
         loss = super().evaluate(batch)
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # no backward comes to do it
+                module.reshard()  # no backward follows that would do it
         return loss
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
@@ -99,7 +99,7 @@ class TorchFsdp2(Plain):
 
 
 def _unsupported_model(model: Odd, world: int) -> str | None:
-    """Each found by trying: the first three raise, the fourth hangs or aborts, the last goes wrong in silence."""
+    """Each found by trying: the first three raise, the fourth hangs or aborts, the last is silently wrong."""
     refused = {
         "a 0-dimensional parameter": model.scalar,
         "a parameter with no element": model.empty,
@@ -111,5 +111,5 @@ def _unsupported_model(model: Odd, world: int) -> str | None:
 
 
 def _local(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What this rank holds of each."""
+    """This rank's part of each tensor."""
     return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]

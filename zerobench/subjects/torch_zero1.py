@@ -16,13 +16,13 @@ from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
 
-with warnings.catch_warnings():  # importing its package compiles scripts, which torch itself warns of
+with warnings.catch_warnings():  # importing its package compiles scripts, and torch itself warns about that
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class TorchZero1(TorchDdp):
-    """As DDP, but each parameter has one owner, which alone keeps its state, updates it and broadcasts it."""
+    """As DDP, but each parameter has one owner: only the owner keeps its state, updates it and broadcasts it."""
 
     name = "torch-zero1"
     stages = (1,)

@@ -48,9 +48,9 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
 
     A child of the outermost list, dict or sequence of modules is a block, and a unit; every other module makes a unit
     of the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones
-    of the same module, and in none elsewhere. At stage 3 trainable parameters of fewer elements than the persistence
-    threshold are in one unit for the whole model, the last. At stages 0 to 2 neighbours share a unit, from the model's
-    end on, while they train no more elements than a reduction's bucket takes, and 2**21.
+    of the same module; at other stages they are in none. At stage 3 trainable parameters of fewer elements than the
+    persistence threshold are in one unit for the whole model, the last. At stages 0 to 2 neighbours share a unit, from
+    the model's end on, if together they train at most a reduction bucket's elements, and at most 2**21.
     """
     parameters = dict(model.named_parameters())
     sharded = scenario.placement.parameters
@@ -81,7 +81,7 @@ def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
 
 
 def together(scenario: Scenario) -> int:
-    """Elements that neighbours may train together to be reduced together."""
+    """The limit of trained elements for neighbours that are reduced together."""
     return min(scenario.reduce_bucket, _TOGETHER)
 
 

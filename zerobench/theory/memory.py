@@ -16,7 +16,7 @@ from zerobench.workload.data import DTYPES
 
 _FP32 = 4
 
-#: What the numbers of the reference engine are made of; shard and padded are those of a unit, e bytes of an element.
+#: The formulas of the reference engine's numbers; shard and padded are those of a unit, e bytes of an element.
 FORMULAS = {
     "parameters": "e(dtype) * sum of padded, of shard alone for units sharded at stage 3; + e(dtype) * frozen elements "
     "at stages 0 to 2; no shards of units whose parameters are offloaded",
@@ -31,8 +31,8 @@ FORMULAS = {
 def predicted(scenario: Scenario, model: nn.Module) -> Bytes:
     """Bytes of ``parameters``, ``gradients`` and ``optimizer``.
 
-    They are the same on every rank from the engine's building on (with stage 3's ``max_live``, which may keep units
-    whole between micro-steps, too: a step makes their values old).
+    They are the same on every rank from the engine's construction on (also if stage 3's ``max_live`` keeps units whole
+    between micro-steps: a step makes their values old).
     """
     cut, placement = units(scenario, model), scenario.placement
     trained = [unit for unit in cut if unit.trainable]
@@ -62,15 +62,15 @@ def _frozen_in_place(scenario: Scenario, model: nn.Module) -> int:
 
 
 def chunk_order(scenario: Scenario, model: nn.Module) -> int:
-    """Chunks of trainable parameters: the reference engine keeps an int64 index of so many, which is no state."""
+    """Chunks of trainable parameters: the reference engine keeps an int64 index of this length, which is no state."""
     return sum(-(-p.numel() // scenario.chunk) for p in model.parameters() if p.requires_grad)
 
 
 def parameter_peak(scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int:
-    """The most bytes of the model's parameters that are whole at once on ``rank`` in a step of the reference engine.
+    """The peak bytes of the model's whole parameters on ``rank`` in a step of the reference engine.
 
-    Below stage 3 all of them always are; at stage 3 the persistent unit is, and the units that the step's touches need
-    (:mod:`zerobench.theory.rounds`). The shards, memory of their own, are not counted.
+    Below stage 3 all are always whole; at stage 3 the persistent unit is, and the units that the step's touches need
+    (:mod:`zerobench.theory.rounds`). The shards are separate memory and not counted.
     """
     cut, size = units(scenario, model), DTYPES[scenario.dtype].itemsize
     if not scenario.placement.parameters:

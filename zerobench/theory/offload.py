@@ -1,11 +1,11 @@
 """Bytes that the reference engine keeps off the device, and that a step moves between device, host and files.
 
-Everything is integer arithmetic on the layout. Of the units whose optimizer is offloaded, s are this rank's elements,
+Everything is integer arithmetic on the layout. Of the units with an offloaded optimizer, s are this rank's elements,
 S = 1 + the optimizer's states of an element, e and a the bytes of an element of the training dtype and of the gradient
-sum that comes down:
+sum that moves to the host:
 
 =============  ==========================================  ==============================================
-what           cpu                                         nvme
+way            cpu                                         nvme
 =============  ==========================================  ==============================================
 to_host        a * s                                       a * s
 to_device      e * s                                       e * s
@@ -13,13 +13,13 @@ file_written   0                                           4 * S * s + a * s
 file_read      0                                           4 * S * s + a * s
 =============  ==========================================  ==============================================
 
-a is the accumulator's e, or that of the dtype that travels if that is less and only one contribution makes the sum
-(N = 1, and A = 1 or the boundary schedule): a sum of several does not fit into 16 bits, and no bit may change. So in
-16-bit training a step moves exactly 4 bytes for each owned element, both ways together, wherever gradients are kept in
-16 bits (``accumulator_dtype``) or one rank trains without accumulation, and 6 if they are kept in fp32.
+a is the accumulator's e, or the communication dtype's if that is less and the sum has only one contribution (N = 1,
+and A = 1 or the boundary schedule): a sum of several does not fit into 16 bits, and no bit may change. So in 16-bit
+training a step moves exactly 4 bytes for each owned element, both ways together, if gradients are kept in 16 bits
+(``accumulator_dtype``) or if one rank trains without accumulation, and 6 if they are kept in fp32.
 
-Of units whose parameters are offloaded nothing comes up after the update: e * s goes up for each gather, from the host
-or from the file, and comes down after an update on the device.
+If a unit's parameters are offloaded, nothing moves to the device after the update: e * s moves there for each gather,
+from the host or from the file, and moves back after an update on the device.
 
 In files every sub-group's states, its gradient sum, and every piece of a shard take whole pages of 4096 bytes.
 """
@@ -40,7 +40,7 @@ from zerobench.workload.data import DTYPES
 _FP32 = 4
 _PAGE = 4096
 
-#: What the numbers of the reference engine are made of; see the module's text for s, S, e and a.
+#: The formulas of the reference engine's numbers; see the module's text for s, S, e and a.
 FORMULAS = {
     "to_host": "a * s, and e * shards whose update on the device goes to parameters off it",
     "to_device": "e * s, but for units whose parameters are offloaded; these e * shard at each gather",
@@ -60,7 +60,7 @@ def states(scenario: Scenario) -> int:
 
 
 def stepped_off(scenario: Scenario, cut: Iterable[Unit]) -> list[Unit]:
-    """The units whose gradient sum, master and optimizer states are off the device."""
+    """The units with gradient sum, master and optimizer states off the device."""
     if scenario.optimizer_at == "none":
         return []
     trained = [unit for unit in cut if unit.trainable]
@@ -68,17 +68,17 @@ def stepped_off(scenario: Scenario, cut: Iterable[Unit]) -> list[Unit]:
 
 
 def kept_off(scenario: Scenario, cut: Iterable[Unit]) -> list[Unit]:
-    """The units whose parameters are off the device."""
+    """The units with parameters off the device."""
     return [unit for unit in cut if not unit.persistent] if scenario.parameters_at != "none" else []
 
 
 def _first(cut: list[Unit], elements: float) -> list[Unit]:
-    """Units from the first on, as long as their shards together have at most so many elements."""
+    """The first units, as long as their shards together have at most ``elements`` elements."""
     return [unit for i, unit in enumerate(cut) if owned(cut[: i + 1]) <= elements]
 
 
 def arriving(scenario: Scenario) -> int:
-    """Bytes of an element of the gradient sum that comes down."""
+    """Bytes of an element of the gradient sum that moves to the host."""
     accumulator = DTYPES[scenario.accumulator_dtype or "fp32"].itemsize
     contributions = scenario.leaves if scenario.reduction == "micro_step" else scenario.world
     wire = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
@@ -113,7 +113,7 @@ class _Off:
         self.in_memory, self.in_file = in_memory, [unit for unit in self.kept if unit not in in_memory]
         self.e, self.a = DTYPES[scenario.dtype].itemsize, arriving(scenario)
         self.fp32 = _FP32 * (1 + states(scenario))
-        self.rounded = self.e if scenario.dtype != "fp32" else 0  # in fp32 the master itself goes up
+        self.rounded = self.e if scenario.dtype != "fp32" else 0  # in fp32 the master itself moves to the device
 
     def host(self) -> dict[str, int]:
         """By category."""
@@ -153,7 +153,7 @@ class _Off:
         return sum(_up(each * elements) for each in (self.fp32, self.a, self.rounded))
 
     def _sub_group(self) -> int:
-        """Elements of a sub-group in files: the setting, in whole chunks, as far as it fits the buffers."""
+        """Elements of a sub-group in files: the setting in whole chunks, limited by the buffers."""
         scenario, chunk = self.scenario, self.scenario.chunk
         budget = _FP32 * scenario.buffer_count * scenario.buffer_size // self._buffers
         fitting = (budget - 3 * _PAGE) // (self.fp32 + self.a + self.rounded) // chunk * chunk
@@ -186,6 +186,6 @@ def _up(size: int) -> int:
 
 
 def _cut(whole: int, size: int) -> Iterator[int]:
-    """The lengths of the parts that ``whole`` is cut into."""
+    """The lengths of the parts of ``whole``."""
     for start in range(0, whole, size):
         yield min(size, whole - start)

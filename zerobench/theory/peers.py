@@ -1,8 +1,8 @@
-"""Memory and traffic of torch's own engines, as their sources say, for the models that zerobench builds.
+"""Memory and traffic of torch's own engines, from their sources, for the models that zerobench builds.
 
 DDP, and ZeroRedundancyOptimizer on top of it, reduce their gradients in buckets: one that holds all parameters before
-the first backward, then, unless some parameter may go unused, buckets filled in the order in which gradients were
-complete; if the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
+the first backward, then, unless a parameter may be unused, buckets filled in the order of gradient completion; if the
+order is new, it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ddp(Theory):
         return _ddp_traffic(scenario, model, rank, step)
 
     def _owned(self, scenario: Scenario, trained: _Parameters, rank: int) -> set[str]:
-        """The parameters whose optimizer state the rank keeps."""
+        """The parameters with optimizer state on this rank."""
         return set(trained)
 
 
@@ -102,7 +102,7 @@ def _route(scenario: Scenario, step: int, index: int) -> bool:
 
 
 def _completed(scenario: Scenario, model: nn.Module, route: bool) -> list[str]:
-    """Parameters in the order in which their gradients are complete."""
+    """Parameters in the order of gradient completion."""
     return [name for e in events(scenario, model, route) if e.kind == "complete" for name in e.names]
 
 
@@ -113,13 +113,13 @@ def _state(scenario: Scenario, numel: int) -> int:
 
 
 def _with_state(scenario: Scenario, model: nn.Module, steps: int) -> set[str]:
-    """The parameters of which torch's optimizer keeps a state after so many steps."""
+    """The parameters with a state in torch's optimizer after ``steps`` steps."""
     eager = RULES[scenario.optimizer.name].eager
     return set(_trained(model)) if eager else _active(scenario, model, range(steps))
 
 
 def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
-    """ZeroRedundancyOptimizer: group by group, the largest parameter first, to the rank that has least so far."""
+    """ZeroRedundancyOptimizer: group by group, the largest parameter first, to the rank with the least so far."""
     names = list(trained)
     if scenario.optimizer.second_group:
         names.sort(key=lambda name: trained[name].ndim < 2)
@@ -149,10 +149,10 @@ def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> 
         first = reduction == 0 and not some_unused
         for elements in [_numel(trained.values())] if first else buckets:
             total += _all_reduce(scenario.world, rank, elements, size)
-        if some_unused:  # which parameters were used, everywhere
+        if some_unused:  # the parameters used on any rank
             total += _all_reduce(scenario.world, rank, len(trained), _INT32)
     if not some_unused and step * reductions <= 1 < (step + 1) * reductions:
-        sizes = _INT32 * (len(trained) + 1), _INT32 * len(buckets)  # which parameter is in which bucket
+        sizes = _INT32 * (len(trained) + 1), _INT32 * len(buckets)  # the bucket of each parameter
         order = [_broadcast(scenario.world, rank == 0, size) for size in sizes]
         return {"all_reduce": total, "broadcast": order[0] + order[1]}
     return {"all_reduce": total}
@@ -220,9 +220,9 @@ def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -
 def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
     """Every block and the root gather once in forward, and the blocks once more in backward if stage 3 resharded them.
 
-    A block that is called twice gathers for each call, at stage 2 because its first backward reshards it. A norm,
-    which clipping and fp16 take, reduces the norms of all gradients together. With replicas each reduced shard is
-    summed over them.
+    If a block is called twice, it gathers for each call, at stage 2 because its first backward reshards it. A norm,
+    for clipping and fp16, reduces the norms of all gradients together. With replicas each reduced shard is summed over
+    them.
     """
     mesh = scenario.mesh
     active = _active(scenario, model, range(step, step + 1))

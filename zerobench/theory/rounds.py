@@ -1,12 +1,12 @@
-"""What the reference engine gathers at stage 3, by playing its protocol through on paper, all ranks in step.
+"""The gathers of the reference engine at stage 3, from a simulation of its protocol with all ranks in lockstep.
 
-Nothing is computed and nothing is sent: ranks are generators that announce, for each round, the units they want whole,
-and are told the units that all of them want. The rules are those of the engine's pages and docstrings: a unit is
-gathered when it is touched and not whole; a touch first reshards units that are neither in use nor still to be used,
-while more than ``max_live`` elements are whole; the next units in the order of the pass before are announced with it:
-two, as many more as ``prefetch_bucket`` elements allow, and none if that is 0; a rank that has completed another batch
-of units' gradients says so in a round of its own, batches being as many neighbours as train no more elements together
-than a reduction's bucket takes, and 2**21; the last round finds every rank at its end.
+Nothing is computed and nothing is sent: ranks are generators. In each round they announce the units that they want
+whole, and receive the units that all of them want. The rules are those of the engine's pages and docstrings. A unit is
+gathered if it is touched and not whole. If more than ``max_live`` elements are whole, a touch first reshards units that
+are neither in use nor still to be used. The next units in the order of the previous pass are announced with it: two, as
+many more as ``prefetch_bucket`` elements allow, and none if that is 0. If a rank has completed the gradients of another
+batch of units, it announces that in a separate round; a batch is as many neighbours as together train at most a
+reduction bucket's elements, and at most 2**21. In the last round every rank is at its end.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class MicroStep:
     """One micro-step of all ranks."""
 
     rounds: tuple[tuple[Unit, ...], ...]  # gathered in each round
-    peaks: tuple[int, ...]  # by rank: the most elements of sharded units that were whole at once
+    peaks: tuple[int, ...]  # by rank: the peak of whole elements of sharded units
 
 
-@lru_cache(maxsize=4)  # asked for by every rank, and for each of the first three steps
+@lru_cache(maxsize=4)  # requested by every rank, and for each of the first three steps
 def play(scenario: Scenario, model: nn.Module, steps: int) -> list[list[MicroStep]]:
-    """The micro-steps of the first ``steps`` steps of training, none of which is skipped."""
+    """The micro-steps of the first ``steps`` steps of training, if none is skipped."""
     cut = units(scenario, model)
     ranks = [_Rank(scenario, cut) for _ in range(scenario.world)]
     played = []
@@ -54,7 +54,7 @@ def _events(scenario: Scenario, model: nn.Module, step: int, index: int) -> list
 
 
 def _micro_step(ranks: list[_Rank], happening: list[list[Event]]) -> MicroStep:
-    """Let all ranks announce, tell all of them all announcements, until all return, which they do together."""
+    """Let all ranks announce and send all announcements to all, until all return; they return together."""
     passes = [rank.micro_step(each) for rank, each in zip(ranks, happening, strict=True)]
     rounds = []
     said = [next(each) for each in passes]
@@ -85,7 +85,7 @@ class _Rank:
         self.reduced = sorted(trainable, key=lambda unit: unit.persistent)
         self.batches = self._batches()
         self.whole: set[int] = set()
-        self.order: list[int] = []  # of the touches of the micro-step before
+        self.order: list[int] = []  # the touches of the previous micro-step
         self.offers = False  # gradients are reduced during backward
 
     def _batches(self) -> list[list[Unit]]:
@@ -99,7 +99,7 @@ class _Rank:
         return batches
 
     def micro_step(self, happening: list[Event]) -> _Rounds:
-        """Everything that one micro-step announces."""
+        """The announcements of one micro-step."""
         self.peak = self._elements()
         self.touched: list[int] = []
         self.cursor = 0
@@ -120,14 +120,14 @@ class _Rank:
         yield from self._end()
 
     def _complete(self, names: tuple[str, ...]) -> _Rounds:
-        """Gradients are there; a round of its own if they complete the next batch in the order of reduction."""
+        """Gradients are complete; a separate round if they complete the next batch in the order of reduction."""
         for members in self.incomplete:
             members.difference_update(names)
         if not self.incomplete or self.incomplete[0]:
             return
         while self.incomplete and not self.incomplete[0]:
             self.incomplete.pop(0)
-        if self.offers and not any(self._lacks(i) for i in self.order[self.cursor :]):  # a touch to come would tell
+        if self.offers and not any(self._lacks(i) for i in self.order[self.cursor :]):  # else a later touch announces
             yield from self._settle()
             self.announced = frozenset()
 
@@ -175,7 +175,7 @@ class _Rank:
         return sum(self.sharded[i].padded for i in self.whole)
 
     def _settle(self) -> _Rounds:
-        """Hear the agreement on the round announced, if there is one, and gather its units."""
+        """Receive the agreement on the announced round, if there is one, and gather its units."""
         if self.announced is not None:
             wanted, _ = yield self.announced, False
             self._gather(wanted)
@@ -194,6 +194,6 @@ class _Rank:
             self._gather(wanted)
         self.order, self.recent = self.touched, frozenset()
         self.coming.clear()
-        # Not before an order of touches is known, and not if reentrant recomputation runs a backward within another.
+        # Only if an order of touches is known, and not if reentrant recomputation runs a backward within another.
         self.offers = self.scenario.overlap and self.scenario.model.recompute != "reentrant"
         self._give_back()

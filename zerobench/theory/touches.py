@@ -1,8 +1,8 @@
-"""The order in which a pass through a zerobench model touches its parameters, and in which gradients are complete.
+"""The order of parameter touches and of gradient completion in a pass through a zerobench model.
 
 It follows from the models' structure (:mod:`zerobench.workload.models`) and from the values that autograd saves: a
-linear layer its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding and a
-sum nothing.
+linear layer saves its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding
+and a sum nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from zerobench.scenario import Gpt, Odd, Scenario, Vit
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that a pass does with parameters, which are named.
+    """One use of parameters in a pass, by name.
 
-    ``use``: a forward (or its recomputation) needs them, for as long as a module runs; ``keep``: from here to the
-    forward's end; ``saved``: a backward needs them; ``complete``: their gradients are there. ``turn``: the forward ends
-    and the backward begins.
+    ``use``: a forward (or its recomputation) needs them while a module runs; ``keep``: it needs them from here to the
+    forward's end; ``saved``: a backward needs them; ``complete``: their gradients are complete. ``turn``: the forward
+    ends and the backward begins.
     """
 
     kind: Literal["use", "keep", "saved", "complete", "turn"]
@@ -30,7 +30,7 @@ class Event:
 
 
 def events(scenario: Scenario, model: nn.Module, route: bool) -> list[Event]:
-    """What one micro-step does; ``route`` is that of its batch (an odd model's)."""
+    """The events of one micro-step; ``route`` is that of its batch (if the model is odd)."""
     spec = scenario.model
     if isinstance(spec, Gpt):
         forward, backward = list(_gpt_forward(spec, model)), list(_gpt_backward(spec, model))
@@ -109,7 +109,7 @@ def _odd_backward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
 
 
 def _odd_prologue(spec: Odd) -> Iterator[Event]:
-    """Backward of the part before the blocks; the data have no gradient, so that stem and side save no weight."""
+    """Backward of the part before the blocks; the data have no gradient, so stem and side save no weight."""
     if spec.tiny:
         yield Event("complete", ("two",))
         yield from _factor("one")
@@ -131,7 +131,7 @@ def _odd_calls(spec: Odd, route: bool) -> list[str]:
 def _block(
     model: nn.Module, name: str, layers: tuple[str, ...], *, recompute: bool, complete: bool = True
 ) -> Iterator[Event]:
-    """Backward of a block; recomputation uses all of it first, and the values that its backward needs with it."""
+    """Backward of a block; recomputation first uses all of it, together with the values that its backward needs."""
     if recompute:
         yield _use(model, name)
     for layer in layers:
@@ -142,7 +142,7 @@ def _block(
 
 
 def _linear(name: str) -> Iterator[Event]:
-    """The bias's gradient is there before the weight's, which is first transposed."""
+    """The bias's gradient is complete before the weight's, which is first transposed."""
     yield Event("saved", (f"{name}.weight",))
     yield Event("complete", (f"{name}.bias",))
     yield Event("complete", (f"{name}.weight",))
@@ -161,7 +161,7 @@ def _factor(name: str) -> Iterator[Event]:
 
 
 def _use(model: nn.Module, name: str) -> Event:
-    """A module's forward: all that is in it."""
+    """A module's forward: it uses all of its parameters."""
     return Event("use", tuple(f"{name}.{n}" for n, _ in model.get_submodule(name).named_parameters()))
 
 

@@ -1,10 +1,10 @@
 """Calls and bytes of every collective of one optimizer step of the reference engine, in closed form.
 
-With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank, as a ring's
-all-gather or reduce-scatter of the padded unit does. With one rank nothing is sent.
+With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank, like a ring's
+all-gather or reduce-scatter of the padded unit. If N is 1, nothing is sent.
 
 ======================  ========================================  ==========================================
-data                    how often in a step                       elements, and their dtype
+data                    times in a step                           elements, and their dtype
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
 norm check (gather)     1                                         8 bytes a chunk owned + 1 a parameter
@@ -15,20 +15,20 @@ norm check (gather)     1                                         8 bytes a chun
 3: rounds (gather)      A * (rounds with gathers, offers, + 1)    units // 8 + 1 + 4 bytes
 ======================  ========================================  ==========================================
 
-A unit's gather or exchange takes ``buckets`` calls, a norm check and an agreement one. Exchanges are all_to_all calls.
-A gather is an all_gather on a GPU; on a CPU, where gloo's is slow, N - 1 sends and as many receives on every rank. What
-is said in a round lies in a CPU's memory in either case.
+A unit's gather or exchange takes ``buckets`` calls, a norm check and a round one. Exchanges are all_to_all calls. A
+gather is an all_gather on a GPU; on a CPU, because gloo's is slow, N - 1 sends and as many receives on every rank. The
+messages of a round are in CPU memory in either case.
 
 Stage 3 in the common case, an untied gpt of L layers with no prefetch, persistence and max-live: forward gathers
-tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, for an
-embedding's weight takes no part in its backward. That is 2 L + 5 gathers in a micro-step. Each is announced in a
-round of its own, which also tells of the gradients that are complete by then. The first block, positions and tokens
-complete after the last gather: each batch that one of them ends takes a round (with overlap, after the first
-micro-step, and not under reentrant recomputation); and one round ends the pass. So a small model, all of which is one
-batch, takes 2 L + 7 rounds, and one whose every unit is a batch 2 L + 9. Recomputation changes neither: the recomputing
-forward and the backward after it touch the same unit. Nor does tying: the head's weight is then in the tokens' unit,
-which is gathered at the start and at the end of forward and is still whole when backward begins. In general the touches
-decide: :mod:`zerobench.theory.rounds`.
+tokens, positions, L blocks, norm and head; backward uses head (still whole), norm and the L blocks, because an
+embedding's backward does not use its weight. That is 2 L + 5 gathers in a micro-step. Each is announced in its own
+round, which also announces the gradients that are complete by then. The first block, positions and tokens complete
+after the last gather: if a batch ends with one of them, it takes a round (with overlap, after the first micro-step, and
+not under reentrant recomputation); and one round ends the pass. So if the whole model is one batch, it takes 2 L + 7
+rounds, and if every unit is a batch, 2 L + 9. Recomputation changes neither: the recomputing forward and the backward
+after it touch the same unit. Tying changes neither: the head's weight is then in the tokens' unit, which is gathered at
+the start and at the end of forward and is still whole when backward begins. In general the touches decide:
+:mod:`zerobench.theory.rounds`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GATHERS = (
     "(N - 1) * (8 * owned chunks + parameters; 0: + e(accumulator) * shards; 1, 2: + e(dtype) * shards; "
     "3: + e(dtype) * (persistent shard + shards of touched units) + (sharded units // 8 + 5) * rounds)"
 )
-#: What the numbers of the reference engine are made of.
+#: The formulas of the reference engine's numbers.
 FORMULAS = {
     "all_to_all": "(N - 1) * e(communication) * trainable shards, at every micro-step or once",
     **dict.fromkeys(("all_gather", "send", "recv"), _GATHERS),
@@ -82,7 +82,7 @@ def _messages(scenario: Scenario, gathered: Traffic) -> dict[str, Traffic]:
 
 
 def _each(scenario: Scenario, calls: int, size: int) -> Traffic:
-    """Collectives in which every rank gives ``size`` bytes, in all, to each other rank."""
+    """Collectives in which every rank sends ``size`` bytes, in total, to each other rank."""
     others = scenario.world - 1
     return Traffic(calls, others * size, others * size)
 
@@ -110,7 +110,7 @@ def _norm_check(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffi
 
 
 def _updated(scenario: Scenario, cut: list[Unit]) -> Traffic:
-    """An owner's values that the others need: at stage 0 gradients before the update, else parameters after it."""
+    """An owner's values that the others need: at stage 0 gradients before the update, otherwise parameters after it."""
     placement = scenario.placement
     needed = [unit for unit in cut if unit.trainable and (not placement.parameters or unit.persistent)]
     dtype = scenario.dtype if placement.optimizer else scenario.accumulator_dtype or "fp32"
@@ -118,12 +118,12 @@ def _updated(scenario: Scenario, cut: list[Unit]) -> Traffic:
 
 
 def _gathered(scenario: Scenario, rounds: Iterable[Iterable[Unit]]) -> Traffic:
-    """Stage 3's units, as often as a round gathered them."""
+    """Stage 3's units, once for each round that gathered them."""
     gathered = (unit for each in rounds for unit in each)
     return _moved(scenario, gathered, scenario.allgather_bucket, DTYPES[scenario.dtype].itemsize)
 
 
 def _agreed(scenario: Scenario, cut: list[Unit], rounds: int) -> Traffic:
-    """The rounds in which ranks agree: each tells the others a bit for each sharded unit and one more, and a count."""
+    """The agreement rounds: each rank sends the others a bit for each sharded unit and one more, and a count."""
     sharded = sum(not unit.persistent for unit in cut)
     return _each(scenario, rounds, rounds * (sharded // 8 + 1 + 4))

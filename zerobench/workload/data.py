@@ -20,7 +20,7 @@ DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat1
 
 CHANNELS = 3  # of an image
 
-_HELD_OUT = -1  # a step that no training has
+_HELD_OUT = -1  # not a step of any training
 _TRAINED = 0.9  # the share of a text that training sees
 
 
@@ -34,7 +34,7 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     except that dyadic targets are multiplied by the number of leaves, so that their mean over leaves is exact.
 
     Raises:
-        UsageError: data that do not fit the model, or a text that is not there or too short.
+        UsageError: if the data do not fit the model, or if a text is missing or too short.
     """
     return _batch(scenario, step, index) | ({"scale": math.inf} if (step, index) in scenario.poison else {})
 
@@ -47,7 +47,7 @@ def held_out(scenario: Scenario) -> Batch:
 def seed_leaf(scenario: Scenario, step: int, index: int) -> None:
     """Set torch's random state, on CPU and device, to that of a leaf: its dropout does not depend on the rank."""
     seed = _key("leaf", scenario.seed, step, index)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes a stack trace for each kind of device
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace for each kind of device
     if scenario.device == "cuda":
         torch.cuda.manual_seed(seed)
 
@@ -55,8 +55,8 @@ def seed_leaf(scenario: Scenario, step: int, index: int) -> None:
 def dyadic_weights(model: nn.Module, seed: int) -> None:
     """Set every parameter to -1, 0 or 1: sparse, so that products and sums through many layers stay exact.
 
-    A parameter of one element becomes 1, for a zero could cut the model in two. A step is exact where the canonical
-    trainer and its float64 run agree bit for bit; depth, dtype and learning rate decide how many steps are.
+    A parameter of one element becomes 1, because a zero could cut the model in two. A step is exact if the canonical
+    trainer and its float64 run agree bit for bit; the number of exact steps depends on depth, dtype and learning rate.
     """
     generator = torch.Generator().manual_seed(_key("weights", seed))
     for parameter in model.parameters():
@@ -68,13 +68,13 @@ def dyadic_weights(model: nn.Module, seed: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def text(path: str) -> bytes:
-    """The bytes of a file, or of the English of CPython's ``pydoc_data.topics`` where ``path`` is empty.
+    """The bytes of a file, or of the English of CPython's ``pydoc_data.topics`` if ``path`` is empty.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: if there is no such file.
     """
     if not path:
-        from pydoc_data.topics import topics  # half a megabyte that only this path needs
+        from pydoc_data.topics import topics  # half a megabyte, needed only here
 
         return "\n".join(value for _, value in sorted(topics.items())).encode()
     try:
@@ -124,7 +124,7 @@ def _sample_of_gpt(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, 
 
 
 def _sample_of_vit(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, Tensor]:
-    """An image of noise over its class's picture, so that there is something to learn."""
+    """An image of noise over its class's picture, so that the model can learn."""
     spec, generator = scenario.model, _generator(scenario, step, sample)
     assert isinstance(spec, Vit)
     if scenario.data != "random":
@@ -136,7 +136,7 @@ def _sample_of_vit(scenario: Scenario, step: int, sample: int) -> tuple[Tensor, 
     return image.to(DTYPES[scenario.dtype]), label
 
 
-#: By kind of model: what makes a sample, and the names of its two columns.
+#: By kind of model: the function that makes a sample, and the names of its two columns.
 _FORMS: dict[str, tuple[Callable[[Scenario, int, int], tuple[Tensor, Tensor]], tuple[str, str]]] = {
     "gpt": (_sample_of_gpt, ("tokens", "targets")),
     "vit": (_sample_of_vit, ("images", "labels")),
@@ -167,7 +167,7 @@ def _encoded(path: str) -> Tensor:
 
 
 def _route(scenario: Scenario, step: int, index: int) -> bool:
-    """By turns: on one leaf of the step, on every second leaf, on none. Evaluation uses the routed block."""
+    """Alternates: on one leaf of the step, on every second leaf, on none. Evaluation uses the routed block."""
     if step == _HELD_OUT:
         return True
     return [index == (step + 1) % scenario.leaves, index % 2 == 1, False][step % 3]
@@ -178,5 +178,5 @@ def _generator(scenario: Scenario, step: int, sample: int) -> torch.Generator:
 
 
 def _key(purpose: str, *parts: int) -> int:
-    """A seed that no two keys share, but for a chance of 2^-32."""
+    """A seed that differs between any two keys, except with a chance of 2^-32."""
     return int.from_bytes(hashlib.sha256(repr((purpose, parts)).encode()).digest()[:4], "big")

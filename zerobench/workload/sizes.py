@@ -1,4 +1,4 @@
-"""The models that have a name, by their sizes; torch is not needed to know them."""
+"""The named models and their sizes; this module does not need torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GPT = {
     "gpt2-xl": Gpt(vocab=50257, context=1024, width=1600, layers=48, heads=25, tied=True),
 }
 #: About 0.1, 22, 87, 304, 632 and 957 million parameters: a tiny one for tests, ViT-S/16 (DeiT's), ViT-B/16, ViT-L/16,
-#: ViT-H/14, and the width and depth of ViT-g/14 (whose own MLP is a little wider, for 1011 million).
+#: ViT-H/14, and the width and depth of ViT-g/14 (its own MLP is a little wider, for 1011 million).
 _VIT = {
     "vit-tiny": Vit(image=32, patch=8, classes=10, width=48, layers=3, heads=3),
     "vit-s": Vit(width=384, layers=12, heads=6),

@@ -1,4 +1,4 @@
-"""The form of results.json and of what travels in pytest-benchmark's extra_info: results.json, a JSON Schema."""
+"""The form of results.json and of pytest-benchmark's extra_info: results.json, a JSON Schema."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import textwrap
 from importlib.resources import files
 from typing import Any
 
-#: The version of the form: raised with every change that a reader could stumble over.
+#: The version of the form: incremented if a change could break a reader.
 VERSION = 3
 
 
 def flaw(value: Any, part: str = "") -> str:
-    """Where ``value`` departs from the form, as a JSON path, and how; empty if it does not.
+    """The first violation of the form in ``value``, with its JSON path; empty if there is none.
 
     Args:
         value: as json.loads gives it.
-        part: ``extra_info``, say, of the schema's definitions; all of it by default.
+        part: a name in the schema's definitions, such as ``extra_info``; the whole schema by default.
     """
-    from jsonschema.exceptions import best_match  # here, for the command line starts without it
+    from jsonschema.exceptions import best_match  # here: the command line starts without it
 
     error = best_match(_validator(part).iter_errors(value))
     return "" if error is None else f"{error.json_path}: {textwrap.shorten(error.message, 200)}"

@@ -1,4 +1,4 @@
-"""The models of a Scenario: a GPT and a ViT in the field's usual sizes, and an odd one that holds every peculiarity."""
+"""The models of a Scenario: a GPT and a ViT in the field's usual sizes, and an odd one that has every peculiarity."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["GptModel", "OddModel", "VitModel", "build", "shapes"]
 def build(scenario: Scenario) -> nn.Module:
     """The Scenario's model: fp32, on the CPU, in training mode, with the same bits in every process.
 
-    ``model(**batch)`` is the mean loss of a leaf, a 0-dimensional tensor. The caller's random state is left as it was.
+    ``model(**batch)`` is the mean loss of a leaf, a 0-dimensional tensor. The caller's random state is unchanged.
 
     Raises:
-        UsageError: sizes that make no model.
+        UsageError: if the sizes are invalid.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(scenario.seed)
@@ -41,7 +41,7 @@ def shapes(scenario: Scenario) -> nn.Module:
 
 
 class _DrawsNothing(TorchFunctionMode):
-    """No weight is drawn: on the meta device that would do nothing but load torch's compiler, which takes a second."""
+    """No weight is drawn: on the meta device drawing would only load torch's compiler, which takes a second."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

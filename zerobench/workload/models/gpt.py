@@ -14,7 +14,7 @@ class GptModel(nn.Module):
     """``forward(tokens, targets)``, both int64 [B, T], is the mean cross-entropy in nats, in fp32 or wider.
 
     Raises:
-        UsageError: the heads do not divide the width.
+        UsageError: if the heads do not divide the width.
     """
 
     def __init__(self, spec: Gpt) -> None:

@@ -1,4 +1,4 @@
-"""A small model that holds, on demand, every peculiarity that has broken a sharding engine before."""
+"""A small model that has, on demand, every peculiarity that has broken a sharding engine before."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Block(nn.Module):
 class OddModel(nn.Module):
     """``forward(x, y, route)`` with x and y [B, width] is the leaf's mean loss, in fp32 or wider.
 
-    With relu, no norm and the dot loss it divides by nothing but B: exact on dyadic data where B is a power of two.
+    With relu, no norm and the dot loss it divides only by B: exact on dyadic data if B is a power of two.
 
     Raises:
-        UsageError: a size below one.
+        UsageError: if a size is below one.
     """
 
     running_mean: Tensor
@@ -47,7 +47,7 @@ class OddModel(nn.Module):
             raise UsageError(f"an odd model's sizes must be 1 or more; got width {spec.width}, hidden {spec.hidden}")
         self.spec = spec
         width = spec.width
-        self.stem = nn.Linear(width, width)  # trainable, for reentrant recomputation needs an input with a gradient
+        self.stem = nn.Linear(width, width)  # trainable: reentrant recomputation needs an input with a gradient
         self.blocks = nn.ModuleList(Block(spec, inner) for inner in spec.hidden)
         self.head = nn.Linear(width, width)
         self._add_blocks()
@@ -60,9 +60,9 @@ class OddModel(nn.Module):
         self._add_parameters()
 
     def _add_blocks(self) -> None:
-        """The frozen and the routed block stand in the list like any other, so that an engine cuts units at them.
+        """The frozen and the routed block are in the list like any other, so that an engine cuts units at them.
 
-        From three blocks on the last of them is frozen as well, so that two neighbours train nothing.
+        If there are three blocks or more, the last of them is frozen as well, so that two neighbours train nothing.
         """
         if self.spec.frozen:
             if len(self.blocks):
@@ -95,7 +95,7 @@ class OddModel(nn.Module):
         if self.spec.scalar:
             out = out * self.scalar
         if self.spec.empty:
-            out = out + self.empty.sum()  # zero, but with a gradient of no element
+            out = out + self.empty.sum()  # zero, but with an empty gradient
         return self._loss(out, y) * scale
 
     def _prologue(self, x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class OddModel(nn.Module):
         return hidden - self.running_mean.to(hidden.dtype)
 
     def _calls(self, route: bool) -> Iterator[nn.Module]:
-        """The blocks in the order in which a forward calls them; the routed one is the last."""
+        """The blocks in the order of a forward's calls; the routed one is the last."""
         called = len(self.blocks) - (self.spec.routed and not route)
         for index, block in enumerate(list(self.blocks)[:called]):
             yield block

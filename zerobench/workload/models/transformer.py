@@ -1,4 +1,4 @@
-"""What the transformers have in common: attention, the pre-LayerNorm block, its recomputation, the initialization."""
+"""The parts that the transformers share: attention, the pre-LayerNorm block, its recomputation, the initialization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Attention(nn.Module):
     """Self-attention, ``causal`` or over all tokens: [B, T, width] to the same shape.
 
     Raises:
-        UsageError: the heads do not divide the width.
+        UsageError: if the heads do not divide the width.
     """
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:

@@ -15,11 +15,11 @@ from zerobench.workload.models.transformer import Block, call, initialize
 class VitModel(nn.Module):
     """``forward(images, labels)`` is the mean cross-entropy in nats, in fp32 or wider.
 
-    Images are [B, 3, image, image], labels int64 [B]. The linear layer over patches is the usual convolution whose
-    stride is its kernel.
+    Images are [B, 3, image, image], labels int64 [B]. The linear layer over patches is the usual convolution with a
+    stride equal to its kernel.
 
     Raises:
-        UsageError: patches that do not tile the image, or heads that do not divide the width.
+        UsageError: if the patches do not tile the image, or if the heads do not divide the width.
     """
 
     def __init__(self, spec: Vit) -> None:
