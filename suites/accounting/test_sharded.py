@@ -50,7 +50,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
             demand(reference, scenario, ledger.rank, what, peak <= bound and peak < everything, True, formula)
 
 
-@drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.25)
+@drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.2)
 def test_peak_of_parameters(reference: Trials, scenario: Scenario) -> None:
     """Whatever the model and the settings, the most bytes of parameters whole at once are what the order of touches
     makes them: what is used, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
