@@ -86,9 +86,10 @@ def gate(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and formatting."""
+    """Check style, formatting, and which module imports which."""
     _python(session, "-m", "ruff", "check", *session.posargs)
     _python(session, "-m", "ruff", "format", "--check", *session.posargs)
+    _python(session, "-c", "from importlinter.cli import lint_imports_command as lint; lint()")
 
 
 @nox.session
@@ -118,6 +119,6 @@ def _bench(session: nox.Session, folder: str, *arguments: str) -> None:
 def _python(session: nox.Session, *arguments: str) -> str:
     """Run Python with the project installed; what it prints is shown, and returned where it is a question."""
     if session.virtualenv.is_sandboxed:
-        session.install("-e", ".[test]")
+        session.install("-e", ".[dev]")
     python = "python" if session.virtualenv.is_sandboxed else sys.executable
     return str(session.run(python, *arguments, silent=arguments[0] == "-c"))

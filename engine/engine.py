@@ -11,20 +11,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.engine.backward import AtOnce
 from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.mesh import Mesh
+from zerobench.engine.comm.wire import CastFormat
 from zerobench.engine.config.schema import Config, accumulation_steps, load
-from zerobench.engine.gradients import Reducer
-from zerobench.engine.inspect import Recent, register
-from zerobench.engine.layout import Layout, Unit
+from zerobench.engine.gradients import GradientReducer
+from zerobench.engine.layout import Layout
 from zerobench.engine.optim.loss_scaler import LossScaler
 from zerobench.engine.optim.optimizer import ZeroOptimizer, make_optimizer
 from zerobench.engine.optim.schedulers import make_scheduler
 from zerobench.engine.optim.step import Stepper, clip_factor
 from zerobench.engine.placement import Placement
-from zerobench.engine.replicated import take_over_rest
-from zerobench.engine.stage3.hooks import Access
-from zerobench.engine.stage3.unshard import Gatherer
-from zerobench.engine.state.assignment import Arrangement
+from zerobench.engine.read_cache import ReadCache
+from zerobench.engine.registry import register
+from zerobench.engine.replicated import take_over_replicated
+from zerobench.engine.stage3.hooks import ParameterHooks
+from zerobench.engine.stage3.unshard import Unsharder
+from zerobench.engine.state.assignment import StoreAssignment
 from zerobench.engine.state.unit import UnitState
 from zerobench.engine.validate import check_dtypes, check_same
 
@@ -42,8 +46,8 @@ class Engine:
         engine.backward(loss)      # gradients travel to their owners while backward runs
         engine.step()              # nothing, until the last micro-step: then all ranks agree, update and spread
 
-    How the parts work is told at their classes: Layout (the flat space and who owns what), UnitState (what is kept),
-    Gatherer and Access (sharded parameters), Reducer (gradients), Stepper (the update).
+    The classes of the parts explain them: Layout (the flat space and the owner of each element), UnitState and the two
+    kinds of store (states), Unsharder and ParameterHooks (sharded parameters), GradientReducer, Stepper (the update).
     """
 
     def __init__(
@@ -63,12 +67,11 @@ class Engine:
         self._norm: float | None = None
         self._backward_done = False
         self._ended_early: str | None = None  # the call that an exception ended
-        self.recently_read = Recent()
         check_same(module, optimizer, config, ranks)
-        self._place()
-        register(self)
+        self._build()
+        register(module, self)
 
-    def _place(self) -> None:
+    def _build(self) -> None:
         """Lay the model out, take its parameters over, and build the parts."""
         zero, config = self.config.zero_optimization, self.config
         placement, together = Placement.of_stage(zero.stage), min(zero.reduce_bucket_size, _TRAVELS_TOGETHER)
@@ -80,32 +83,36 @@ class Engine:
             shard_frozen=placement.parameters,
             persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
         )
-        self.arrangement = Arrangement(
+        wire = CastFormat(config.communication_dtype)
+        self.stores = StoreAssignment(
             config,
             layout.units,
+            self.ranks,
+            placement,
+            wire,
             self.device,
-            world=self.ranks.world,
             accumulation=self.gradient_accumulation_steps,
             names=self.optimizer.state_names,
         )
-        self.states = [self._state(unit, placement) for unit in layout.units]
-        self.arrangement.settle()
-        take_over_rest(self.module, self.states, self.ranks, config.dtype, self.device)
+        self.states = [self.stores.build(unit) for unit in layout.units]
+        self.stores.settle()
+        take_over_replicated(self.module, self.states, self.ranks, config.dtype, self.device)
+        self.read_cache = ReadCache(self.states, self.ranks, zero.stage3_prefetch_bucket_size)
         sharded = [state for state in self.states if state.sharded]
-        self.gatherer: Gatherer | None = None
-        self.access: Access | None = None
+        self.unsharder: Unsharder | None = None
+        self.hooks: ParameterHooks | None = None
         if sharded:
-            self.gatherer, self.access = self._watch(sharded)
-        self.reducer = Reducer(
+            self.unsharder, self.hooks = self._watch(sharded)
+        self.reducer = GradientReducer(
             self.states,
             self.ranks,
-            wire=config.communication_dtype,
+            self.unsharder or AtOnce(),
+            wire,
             bucket=zero.reduce_bucket_size,
             together=together,
             every_micro_step=zero.reduces_every_micro_step,
             overlap=zero.overlap_comm,
             gather_bucket=zero.allgather_bucket_size,
-            gatherer=self.gatherer,
         )
         self.stepper = Stepper(
             self.states,
@@ -115,41 +122,25 @@ class Engine:
             gather_bucket=zero.allgather_bucket_size,
         )
 
-    def _state(self, unit: Unit, placement: Placement) -> UnitState:
-        """The unit's states, each where it is to be kept."""
-        off, config = self.arrangement.steps_off_device(unit), self.config
-        state = UnitState(
-            unit,
-            self.ranks,
-            placement,
-            config.dtype,
-            config.accumulator_dtype,
-            self.device,
-            accumulates=not off or self.gradient_accumulation_steps > 1,
-            apart=off or self.arrangement.keeps_off_device(unit),
-        )
-        self.arrangement.adopt(state)
-        return state
-
-    def _watch(self, sharded: list[UnitState]) -> tuple[Gatherer, Access]:
+    def _watch(self, sharded: list[UnitState]) -> tuple[Unsharder, ParameterHooks]:
         zero = self.config.zero_optimization
-        gatherer = Gatherer(
+        unsharder = Unsharder(
             sharded,
             self.ranks,
             bucket=zero.allgather_bucket_size,
             prefetch=zero.stage3_prefetch_bucket_size,
             max_live=zero.stage3_max_live_parameters,
         )
-        return gatherer, Access(self.module, sharded, gatherer)
+        return unsharder, ParameterHooks(self.module, sharded, unsharder)
 
     # Training
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; at stage 3 a collective, also in evaluation."""
         self._check_whole()
-        if self.access is None:
+        if self.hooks is None:
             return self.module(*args, **kwargs)
-        with self.access.forward():
+        with self.hooks.forward():
             return self.module(*args, **kwargs)
 
     def backward(self, loss: Tensor) -> Tensor:
@@ -164,7 +155,7 @@ class Engine:
             RuntimeError: called twice without ``step()`` between, or after an exception ended a backward or a step.
         """
         self._check_whole()
-        self.recently_read = Recent()
+        self.read_cache.clear()
         if self._backward_done:
             raise RuntimeError(
                 "backward() was called twice; call step() after each backward(), also between boundaries"
@@ -173,8 +164,8 @@ class Engine:
         scaled = loss * scale if scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
         with self._to_its_end("backward()"):
-            self.reducer.begin(micro_step, self.gradient_accumulation_steps, loss)
-            with nullcontext() if self.access is None else self.access.backward():
+            with nullcontext() if self.hooks is None else self.hooks.backward():
+                self.reducer.begin(micro_step, self.gradient_accumulation_steps, loss)
                 scaled.backward()  # type: ignore[no-untyped-call]
             self.reducer.finish()
         self._backward_done = True
@@ -191,14 +182,14 @@ class Engine:
         self._check_whole()
         if not self._backward_done:
             raise RuntimeError("step() was called without backward(); call backward(loss) once before each step()")
-        self.recently_read = Recent()
+        self.read_cache.clear()
         boundary = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         self._backward_done = False
         if boundary:
             with self._to_its_end("step()"):
                 self._step()
-                self.arrangement.settle()
+                self.stores.settle()
 
     @contextmanager
     def _to_its_end(self, call: str) -> Iterator[None]:
@@ -226,8 +217,8 @@ class Engine:
             self.skipped_steps += 1
             return
         self.stepper.step(vote, clip_factor(vote.norm, self.config.gradient_clipping, leaves, scale))
-        if self.gatherer is not None:
-            self.gatherer.invalidate()
+        if self.unsharder is not None:
+            self.unsharder.reshard_all()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
@@ -259,6 +250,23 @@ class Engine:
         """
         return self._norm
 
+    def resident(self) -> dict[str, list[Tensor]]:
+        """The tensors that hold states on the device: ``parameters``, ``gradients``, ``optimizer``."""
+        kept = [state for state in self.states if not self.stores.keeps_off_device(state.unit)]
+        trained = [state for state in self.states if state.unit.trainable]
+        stepped = [state for state in trained if not self.stores.steps_off_device(state.unit)]
+        shards = [shard for state in kept if (shard := state.parameter_store.memory()) is not None]
+        return {
+            "parameters": [*(parameter.detach() for parameter in self.module.parameters()), *shards],
+            "gradients": [state.gradient for state in trained],
+            "optimizer": [
+                tensor
+                for state in stepped
+                for name, tensor in state.optimizer_store.memory(state.portion).items()
+                if name != "master" or state.portion.has_master_copy
+            ],
+        }
+
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next ``step()`` applies the optimizer."""
         return (self.micro_steps + 1) % self.gradient_accumulation_steps == 0
@@ -266,9 +274,9 @@ class Engine:
     def destroy(self) -> None:
         """Take the engine's hooks off the module; the engine cannot be used after."""
         self.reducer.close()
-        if self.access is not None:
-            self.access.close()
-        self.arrangement.close()
+        if self.hooks is not None:
+            self.hooks.close()
+        self.stores.close()
 
 
 def initialize(
@@ -279,6 +287,7 @@ def initialize(
     lr_scheduler: Any = None,
     process_group: dist.ProcessGroup | None = None,
     device: torch.device | str | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[Engine, ZeroOptimizer, None, Any]:
     """Build an engine over ``model``; a collective of the process group.
 
@@ -291,18 +300,19 @@ def initialize(
             optimizer; the engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.
         device: where to train; default where the model is. A model that lies elsewhere is moved unit by unit, so that
-            the device never holds more than one of them besides what the rank keeps there.
+            the device never holds more than one of them besides the states that the rank keeps there.
+        mesh: the shape of the ranks; default all of them share each state. Replicas (hybrid sharding) are not offered.
 
     Returns:
         (engine, optimizer, None, scheduler), in DeepSpeed's order; the third is DeepSpeed's data loader.
 
     Raises:
-        ConfigError: the configuration, the model or the scheduler cannot be used.
+        ConfigError: the configuration, the model, the mesh or the scheduler cannot be used.
         RankMismatch: the ranks were given different models, parameter groups or configurations.
     """
     parsed = load(config)
     check_dtypes(model)
-    ranks = Ranks.of(process_group)
+    ranks = Ranks.of(process_group, mesh)
     accumulation_steps(parsed, ranks.world)
     engine_optimizer = make_optimizer(model, parsed, model_parameters, optimizer)
     scheduler = make_scheduler(lr_scheduler, engine_optimizer)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from zerobench.engine.backward import Backward, Coordinator, may_nest
 from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.shards import gather_shards
+from zerobench.engine.comm.wire import WireFormat
 from zerobench.engine.layout import Slot, neighbours
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack
-from zerobench.engine.stage3.unshard import Gatherer, gather_shards
 from zerobench.engine.state.unit import UnitState
 
 # Buckets on their way at once; more would only hold more memory.
@@ -32,7 +34,7 @@ class _Bucket:
     work: Any
 
 
-class Reducer:
+class GradientReducer:
     """Carries gradients from backward to the owners' accumulators.
 
     The protocol, the same on every rank whatever its graph was:
@@ -40,18 +42,19 @@ class Reducer:
     - A hook sees each parameter's gradient when autograd has finished it. A unit is *ready* when all its parameters
       have theirs. Units are launched in one fixed order, the reverse of the model's with the persistent unit last, each
       as soon as it is ready and those before it are launched; neighbours that train few elements together are a batch,
-      launched when the last of it is ready. What is not ready when backward ends (unused parameters) is launched then,
-      with zeros for what is missing. So collectives match between ranks even where their graphs differ. Where
-      parameters are sharded, gathers come between, and the ranks agree on the order of both (rounds.py).
-    - To launch a unit is to pack its gradients into one flat buffer in the dtype that travels and to start an
-      all-to-all for each bucket: rank r gets everybody's values of its own shard. Nothing is added on the way.
-    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). Where every
-      rank steps the whole unit, the owners' results are then all-gathered, at the last micro-step, while backward runs.
+      launched when the last of it is ready. Units that are not ready when backward ends (unused parameters) are
+      launched then, with zeros for the gradients that are missing. So collectives match between ranks even if their
+      graphs differ. If parameters are sharded, gathers come between, and the ranks agree on the order of both (see
+      Agreement).
+    - To launch a unit is to pack its gradients into one flat buffer, to encode them (see WireFormat) and to start an
+      all-to-all for each bucket: rank r gets all ranks' values of its own shard. Nothing is added on the way.
+    - When a bucket has arrived, the owner folds it into its accumulator in rank order (see ops/fold.py). If every rank
+      steps the whole unit, the owners' results are then all-gathered, at the last micro-step, while backward runs.
     - Under the *boundary* schedule a gradient is first added to a local accumulator, and only the last micro-step of
       a step launches.
 
     A reentrant checkpoint runs backward within backward and may finish a parameter's gradient more than once. So units
-    are launched during backward only where that cannot happen, by the first backward's graph, or did not, in a whole
+    are launched during backward only if that cannot happen, by the first backward's graph, or did not, in a whole
     backward seen; a model that starts it later gets an error, not a wrong sum.
     """
 
@@ -59,14 +62,14 @@ class Reducer:
         self,
         states: list[UnitState],
         ranks: Ranks,
+        coordinator: Coordinator,
+        wire: WireFormat,
         *,
-        wire: torch.dtype,
         bucket: int,
         together: int,
         every_micro_step: bool,
         overlap: bool,
         gather_bucket: int,
-        gatherer: Gatherer | None,
     ) -> None:
         trainable = [state for state in reversed(states) if state.unit.trainable]
         self.states = sorted(trainable, key=lambda state: state.unit.persistent)  # it has parameters of every block
@@ -74,70 +77,76 @@ class Reducer:
         self._ends = neighbours(trained, together)  # of the batches
         self.ranks, self.wire, self.bucket = ranks, wire, bucket
         self.gather_bucket = gather_bucket
-        self.every_micro_step, self.overlap, self._gatherer = every_micro_step, overlap, gatherer
+        self.every_micro_step, self.overlap, self._coordinator = every_micro_step, overlap, coordinator
         self.active: list[bool] = [False] * sum(len(state.unit.slots) for state in self.states)
         self._flying: deque[_Bucket] = deque()
         self._completing: list[Any] = []
         self._hooks = []
-        self._place: dict[nn.Parameter, int] = {}
+        self._position: dict[nn.Parameter, int] = {}
         for position, state in enumerate(self.states):
             for slot in state.unit.slots:
-                self._place[slot.parameter] = position
+                self._position[slot.parameter] = position
                 self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
         self._plain = False  # within a backward no other can run, or in a whole one none did
         self._nests = False  # one did
-        self._reset()
-        if gatherer is not None:
-            gatherer.reductions = self
+        self._backward: Backward | None = None
 
     def begin(self, micro_step: int, steps: int, loss: Tensor) -> None:
         """Get ready for the backward of one micro-step of ``steps``."""
-        self._plain = self._plain or not _may_nest(loss)
+        self._plain = self._plain or not may_nest(loss)
         if micro_step == 0:
             self.active = [False] * len(self.active)
-        self._first, self._last = micro_step == 0, micro_step == steps - 1
+        missing = [len(state.unit.slots) for state in self.states]
+        self._backward = Backward(micro_step == 0, micro_step == steps - 1, missing)
+        self._coordinator.begin_reductions(self)
 
-    def _reset(self) -> None:
-        self._missing = [len(state.unit.slots) for state in self.states]
-        self.ready = self._launched = self._finished = 0
-        self._task: int | None = None
+    @property
+    def backward(self) -> Backward:
+        """The backward that runs."""
+        assert self._backward is not None
+        return self._backward
+
+    @property
+    def ready(self) -> int:
+        """The number of units that this rank can reduce now."""
+        return self.backward.ready
 
     def entered(self) -> None:
         """Called inside the outermost backward, to tell it from a reentrant checkpoint's inner ones."""
-        self._task = torch._C._current_graph_task_id()
+        self.backward.task = torch._C._current_graph_task_id()
 
     def _arrived(self, parameter: nn.Parameter) -> None:
-        position, gradient = self._place[parameter], parameter.grad
-        if self._task is None or (gradient is not None and gradient.layout is not torch.strided):
-            self._refuse(parameter)
-        if torch._C._current_graph_task_id() != self._task:
+        backward, position, gradient = self._backward, self._position[parameter], parameter.grad
+        if backward is None or backward.task is None:
+            self._refuse_foreign(parameter)
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise RuntimeError(
+                f"the gradient of {self._name(parameter)!r} is sparse, which is not offered; use sparse=False"
+            )
+        if torch._C._current_graph_task_id() != backward.task:
             self._nested(position)
-        self._missing[position] -= 1
+        backward.missing[position] -= 1
         if not self.overlap or not self._plain or self._nests:
             return
-        while self._finished < len(self.states) and self._missing[self._finished] == 0:
-            self._finished += 1
-        before, self.ready = self.ready, max(end for end in self._ends if end <= self._finished)
-        if self.ready > before:
-            if self._gatherer is None:
-                self.launch(self.ready)
-            else:
-                self._gatherer.offer()
+        while backward.finished < len(self.states) and backward.missing[backward.finished] == 0:
+            backward.finished += 1
+        before, backward.ready = backward.ready, max(end for end in self._ends if end <= backward.finished)
+        if backward.ready > before:
+            self._coordinator.offer()
 
-    def _refuse(self, parameter: nn.Parameter) -> None:
-        """Raise: the gradient is not of the engine's own backward, or not dense."""
-        slots = self.states[self._place[parameter]].unit.slots
-        name = next(slot.name for slot in slots if slot.parameter is parameter)
-        if self._task is not None:
-            raise RuntimeError(f"the gradient of {name!r} is sparse, which is not offered; use sparse=False")
+    def _refuse_foreign(self, parameter: nn.Parameter) -> NoReturn:
         parameter.grad = None  # the next backward would add to it
         raise RuntimeError(
-            f"{name!r} got a gradient from a backward that is not the engine's; call engine.backward(loss) instead of "
-            "loss.backward()"
+            f"{self._name(parameter)!r} got a gradient from a backward that is not the engine's; call "
+            "engine.backward(loss) instead of loss.backward()"
         )
 
+    def _name(self, parameter: nn.Parameter) -> str:
+        slots = self.states[self._position[parameter]].unit.slots
+        return next(slot.name for slot in slots if slot.parameter is parameter)
+
     def _nested(self, position: int) -> None:
-        if position < self._launched:
+        if position < self.backward.launched:
             name = self.states[position].unit.name
             raise RuntimeError(
                 f"a gradient of {name!r} came after the unit's gradients had been sent: a reentrant checkpoint was "
@@ -146,47 +155,50 @@ class Reducer:
         self._nests = True
 
     def finish(self) -> None:
-        """Launch what backward left and wait for everything; the owners' accumulators are complete for now."""
-        self.ready = len(self.states)
-        if self._gatherer is None:
-            self.launch(self.ready)
-        else:
-            self._gatherer.finish()
+        """Launch the rest and wait for everything; the owners' accumulators are complete for this micro-step."""
+        self.backward.ready = len(self.states)
+        self._coordinator.finish_reductions()
         self._drain(0)
         for work in self._completing:
             work.wait()
         self._completing.clear()
         self._plain = True
-        self._reset()
+        self._backward = None
 
     def launch(self, count: int) -> None:
         """Start reducing the first ``count`` units that are not under way yet."""
-        while self._launched < count:
-            self._launch(self.states[self._launched])
-            self._launched += 1
+        while self.backward.launched < count:
+            self._launch(self.states[self.backward.launched])
+            self.backward.launched += 1
 
     def _launch(self, state: UnitState) -> None:
-        gradients = [slot.parameter.grad for slot in state.unit.slots]
-        for slot, gradient in zip(state.unit.slots, gradients, strict=True):
-            self.active[slot.index] |= gradient is not None
-            slot.parameter.grad = None
+        gradients = self._taken(state)
         if self.every_micro_step:
-            flat = torch.empty(state.unit.padded, dtype=self.wire, device=state.full.device)
+            flat = torch.empty(state.unit.padded, dtype=self.wire.packed, device=state.full.device)
             _pack(flat, state.unit.slots, gradients)
             self._send(state, flat)
             return
-        if self._first:
+        if self.backward.first:
             _pack(state.gradient, state.unit.slots, gradients)
         else:
             _add(state.gradient, state.unit.slots, gradients)
-        if self._last:
-            self._send(state, state.gradient.to(self.wire))
+        if self.backward.last:
+            self._send(state, state.gradient)
+
+    def _taken(self, state: UnitState) -> list[Tensor | None]:
+        """The gradients of the unit's parameters, which have none after."""
+        with torch._C.DisableTorchFunctionSubclass():  # a parameter that is not whole asks Python for each attribute
+            gradients = [slot.parameter.grad for slot in state.unit.slots]
+            for slot, gradient in zip(state.unit.slots, gradients, strict=True):
+                self.active[slot.index] |= gradient is not None
+                slot.parameter.grad = None
+        return gradients
 
     def _send(self, state: UnitState, flat: Tensor) -> None:
         """Start an all-to-all for each bucket of ``flat`` ([world * shard])."""
         rows = flat.view(self.ranks.world, state.unit.shard)
         for start, stop in state.unit.buckets(self.bucket):
-            sent = rows[:, start:stop].contiguous()
+            sent = self.wire.encode(rows[:, start:stop])
             received = torch.empty_like(sent)
             work = self.ranks.all_to_all(received.view(-1), sent.view(-1))
             self._flying.append(_Bucket(state, start, stop, sent, received, work))
@@ -198,15 +210,15 @@ class Reducer:
             bucket = self._flying.popleft()
             bucket.work.wait()
             state, start, stop = bucket.state, bucket.start, bucket.stop
-            total = state.accumulator(start, stop)
-            fold(total, bucket.received, first=self._first or not self.every_micro_step)
-            if self._last:
-                state.place.take(state, start, stop, total)
+            total, contributions = state.accumulator(start, stop), self.wire.decode(bucket.received)
+            fold(total, contributions, first=self.backward.first or not self.every_micro_step)
+            if self.backward.last:
+                state.optimizer_store.take(state.portion, start, stop, total)
                 if stop == state.unit.shard:
                     self._complete(state)
 
     def _complete(self, state: UnitState) -> None:
-        """This rank's part of a unit's gradient is final: fetch the others' where the whole unit is stepped here."""
+        """This rank's part of a unit's gradient is final: fetch the others' if the whole unit is stepped here."""
         if state.extent != state.own and self.ranks.world > 1:
             whole = state.gradient, state.own_gradient
             self._completing += gather_shards(state.unit, *whole, self.ranks, self.gather_bucket)
@@ -215,20 +227,6 @@ class Reducer:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
-
-
-def _may_nest(loss: Tensor) -> bool:
-    """Whether a backward may run within this one: only a function written in Python could do that."""
-    seen: set[Any] = set()
-    ahead: list[Any] = [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            ahead += [before for before, _ in node.next_functions]
-    return False
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

@@ -1,4 +1,4 @@
-"""The rest: what of a model is in no unit, its buffers and the frozen parameters that every rank keeps whole."""
+"""Replicated tensors: a model's buffers, and the frozen parameters that every rank keeps whole. They are in no unit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.state.unit import UnitState
 
 
-def take_over_rest(
+def take_over_replicated(
     module: nn.Module, states: Iterable[UnitState], ranks: Ranks, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Move what is in no unit to ``device``, frozen weights in ``dtype``, with rank 0's values. A collective."""
+    """Move the tensors that are in no unit to ``device``, frozen weights in ``dtype``, with rank 0's values.
+
+    A collective.
+    """
     placed = {slot.parameter for state in states for slot in state.unit.slots}
     for parameter in module.parameters():
         if parameter not in placed:
@@ -26,7 +29,7 @@ def take_over_rest(
 
 
 def same_values(tensor: Tensor, ranks: Ranks, source: int = 0) -> Tensor:
-    """``tensor`` with the values of rank ``source``; a dense copy where it is expanded and so cannot be written to."""
+    """``tensor`` with the values of rank ``source``; a dense copy if it is expanded and so cannot be written to."""
     whole = tensor.contiguous()  # a collective moves memory in its order, whatever the strides are
     ranks.broadcast(whole, source)
     return whole if 0 in tensor.stride() else tensor.copy_(whole)

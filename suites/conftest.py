@@ -49,7 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _hands_out(config):
         import torch
 
+        from zerobench.ranks import preload
+
         torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
+        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # what the ranks of nearly every test run
 
 
 @pytest.fixture(scope="session")

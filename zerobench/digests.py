@@ -1,27 +1,16 @@
-"""Case: the name by which two files of results say that they measured the same; digests: the bits that came of it."""
+"""Digests of the bits that come of a case."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from zerobench.meters.memory import plain
 from zerobench.recording import Trajectory
-from zerobench.scenario import Scenario
 from zerobench.subject import State
-
-#: Raised whenever a Scenario comes to mean another run than before: another default, model, data or metered step.
-CASE_VERSION = 1
-
-
-def case(subject: str, scenario: Scenario) -> str:
-    """Twelve hexadecimal digits that stand for a subject in a Scenario, on every machine."""
-    canonical = json.dumps([subject, json.loads(scenario.to_json())], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+from zerobench.tensors import unwrapped
 
 
 def digest(trajectories: Sequence[Trajectory]) -> str:
@@ -53,7 +42,7 @@ def held(states: Mapping[str, Sequence[Tensor]]) -> str:
     """
     found = hashlib.sha256()
     for category, tensors in sorted(states.items()):
-        for tensor in plain(tensors):
+        for tensor in unwrapped(tensors):
             storage = tensor.untyped_storage()
             found.update(repr((category, storage.nbytes())).encode())
             found.update(_bytes(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()))

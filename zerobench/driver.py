@@ -17,8 +17,8 @@ from zerobench.workload import models
 from zerobench.workload.data import held_out, leaf, seed_leaf
 
 #: The states that a recording may hold of every step.
-Part = Literal["gradients", "parameters", "model_parameters", "optimizer_state"]
-Keep = frozenset[Part]
+RecordedState = Literal["gradients", "parameters", "model_parameters", "optimizer_state"]
+Keep = frozenset[RecordedState]
 ALL: Keep = frozenset(("gradients", "parameters", "model_parameters", "optimizer_state"))
 
 

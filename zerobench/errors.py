@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Protocol
 
 
 class UsageError(Exception):
     """What was asked for cannot be: the command line ends with this one line and exit code 2."""
 
 
+class Finding(Protocol):
+    """The place of something wrong, as values: a message is for people, and it repeats the whole Scenario."""
+
+    @property
+    def part(self) -> str:
+        """The part of a step or of a ledger, such as ``gradients``, ``norm`` or ``traffic``."""
+
+    @property
+    def name(self) -> str:
+        """The name in that part: of a parameter, of a state, of a collective; empty if the part is one value."""
+
+    @property
+    def step(self) -> int | None:
+        """The step, from 0; None if it is in no step."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that was seen to be wrong."""
+
+
 class Disagreement(AssertionError):
-    """Two recordings, or a recording and a closed form, do not agree: the subject is wrong."""
+    """Two recordings, or a recording and a closed form, do not agree: the subject is wrong, and ``finding`` says in
+    which place."""
+
+    def __init__(self, message: str, finding: Finding) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 class RankFailure(RuntimeError):

@@ -13,14 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.errors import UsageError
+from zerobench.extras import demand_extra
+
 _PACKAGE = Path(__file__).parent
 _NAME = "zerobench.suites"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Replace what names a suite by its path below the package."""
+    """Replace what names a suite by its path below the package.
+
+    Raises:
+        pytest.UsageError: a suite is to run, and the packages that the suites need are not installed.
+    """
     known = early_config.known_args_namespace
+    if any(_path(given) is not None for given in known.file_or_dir or early_config.getini("testpaths")):
+        _demand_packages()
     renamed = {given: found for given in known.file_or_dir if (found := _path(given)) is not None}
     if renamed:
         known.file_or_dir[:] = [renamed.get(each, each) for each in known.file_or_dir]
@@ -29,12 +38,20 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
             sys.path.insert(0, os.curdir)  # --subject package.module:Class is looked for here
 
 
+def _demand_packages() -> None:
+    try:
+        demand_extra("suites")
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def _path(given: str) -> str | None:
     """The path below the package of what names a suite, by its module or by its path in a checkout; else None."""
     named, separator, test = given.partition("::")
     if named == _NAME or named.startswith(_NAME + "."):
         path = _PACKAGE.joinpath(*named.split(".")[1:])
-        return str(path if path.is_dir() else path.with_suffix(".py")) + separator + test
+        path = path if path.is_dir() else path.with_suffix(".py")
+        return str(path) + separator + test if path.exists() else None  # else it is the value of --subject
     folder = (_PACKAGE / "suites").resolve()
     path = Path(named).resolve()
     if folder in (path, *path.parents):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
 from zerobench.scenario import Scenario
-from zerobench.subject import State
 
-Verdict = Literal["ok", "unsupported", "failed", "crashed", "timeout"]
+#: Full values by name.
+State = dict[str, Tensor]
 
 
 @dataclass
 class Step:
-    """One optimizer step as one rank saw it; tensors are full, on the CPU, and only there where they were asked for."""
+    """One optimizer step as one rank saw it; tensors are full, on the CPU, and only there if they were asked for."""
 
     losses: list[Tensor]  # of this rank's leaves, in order of the micro-steps; 0-dimensional, as the model returned
     norm: float | None
@@ -49,7 +48,7 @@ class Memory:
     peak: int | None = None  # allocator's peak within a step, above what the process held before the model was built
     peak_parameters: int | None = None  # most bytes of model parameters resident at any collective of a step
     host: int | None = None  # of the states, what lies in host memory ...
-    file: int | None = None  # ... and in files; None where nothing is, nor was to be
+    file: int | None = None  # ... and in files; None if nothing is, nor was to be
     pinned: int | None = None  # host memory that is pinned, on CUDA
     reserved: int | None = None  # peak of what CUDA's caching allocator took of the device
 
@@ -64,7 +63,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Offload:
+class OffloadBytes:
     """Bytes off the device on one rank between steps, by what they hold, and bytes moved in one step.
 
     ``moved`` has ``to_host``, ``to_device``, ``file_read`` and ``file_written``; what is 0 is left out everywhere.
@@ -83,11 +82,11 @@ class Trajectory:
     scenario: Scenario
     rank: int
     steps: list[Step]
-    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, where asked for
+    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, if asked for
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
-    wire: int | None = None  # bytes of that step on loopback, of all ranks and whoever else was there
-    offload: Offload | None = None
-    held: str | None = None  # SHA-256 of the states it holds after the metered step, of who promises bits
+    wire: int | None = None  # bytes of that step on loopback, of all ranks and all other processes
+    offload: OffloadBytes | None = None
+    held: str | None = None  # SHA-256 of the states it holds after the metered step, if it promises bits
     seconds: list[float] = field(default_factory=list)  # of each timed step
-    splits: list[Split] = field(default_factory=list)  # of each timed step, where it was split
+    splits: list[Split] = field(default_factory=list)  # of each timed step, if it was split

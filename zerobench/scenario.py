@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from zerobench.errors import UsageError, unknown
+from zerobench.placement import Mesh, Placement
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
-Offload = Literal["none", "cpu", "nvme"]
+OffloadTarget = Literal["none", "cpu", "nvme"]
 
 #: The least and the most of numbers on which the harness itself depends; others an engine or a model refuses.
 _RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("world", "steps", "micro_batch", "accumulation"), (1, math.inf)),
+    **dict.fromkeys(("world", "replicate", "steps", "micro_batch", "accumulation"), (1, math.inf)),
     "stage": (0, 3),
 }
 
@@ -136,8 +137,8 @@ class Scenario:
     persistence: int = 0
     max_live: int = 0
     sub_group: int = 1_000_000_000
-    offload_optimizer: Offload = "none"  # in force from stage 1 on: see optimizer_at
-    offload_param: Offload = "none"  # in force at stage 3: see parameters_at
+    offload_optimizer: OffloadTarget = "none"  # in force from stage 1 on: see optimizer_at
+    offload_param: OffloadTarget = "none"  # in force at stage 3: see parameters_at
     offload_ratio: float = 1.0  # of the optimizer
     nvme_path: str = ""  # "": the system's directory for temporary files
     buffer_count: int = 8
@@ -150,6 +151,21 @@ class Scenario:
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
+    replicate: int = 1  # groups of ranks that each hold all shards: see mesh
+
+    @property
+    def placement(self) -> Placement:
+        """The states that the stage shards."""
+        return Placement.of_stage(self.stage)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The shape of the ranks.
+
+        Raises:
+            UsageError: ``replicate`` does not divide ``world``.
+        """
+        return Mesh.of(self.world, self.replicate)
 
     @property
     def leaves(self) -> int:
@@ -160,26 +176,27 @@ class Scenario:
     def reduction(self) -> Literal["micro_step", "boundary"]:
         """The reduction schedule in force; the two are different sums (see docs/reference/contract.md)."""
         if self.schedule == "auto":
-            return "boundary" if self.stage < 2 else "micro_step"
+            return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule
 
     @property
-    def optimizer_at(self) -> Offload:
-        """Where owners keep optimizer states; "none" is the device, and where a stage has no owners."""
-        return self.offload_optimizer if self.stage >= 1 else "none"
+    def optimizer_at(self) -> OffloadTarget:
+        """Where owners keep optimizer states; "none" is the device, also if the stage does not shard them."""
+        return self.offload_optimizer if self.placement.optimizer else "none"
 
     @property
-    def parameters_at(self) -> Offload:
-        """Where owners keep their shards of the parameters; "none" is the device, and where a stage has no shards."""
-        return self.offload_param if self.stage == 3 else "none"
+    def parameters_at(self) -> OffloadTarget:
+        """Where owners keep their shards of the parameters; "none" is the device, also if the stage does not shard
+        them."""
+        return self.offload_param if self.placement.parameters else "none"
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """What may hold states off the device: ``host``, and for nvme ``file`` too, whose buffers are on the host."""
-        places = {self.optimizer_at, self.parameters_at}
-        if places == {"none"}:
+        """Memory that may hold states off the device: ``host``, and for nvme ``file`` too, with buffers on the host."""
+        targets = {self.optimizer_at, self.parameters_at}
+        if targets == {"none"}:
             return frozenset()
-        return frozenset(("host", "file") if "nvme" in places else ("host",))
+        return frozenset(("host", "file") if "nvme" in targets else ("host",))
 
     def but(self, **changes: Any) -> Scenario:
         """The same Scenario with some fields changed."""
@@ -200,7 +217,9 @@ class Scenario:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise UsageError(f"a Scenario must be a JSON object, as a failure prints it; {error}") from None
-        return typing.cast(Self, _decode(cls, raw, "scenario"))
+        found = typing.cast(Self, _decode(cls, raw, "scenario"))
+        assert found.mesh.world == found.world  # it raises if there is no such mesh
+        return found
 
 
 def _sparse(value: Any) -> Any:

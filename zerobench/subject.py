@@ -14,7 +14,8 @@ The harness drives every engine through the same few calls, on every rank, in th
 Every reading call is made by all ranks together and returns full, unsharded values, so that an engine may use
 collectives to answer. ``resident`` is local: it names the tensors this rank really holds.
 
-Subjects take turns in one process, a step of each: what an engine replaces in torch it puts back before a call returns.
+Subjects alternate in one process, a step of each: an engine that replaces something in torch restores it before a call
+returns.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.recording import OffloadBytes, State, Traffic
 from zerobench.scenario import Scenario
 
+__all__ = ["Batch", "Bytes", "Offloaded", "Outcome", "State", "Subject", "Theory"]
+
 Batch = Mapping[str, Any]
-State = dict[str, Tensor]
+#: Bytes by category.
+Bytes = dict[str, int]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one optimizer step did: ``norm`` is of the mean gradient before clipping, None where not computed."""
+    """The result of one optimizer step: ``norm`` is of the mean gradient before clipping, None if not computed."""
 
     norm: float | None
     skipped: bool = False
@@ -44,10 +49,36 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """What a rank keeps off the device: tensors in host memory, and bytes in files, each by what they hold."""
+    """States that a rank keeps off the device: tensors in host memory, and bytes in files, each by category."""
 
     host: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
+
+
+class Theory:
+    """The closed forms of an engine: bytes and calls on ``rank``, from the Scenario and the model's shapes alone.
+
+    A form that is not known is None. No step so far was skipped; steps count from 0.
+    """
+
+    #: For the message of a difference: the formula of a number, by the ledger's part and the name in it.
+    formulas: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes | None:
+        """Bytes of ``parameters``, ``gradients`` and ``optimizer`` on the device, after ``steps`` steps."""
+        return None
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic] | None:
+        """Calls and bytes by collective in one step: its A micro-steps and the update, without any reading."""
+        return None
+
+    def offload(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> OffloadBytes | None:
+        """Bytes off the device after one step, and those that the step moves."""
+        return None
+
+    def parameter_peak(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int | None:
+        """The most bytes of the model's parameters that are whole at once in one step."""
+        return None
 
 
 class Subject(ABC):
@@ -58,12 +89,17 @@ class Subject(ABC):
     promises_bits: ClassVar[bool] = False
     #: Moves the model to the Scenario's device itself; else it is there already.
     moves: ClassVar[bool] = False
-    #: Works only where its group is every process there is, and always the same.
+    #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        """Why this engine does not offer the Scenario (a reason, not a failure), or None where it does."""
+        """Why this engine does not offer the Scenario (a reason, not a failure), or None if it does."""
+        return None
+
+    @classmethod
+    def theory(cls) -> Theory | None:
+        """The closed forms that the accounting holds this engine to; None if no form is known."""
         return None
 
     @abstractmethod
@@ -84,7 +120,7 @@ class Subject(ABC):
 
     @abstractmethod
     def parameters(self) -> State:
-        """Full fp32 values (master weights where there are any) by name as ``named_parameters`` gives them."""
+        """Full fp32 values (master weights if there are any) by name as ``named_parameters`` gives them."""
 
     @abstractmethod
     def model_parameters(self) -> State:
@@ -106,15 +142,15 @@ class Subject(ABC):
         """The tensors of training state this rank holds now, by ``parameters``, ``gradients``, ``optimizer``.
 
         fp32 master weights count as ``optimizer``, as in the ZeRO paper's K. Between steps; each storage once.
-        :meth:`offloaded` names what is not on the device.
+        :meth:`offloaded` names the states that are not on the device.
         """
 
     def offloaded(self) -> Offloaded:
         """What this rank keeps in host memory and in files: ``resident``'s categories and ``buffers``. Between steps.
 
-        Where the device is the CPU the two are one memory; what counts is where it would be.
+        If the device is the CPU the two are one memory; the setting counts.
         """
         return Offloaded()
 
     def close(self) -> None:
-        """Free what outlives the object (hooks, files, groups); called once, also after a failure."""
+        """Free hooks, files and groups that outlive the object; called once, also after a failure."""

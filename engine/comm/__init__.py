@@ -1,1 +1,1 @@
-"""Communication between ranks."""
+"""Communication: the mesh of ranks, their collectives, the format in which gradients travel, and agreement on order."""

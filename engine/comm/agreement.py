@@ -1,4 +1,4 @@
-"""Rounds: how the ranks agree on what to communicate next, where their graphs may differ."""
+"""Agreement: the ranks agree on the next collectives, since their graphs may differ."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from zerobench.engine.comm.collectives import Ranks
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What a round decided, the same on every rank."""
+class Decision:
+    """The result of a round, the same on every rank."""
 
     wanted: list[int]  # units that at least one rank wants whole
     ready: int  # units, in the order of reduction, whose gradients every rank has ready
     over: bool  # every rank is at the end of its pass
 
 
-class Rounds:
-    """Agrees, again and again, on the next collectives.
+class Agreement:
+    """Agrees on the next collectives, round after round.
 
-    Ranks may touch different units (a layer that only one rank's batch reaches), and a collective that not all ranks
-    issue, or that they issue in different orders, hangs. So where parameters are sharded nothing is communicated but by
-    agreement. In a round each rank announces the units it wants gathered, how many units' gradients it has ready for
-    reduction, and whether its pass is over; this is one small all-gather. When all have announced, all issue the same:
-    a gather for each unit that anybody wants, then a reduction for each unit that everybody has ready. A rank whose
-    pass is over goes on announcing that until all are.
+    Ranks may use different units (a layer that only one rank's batch reaches). A collective hangs if not all ranks
+    issue it, or if they issue two of them in different orders. So if parameters are sharded, ranks communicate by
+    agreement only. In a round each rank announces the units it wants gathered, the number of units whose gradients are
+    ready for reduction, and whether its pass is over; this is one small all-gather. When all have announced, all issue
+    the same: a gather for each unit that any rank wants, then a reduction for each unit that every rank has ready. A
+    rank whose pass is over goes on announcing that until all are.
 
-    Announcing does not wait: what is announced while one unit computes is decided when the next one is touched.
-    Every rank's calls alternate strictly (announcement, what was decided, announcement, ...), so all collectives of the
-    group are in one order everywhere, and a rank only ever waits for what every rank has issued or will announce.
+    Announcing does not wait: a round that is announced while one unit computes is decided when the next one is used.
+    Every rank's calls alternate strictly (announcement, decision, announcement, ...), so all collectives of the group
+    are in one order everywhere, and a rank only ever waits for a round that every rank has announced or will announce.
     """
 
     def __init__(self, ranks: Ranks, units: int, device: torch.device) -> None:
@@ -43,15 +43,15 @@ class Rounds:
         self._pending: tuple[Any, Tensor] | None = None
 
     def announce(self, wanted: Iterable[int], ready: int, over: bool) -> None:
-        """Say what this rank wants of the next round; does not wait."""
+        """Say this rank's wishes for the next round; does not wait."""
         bits = sum({1 << unit for unit in wanted}) | over << self.units
         message = bits.to_bytes(self._bits, "little") + ready.to_bytes(4, "little")
         own = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(self.device)
         everyone = torch.empty(self.ranks.world * own.numel(), dtype=torch.uint8, device=self.device)
         self._pending = self.ranks.all_gather(everyone, own), everyone
 
-    def decide(self) -> Agreement | None:
-        """Wait until every rank has announced and return what they agreed on; None if this rank had not announced."""
+    def decide(self) -> Decision | None:
+        """Wait until every rank has announced, and return the decision; None if this rank had not announced."""
         if self._pending is None:
             return None
         work, everyone = self._pending
@@ -62,7 +62,7 @@ class Rounds:
         union = 0
         for mask in masks:
             union |= mask
-        return Agreement(
+        return Decision(
             wanted=[unit for unit in range(self.units) if union >> unit & 1],
             ready=min(int.from_bytes(message[self._bits :], "little") for message in messages),
             over=all(mask >> self.units & 1 for mask in masks),

@@ -6,14 +6,27 @@ With one rank there is nothing to move: each is then a local copy and no collect
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zerobench.engine.comm.mesh import Mesh
+
 # torch 2.13 renamed the flat all-gather and warns on the old name, which is the only one that 2.11 has.
 _all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Handle(Protocol):
+    """Work under way: a collective, a copy, a read or a write."""
+
+    def wait(self) -> None:
+        """Return when it is done.
+
+        Raises:
+            OffloadError: it was a read or a write of a file, and it failed.
+        """
 
 
 class Works:
@@ -37,19 +50,37 @@ class Done:
 
 @dataclass(frozen=True)
 class Ranks:
-    """A process group and this process's place in it; ``group`` is None where there is no process group at all."""
+    """The ranks of a process group, this process's number among them, and their mesh.
+
+    ``group`` is None if there is no process group at all.
+    """
 
     group: dist.ProcessGroup | None
     rank: int
-    world: int
+    mesh: Mesh
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup | None) -> Ranks:
-        """The given group, else the default one, else this process alone."""
+    def of(cls, group: dist.ProcessGroup | None, mesh: Mesh | None = None) -> Ranks:
+        """The given group, else the default one, else this process alone; all of them share each state by default.
+
+        Raises:
+            ConfigError: the mesh does not fit the group, or is one that the engine does not offer.
+        """
         if group is None and not dist.is_initialized():
-            return cls(None, 0, 1)
+            return cls._checked(None, 0, 1, mesh)
         group = group or dist.group.WORLD
-        return cls(group, dist.get_rank(group), dist.get_world_size(group))
+        return cls._checked(group, dist.get_rank(group), dist.get_world_size(group), mesh)
+
+    @classmethod
+    def _checked(cls, group: dist.ProcessGroup | None, rank: int, world: int, mesh: Mesh | None) -> Ranks:
+        mesh = mesh or Mesh(shard=world)
+        mesh.check(world)
+        return cls(group, rank, mesh)
+
+    @property
+    def world(self) -> int:
+        """The number of ranks that share each state."""
+        return self.mesh.shard
 
     def all_gather(self, output: Tensor, own: Tensor) -> Any:
         """Start gathering ``own`` (n elements) of every rank into ``output`` (world * n, in rank order).

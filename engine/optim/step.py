@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Layout
 from zerobench.engine.optim.optimizer import ZeroOptimizer
-from zerobench.engine.stage3.unshard import gather_shards
-from zerobench.engine.state.stores import Window
+from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
 
 
@@ -90,7 +90,7 @@ class Stepper:
 
     def _sums(self) -> Tensor:
         """fp64 sums of squares of the chunks this rank owns, in the order of units."""
-        parts = [state.place.sums(state) for state in self.states]
+        parts = [state.optimizer_store.sums(state.portion) for state in self.states]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
     def step(self, vote: Vote, factor: float) -> None:
@@ -100,7 +100,7 @@ class Stepper:
         leaving: list[Any] = []
         for state in self.states:
             runs = list(self._runs(state, vote.active))
-            for window in state.place.windows(state):
+            for window in state.optimizer_store.update_slices(state.portion):
                 self._step(window, runs, factor)
             leaving += self._spread(state)
         for work in leaving:
@@ -110,7 +110,7 @@ class Stepper:
         """Where only owners stepped and every rank keeps the whole unit, it needs the other owners' parameters."""
         if state.extent != state.own or state.sharded or self.ranks.world == 1:
             return []
-        return gather_shards(state.unit, state.full, state.shard, self.ranks, self.gather_bucket)
+        return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
 
     def _runs(self, state: UnitState, active: list[bool]) -> Iterator[_Run]:
         """The active parameters in the extent, merged where neighbours are updated alike; from the extent's start."""
@@ -132,7 +132,7 @@ class Stepper:
         if current:
             yield current
 
-    def _step(self, window: Window, runs: list[_Run], factor: float) -> None:
+    def _step(self, window: UpdateSlice, runs: list[_Run], factor: float) -> None:
         """Update the window's part of each run; what is in no run stays, and its parameter follows its master."""
         done = window.start
         for run in runs:
@@ -143,7 +143,7 @@ class Stepper:
                 done = hi
         window.follow(done, window.stop)
 
-    def _update(self, part: Window, run: _Run, factor: float) -> None:
+    def _update(self, part: UpdateSlice, run: _Run, factor: float) -> None:
         """The formula on a window whose elements are updated alike."""
         values = self.optimizer.values(run.group, run.step)
         self.optimizer.rule.update(part.master, part.gradient, part.optimizer, part.parameter, factor, values)

@@ -1,1 +1,1 @@
-"""Stage 3: parameters that are unsharded while they are in use."""
+"""Sharded parameters (ZeRO stage 3): units become whole before their use and give their memory back after it."""

@@ -1,4 +1,4 @@
-"""Arrangement: which unit's states an owner keeps where, by ``offload_optimizer`` and ``offload_param``."""
+"""StoreAssignment: which unit's states an owner keeps where, by ``offload_optimizer`` and ``offload_param``."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.wire import WireFormat
 from zerobench.engine.config.schema import Config
 from zerobench.engine.layout import Unit
+from zerobench.engine.placement import Placement
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.files import NvmePlace
-from zerobench.engine.state.host import HostPlace, Offloaded
+from zerobench.engine.state.device import DeviceOptimizerStore, DeviceParameterStore
+from zerobench.engine.state.files import FileOptimizerStore
+from zerobench.engine.state.files_parameters import FileParameterStore, ShardFiles
+from zerobench.engine.state.host import HostOptimizerStore, HostParameterStore
+from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import ScratchFile
-from zerobench.engine.state.shard_files import FileHome, ShardFiles
-from zerobench.engine.state.shards import DeviceHome, HostHome
-from zerobench.engine.state.stores import DevicePlace, Home, Place
+from zerobench.engine.state.stores import OptimizerStore, ParameterStore
 from zerobench.engine.state.unit import UnitState
 
 
-class Arrangement:
-    """Gives each unit its place and its home.
+class StoreAssignment:
+    """Builds each unit's state with its two stores.
 
     Args:
         config: the engine's.
         units: all units of the model.
-        device: where it trains.
-        world: ranks.
+        ranks: all that share the states.
+        placement: which states only owners keep.
+        wire: the format in which gradients travel.
+        device: where the engine trains.
         accumulation: micro-steps in a step.
         names: of the states that the optimizer keeps for each element.
     """
@@ -36,52 +42,66 @@ class Arrangement:
         self,
         config: Config,
         units: Sequence[Unit],
+        ranks: Ranks,
+        placement: Placement,
+        wire: WireFormat,
         device: torch.device,
         *,
-        world: int,
         accumulation: int,
         names: Sequence[str],
     ) -> None:
         zero = config.zero_optimization
-        self.names = names
+        self._config, self._ranks, self._placement, self._device = config, ranks, placement, device
+        self._accumulation, self._names = accumulation, names
         self._optimizer, self._param = zero.offload_optimizer, zero.offload_param
         trained = [unit for unit in units if unit.trainable]
         share = self._optimizer.ratio * sum(unit.shard for unit in trained)
         self._stepped_off = _first(trained, share) if self._optimizer.device != "none" else set()
         self._copies = Copies(device, self._optimizer.pin_memory)
         self._param_copies = Copies(device, self._param.pin_memory)
-        self._host_shards: list[Tensor] = []
+        self._off_device_shards: list[ParameterStore] = []
         self._files: list[ScratchFile] = []
-        self._on_device: Place = DevicePlace(zero.sub_group_size)
-        self._off_device: Place = self._on_device
+        self._on_device: OptimizerStore = DeviceOptimizerStore(names, zero.sub_group_size)
+        self._off_device: OptimizerStore = self._on_device
         stepped = [unit for unit in trained if self.steps_off_device(unit)]
         if stepped:
-            self._off_device = self._offloaded(config, stepped, _arriving(config, world, accumulation))
+            self._off_device = self._offloaded(stepped, self._arriving(wire))
         self._in_memory: set[int] = set()
         kept_off = [unit for unit in units if self.keeps_off_device(unit)]
-        self._shard_files = self._shards(kept_off, config.dtype.itemsize) if kept_off else None
+        self._shard_files = self._shards(kept_off) if kept_off else None
 
-    def _offloaded(self, config: Config, units: Sequence[Unit], arriving: torch.dtype) -> Offloaded:
-        section, sub_group = self._optimizer, config.zero_optimization.sub_group_size
+    def _offloaded(self, units: Sequence[Unit], arriving: torch.dtype) -> OptimizerStore:
+        section, config = self._optimizer, self._config
+        sub_group = config.zero_optimization.sub_group_size
         if section.nvme_path is None or section.device == "cpu":
             staging = min(sub_group, max(unit.shard for unit in units))
-            return HostPlace(self._copies, arriving, sub_group=sub_group, staging=staging, dtype=config.dtype)
-        return NvmePlace(
+            return HostOptimizerStore(
+                self._names, self._copies, arriving, sub_group=sub_group, staging=staging, dtype=config.dtype
+            )
+        return FileOptimizerStore(
+            self._names,
             self._copies,
             arriving,
             self._scratch(section.nvme_path),
             units,
             dtype=config.dtype,
-            states=1 + len(self.names),
             sub_group=sub_group,
             budget=section.buffer_count * section.buffer_size * 4,
             read_ahead=section.pipeline_read,
             write_behind=section.pipeline_write,
         )
 
-    def _shards(self, units: Sequence[Unit], itemsize: int) -> ShardFiles | None:
+    def _arriving(self, wire: WireFormat) -> torch.dtype:
+        """The narrowest dtype that holds every final sum exactly: the sum of one contribution has its values."""
+        every_micro_step = self._config.zero_optimization.reduces_every_micro_step
+        contributions = self._ranks.world * (self._accumulation if every_micro_step else 1)
+        accumulator = self._config.accumulator_dtype
+        narrower = wire.decoded.itemsize < accumulator.itemsize
+        return wire.decoded if contributions == 1 and narrower else accumulator
+
+    def _shards(self, units: Sequence[Unit]) -> ShardFiles | None:
         """The file of the shards that go to one; ``units`` are all that leave the device."""
-        section = self._param
+        section, itemsize = self._param, self._config.dtype.itemsize
         if section.nvme_path is None or section.device == "cpu":
             return None
         self._in_memory = _first(units, section.max_in_cpu)
@@ -106,41 +126,83 @@ class Arrangement:
         """Whether this rank's shard of the unit's parameters is kept off the device."""
         return self._param.device != "none" and not unit.persistent
 
-    def adopt(self, state: UnitState) -> None:
-        """Give a new unit its place and its home, which take over its states."""
-        state.place = self._off_device if self.steps_off_device(state.unit) else self._on_device
-        if state.unit.trainable:
-            state.place.adopt(state, self.names)
-        if self.keeps_off_device(state.unit):
-            state.home = self._home(state)
-        else:
-            state.home = DeviceHome(state, self._copies)
+    def build(self, unit: Unit) -> UnitState:
+        """Take a unit's parameters over, with rank 0's values, and give its states to their stores. A collective."""
+        portion = self._portion(unit)
+        full, shard, master = self._initial(portion)
+        parameters = self._parameter_store(portion, full, shard)
+        gradient = self._accumulator(portion)
+        store = self._off_device if self.steps_off_device(unit) else self._on_device
+        state = UnitState(portion, full, gradient, store, parameters)
+        del full, shard  # whatever memory no store keeps is free before the optimizer states are made
+        if unit.trainable:
+            store.adopt(portion, parameters, master, gradient)
+        return state
 
-    def _home(self, state: UnitState) -> Home:
-        if self._shard_files is not None and state.unit.index not in self._in_memory:
-            return FileHome(state, self._shard_files)
-        home = HostHome(state, self._param_copies)
-        self._host_shards.append(state.shard)
-        return home
+    def _portion(self, unit: Unit) -> Portion:
+        own = slice(self._ranks.rank * unit.shard, (self._ranks.rank + 1) * unit.shard)
+        dtype, off = self._config.dtype, self.steps_off_device(unit) or self.keeps_off_device(unit)
+        return Portion(
+            unit,
+            own=own,
+            extent=own if self._placement.optimizer else slice(0, unit.padded),
+            sharded=self._placement.parameters and not unit.persistent,
+            has_master_copy=off or dtype != torch.float32,
+            dtype=dtype,
+            device=self._device,
+        )
+
+    def _initial(self, portion: Portion) -> tuple[Tensor, Tensor, Tensor]:
+        """The whole unit, this rank's shard of it, and the master over the extent. A collective."""
+        unit = portion.unit
+        source = torch.zeros(unit.padded, dtype=torch.float32, device=self._device)
+        for slot in unit.slots:
+            slot.view(source).copy_(slot.parameter.detach())
+        self._ranks.broadcast(source)
+        full = source if portion.dtype == torch.float32 else source.to(portion.dtype)
+        shard = full[portion.own].clone() if portion.sharded else full[portion.own]
+        if unit.trainable and portion.has_master_copy:
+            return full, shard, source[portion.extent].clone()
+        return full, shard, shard if portion.extent == portion.own else full
+
+    def _accumulator(self, portion: Portion) -> Tensor:
+        """The gradient's memory between micro-steps, on the device: the whole unit's, the shard's, or none."""
+        unit = portion.unit
+        if not unit.trainable:
+            kept = 0
+        elif not self._placement.gradients:
+            kept = unit.padded
+        else:
+            kept = unit.shard if self._accumulation > 1 or not self.steps_off_device(unit) else 0
+        return torch.zeros(kept, dtype=self._config.accumulator_dtype, device=self._device)
+
+    def _parameter_store(self, portion: Portion, full: Tensor, shard: Tensor) -> ParameterStore:
+        if not self.keeps_off_device(portion.unit):
+            return DeviceParameterStore(shard, shard if portion.extent == portion.own else full, self._copies)
+        if self._shard_files is not None and portion.unit.index not in self._in_memory:
+            return FileParameterStore(portion, shard, self._shard_files)
+        self._off_device_shards.append(HostParameterStore(portion, shard, self._param_copies))
+        return self._off_device_shards[-1]
 
     def settle(self) -> None:
-        """Return when everything is written that was to be written.
+        """Return when all writes to files are over.
 
         Raises:
-            OffloadError: something was not.
+            OffloadError: one failed.
         """
         for file in self._files:
             file.settle()
 
     def host(self) -> dict[str, list[Tensor]]:
-        """The host memory in use, by what it is for: ``parameters``, ``gradients``, ``optimizer``, ``buffers``."""
+        """The host memory in use, by purpose: ``parameters``, ``gradients``, ``optimizer``, ``buffers``."""
         host = self._off_device.host()
         if self._shard_files is not None:
             host["buffers"] = host.get("buffers", []) + [buffer.memory for buffer in self._shard_files.buffers]
-        return {"parameters": self._host_shards, **host}
+        shards = [shard for store in self._off_device_shards if (shard := store.memory()) is not None]
+        return {"parameters": shards, **host}
 
     def files(self) -> dict[str, int]:
-        """Bytes in files, by what they hold: ``parameters``, ``gradients``, ``optimizer``."""
+        """Bytes in files, by content: ``parameters``, ``gradients``, ``optimizer``."""
         parameters = self._shard_files.file.size if self._shard_files is not None else 0
         return {"parameters": parameters, **self._off_device.files()}
 
@@ -159,10 +221,3 @@ def _first(units: Iterable[Unit], elements: float) -> set[int]:
             break
         chosen.add(unit.index)
     return chosen
-
-
-def _arriving(config: Config, world: int, accumulation: int) -> torch.dtype:
-    """The narrowest dtype that holds every final sum exactly: a sum of one contribution needs no more than that had."""
-    contributions = world * (accumulation if config.zero_optimization.reduces_every_micro_step else 1)
-    wire, accumulator = config.communication_dtype, config.accumulator_dtype
-    return wire if contributions == 1 and wire.itemsize < accumulator.itemsize else accumulator

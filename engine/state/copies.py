@@ -10,8 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Done
-from zerobench.engine.state.stores import Handle
+from zerobench.engine.comm.collectives import Done, Handle
 
 
 @torch.library.custom_op("zerobench::to_host", mutates_args={"host"})

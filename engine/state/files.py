@@ -1,4 +1,4 @@
-"""States in files: sub-groups are read, updated by the CPU and written back, through a few buffers."""
+"""The optimizer store in a file: sub-groups are read, updated by the CPU and written back, through a few buffers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from zerobench.engine.comm.collectives import Handle, Works
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.layout import Unit
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.host import Offloaded
+from zerobench.engine.state.host import OffloadedOptimizerStore
+from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import PAGE, ScratchFile, page_memory, pages
-from zerobench.engine.state.stores import Handle, Window, cut
-from zerobench.engine.state.unit import UnitState
+from zerobench.engine.state.stores import ParameterStore, UpdateSlice, cut
 
 _FP32 = 4
 Part = Literal["states", "gradient"]
+_PARTS: tuple[Part, Part] = ("states", "gradient")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one element of a sub-group takes: its fp32 states, its gradient sum and its rounded parameter, in bytes."""
+    """Bytes of one element of a sub-group: of its fp32 states, its gradient sum and its rounded parameter."""
 
     states: int
     gradient: int
@@ -39,14 +41,20 @@ class Record:
         return max(0, budget - 3 * PAGE) // each // chunk * chunk
 
 
-@dataclass
+@dataclass(eq=False)
 class _SubGroup:
     """Elements [start, stop) of one unit's shard, where in the file each part of them lies, and its last write."""
 
+    index: int  # in the order of adoption
     start: int
     stop: int
     at: dict[Part, int]
     written: dict[Part, Handle] = field(default_factory=dict)
+
+    @property
+    def elements(self) -> int:
+        """Their number."""
+        return self.stop - self.start
 
 
 class _Buffer:
@@ -56,10 +64,10 @@ class _Buffer:
         self.memory = page_memory(record.memory(elements), pin=pin)
         self._gradient = pages(record.states * elements)
         self._parameter = self._gradient + pages(record.gradient * elements)
-        self.busy: list[Handle] = []  # what still reads or writes it
+        self.busy: list[Handle] = []  # copies, reads and writes of it that may be under way
 
     def free(self) -> _Buffer:
-        """The buffer, when nothing needs what it holds any more."""
+        """The buffer, when nothing needs its values any more."""
         for handle in self.busy:
             handle.wait()
         self.busy = []
@@ -78,14 +86,16 @@ class _Buffer:
         return self.memory[self._parameter : self._parameter + size]
 
 
-class NvmePlace(Offloaded):
-    """Gradient sum, master and optimizer states of every unit in a file; in memory, what is being worked on.
+class FileOptimizerStore(OffloadedOptimizerStore):
+    """Gradient sum, master and optimizer states of every unit in a file; in memory, the sub-groups in work.
 
-    A sub-group has at most ``sub_group`` elements, in whole chunks, and fewer where its buffer would not fit: there are
+    A sub-group has at most ``sub_group`` elements, in whole chunks, and fewer if its buffer would not fit: there are
     1 + ``read_ahead`` + ``write_behind`` buffers, and together they take no more than ``budget`` bytes. They serve in
-    turn, and each waits before it is used again until what it held has been written and sent. With ``read_ahead`` the
-    next sub-group, of whatever unit, is read while the CPU updates this one; with ``write_behind`` the one before is
-    still being written.
+    turn, and each waits before it is used again until its values have been written and sent.
+
+    Units may be asked for in any order. With ``read_ahead`` the sub-group that follows in the order of adoption, of
+    whatever unit, is read while the CPU updates this one. If another one is asked for next, or if the sub-group changes
+    meanwhile, the values read ahead are discarded. With ``write_behind`` the sub-group before is still being written.
 
     Raises:
         ConfigError: the budget does not hold the smallest sub-groups.
@@ -93,44 +103,44 @@ class NvmePlace(Offloaded):
 
     def __init__(
         self,
+        names: Sequence[str],
         copies: Copies,
         arriving: torch.dtype,
         file: ScratchFile,
         units: Sequence[Unit],
         *,
         dtype: torch.dtype,
-        states: int,
         sub_group: int,
         budget: int,
         read_ahead: bool,
         write_behind: bool,
     ) -> None:
-        super().__init__(copies, arriving)
+        super().__init__(names, copies, arriving)
         self.file, self.read_ahead, self.write_behind = file, read_ahead, write_behind
-        self.record = Record(states * _FP32, arriving.itemsize, dtype.itemsize if dtype != torch.float32 else 0)
+        states = (1 + len(self.names)) * _FP32
+        self.record = Record(states, arriving.itemsize, dtype.itemsize if dtype != torch.float32 else 0)
         count = 1 + read_ahead + write_behind
         self.sub_group = _sub_group(self.record, units, sub_group, budget, count)
         self._buffers = [_Buffer(self.record, self.sub_group, copies.pinned) for _ in range(count)]
-        self._groups: dict[UnitState, list[_SubGroup]] = {}
-        self._order: list[_SubGroup] = []
-        self._next = 0  # in the order, to be read
-        self._read: tuple[_Buffer, list[Handle]] | None = None  # the next, where it is being read
-        self._names: Sequence[str] = ()
+        self._parameters: dict[Portion, ParameterStore] = {}
+        self._groups: dict[Portion, list[_SubGroup]] = {}
+        self._order: list[_SubGroup] = []  # of adoption
+        self._ahead: _Read | None = None
+        self._filling: tuple[_SubGroup, _Buffer] | None = None
         self._bytes = {"optimizer": 0, "gradients": 0}
 
-    def adopt(self, state: UnitState, names: Sequence[str]) -> None:
-        self._names = ("master", *names)
-        self._groups[state] = []
-        for start, stop in cut(state.unit.shard, self.sub_group):
-            group = _SubGroup(start, stop, self._reserve(stop - start))
-            self._groups[state].append(group)
+    def adopt(self, portion: Portion, parameters: ParameterStore, master: Tensor, gradient: Tensor) -> None:
+        self._parameters[portion] = parameters
+        self._groups[portion] = []
+        for start, stop in cut(portion.unit.shard, self.sub_group):
+            group = _SubGroup(len(self._order), start, stop, self._reserve(stop - start))
+            self._groups[portion].append(group)
             self._order.append(group)
             buffer = self._turn()
             states = self._states(buffer, group)
             states.zero_()
-            buffer.busy.append(self.copies.down(state.master[start:stop], states[0]))
+            buffer.busy.append(self.copies.down(master[start:stop], states[0]))
             self._write_part("states", buffer, group)
-        state.master = state.master.new_empty(0)
 
     def _reserve(self, elements: int) -> dict[Part, int]:
         sizes: dict[Part, int] = {"states": self.record.states * elements, "gradient": self.record.gradient * elements}
@@ -140,59 +150,92 @@ class NvmePlace(Offloaded):
 
     # Gradients
 
-    def _keep(self, state: UnitState, start: int, stop: int, values: Tensor) -> None:
+    def _keep(self, portion: Portion, start: int, stop: int, values: Tensor) -> None:
         """Fill the buffer of each sub-group, from its start on; a full one is written."""
-        for group in self._groups[state][start // self.sub_group : -(-stop // self.sub_group)]:
+        for group in self._groups[portion][start // self.sub_group : -(-stop // self.sub_group)]:
             lo, hi = max(start, group.start), min(stop, group.stop)
-            buffer = self._turn() if lo == group.start else self._buffers[0]
+            buffer = self._to_fill(group, begins=lo == group.start)
             kept = self._gradient(buffer, group)[lo - group.start : hi - group.start]
             buffer.busy.append(self.copies.down(values[lo - start : hi - start], kept))
             if hi == group.stop:
+                self._filling = None
                 self._write_part("gradient", buffer, group)
+
+    def _to_fill(self, group: _SubGroup, *, begins: bool) -> _Buffer:
+        """The buffer that takes the sub-group's gradient sum.
+
+        Raises:
+            RuntimeError: the sub-group that was begun before is neither complete nor this one.
+        """
+        if begins:
+            self._filling = group, self._turn()
+        if self._filling is None or self._filling[0] is not group:
+            raise RuntimeError("the ranges of one unit's gradient sum must come in order and without gaps")
+        return self._filling[1]
 
     # The update
 
-    def windows(self, state: UnitState) -> Iterator[Window]:
-        for group in self._groups[state]:
-            buffer = self._fetched()
-            elements = group.stop - group.start
-            rounded = buffer.parameter(self.record.parameter * elements).view(state.dtype)
-            direct = state.home.view(group.start, group.stop, host=True)
+    def update_slices(self, portion: Portion) -> Iterator[UpdateSlice]:
+        parameters = self._parameters[portion]
+        for group in self._groups[portion]:
+            buffer = self._fetch(group)
+            rounded = buffer.parameter(self.record.parameter * group.elements).view(portion.dtype)
+            direct = parameters.view(group.start, group.stop, host=True)
             parameter = direct if direct is not None else rounded if rounded.numel() else None
             master, *states = self._states(buffer, group)
-            yield Window(group.start, group.stop, self._gradient(buffer, group), master, states, parameter)
+            yield UpdateSlice(group.start, group.stop, self._gradient(buffer, group), master, states, parameter)
             if direct is None:
                 values = master if parameter is None else parameter
-                buffer.busy.append(state.home.accept(group.start, values, host=True))
+                buffer.busy.append(parameters.accept(group.start, values, host=True))
             self._write_part("states", buffer, group)
         self.copies.join()
 
-    def _fetched(self) -> _Buffer:
-        """The next sub-group's buffer, read; the one after it is being read from now on, where that is wanted."""
-        buffer, reads = self._read or self._start_read()
-        for read in reads:
-            read.wait()
-        self._next = (self._next + 1) % len(self._order)
-        self._read = self._start_read() if self.read_ahead and self._next else None
-        return buffer
+    def _fetch(self, group: _SubGroup) -> _Buffer:
+        """The sub-group's buffer, read; the sub-group that follows is read from now on, if that is configured."""
+        if self._ahead is None or self._ahead.group is not group:
+            self._discard()
+            self._ahead = self._start_read(group)
+        read, self._ahead = self._ahead, None
+        read.arrived.wait()
+        following = self._following(group) if self.read_ahead else None
+        if following is not None:
+            self._ahead = self._start_read(following)
+        return read.buffer
 
-    def _start_read(self) -> tuple[_Buffer, list[Handle]]:
-        group, buffer = self._order[self._next], self._turn()
-        return buffer, [self._read_part(part, buffer, group) for part in ("states", "gradient")]
+    def _following(self, group: _SubGroup) -> _SubGroup | None:
+        """The sub-group after this one in the order of adoption; None after the last, with which a step ends."""
+        return self._order[group.index + 1] if group.index + 1 < len(self._order) else None
+
+    def _start_read(self, group: _SubGroup) -> _Read:
+        buffer = self._turn()
+        return _Read(group, buffer, Works([self._read_part(part, buffer, group) for part in _PARTS]))
+
+    def _discard(self) -> None:
+        """Forget the sub-group that was read ahead: it is not the one asked for, or its values have changed."""
+        if self._ahead is not None:
+            self._ahead.arrived.wait()
+            self._ahead = None
 
     # Mechanism
 
     def _turn(self) -> _Buffer:
         """The buffer that was used longest ago, free; the last one used is ``_buffers[0]``."""
-        self._buffers.insert(0, self._buffers.pop())
-        return self._buffers[0].free()
+        buffer = self._buffers.pop()
+        self._buffers.insert(0, buffer)
+        if self._ahead is not None and self._ahead.buffer is buffer:
+            self._discard()
+        if self._filling is not None and self._filling[1] is buffer:
+            self._filling = None
+        return buffer.free()
 
     def _read_part(self, part: Part, buffer: _Buffer, group: _SubGroup) -> Handle:
         return self.file.read(group.at[part], self._memory(part, buffer, group), group.written[part])
 
     def _write_part(self, part: Part, buffer: _Buffer, group: _SubGroup) -> None:
-        """Write it once what the buffer waits for has arrived; without ``write_behind`` wait for that."""
-        write = self.file.write(group.at[part], self._memory(part, buffer, group), _All(buffer.busy))
+        """Write it once its buffer's copies have arrived; without ``write_behind`` wait for that."""
+        if self._ahead is not None and self._ahead.group is group:
+            self._discard()
+        write = self.file.write(group.at[part], self._memory(part, buffer, group), Works(list(buffer.busy)))
         buffer.busy.append(write)
         group.written[part] = write
         if not self.write_behind:
@@ -200,38 +243,47 @@ class NvmePlace(Offloaded):
 
     def _memory(self, part: Part, buffer: _Buffer, group: _SubGroup) -> Tensor:
         """A part's whole pages."""
-        elements = group.stop - group.start
         states = part == "states"
         size = self.record.states if states else self.record.gradient
-        return buffer.states(size * elements) if states else buffer.gradient(size * elements)
+        return buffer.states(size * group.elements) if states else buffer.gradient(size * group.elements)
 
     def _states(self, buffer: _Buffer, group: _SubGroup) -> Tensor:
         """[states, elements]: the master first."""
-        size = self.record.states * (group.stop - group.start)
-        return buffer.memory[:size].view(torch.float32).view(len(self._names), -1)
+        size = self.record.states * group.elements
+        return buffer.memory[:size].view(torch.float32).view(1 + len(self.names), -1)
 
     def _gradient(self, buffer: _Buffer, group: _SubGroup) -> Tensor:
-        size = self.record.gradient * (group.stop - group.start)
+        size = self.record.gradient * group.elements
         return buffer.gradient(size)[:size].view(self.arriving)
 
     # Reading and editing
 
-    def read(self, state: UnitState, name: str) -> Tensor:
-        gradient = name == "gradient"
-        whole = torch.empty(state.unit.shard, dtype=self.arriving if gradient else torch.float32)
-        for group in self._groups[state]:
+    def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
+        part: Part = "gradient" if name == "gradient" else "states"
+        values = torch.empty(stop - start, dtype=self.arriving if part == "gradient" else torch.float32)
+        for group, lo, hi in self._overlapping(portion, start, stop):
             buffer = self._turn()
-            self._read_part("gradient" if gradient else "states", buffer, group).wait()
-            kept = self._gradient(buffer, group) if gradient else self._states(buffer, group)[self._names.index(name)]
-            whole[group.start : group.stop] = kept
-        return whole.to(state.full.device)
+            self._read_part(part, buffer, group).wait()
+            kept = self._gradient(buffer, group) if part == "gradient" else self._state(buffer, group, name)
+            values[lo - start : hi - start] = kept[lo - group.start : hi - group.start]
+        return values.to(portion.device)
 
-    def write_master(self, state: UnitState, values: Tensor) -> None:
-        for group in self._groups[state]:
+    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
+        for group, lo, hi in self._overlapping(portion, start, start + values.numel()):
             buffer = self._turn()
             self._read_part("states", buffer, group).wait()
-            self._states(buffer, group)[0] = values[group.start : group.stop]
+            self._state(buffer, group, "master")[lo - group.start : hi - group.start] = values[lo - start : hi - start]
             self._write_part("states", buffer, group)
+
+    def _overlapping(self, portion: Portion, start: int, stop: int) -> Iterator[tuple[_SubGroup, int, int]]:
+        """The unit's sub-groups that have elements of [start, stop), with the first and the end of these elements."""
+        for group in self._groups[portion]:
+            lo, hi = max(start, group.start), min(stop, group.stop)
+            if lo < hi:
+                yield group, lo, hi
+
+    def _state(self, buffer: _Buffer, group: _SubGroup, name: str) -> Tensor:
+        return self._states(buffer, group)[("master", *self.names).index(name)]
 
     def host(self) -> dict[str, list[Tensor]]:
         return {"buffers": [buffer.memory for buffer in self._buffers]}
@@ -240,15 +292,13 @@ class NvmePlace(Offloaded):
         return dict(self._bytes)
 
 
-class _All:
-    """Several handles as one."""
+@dataclass(frozen=True)
+class _Read:
+    """A sub-group on its way from the file to a buffer."""
 
-    def __init__(self, handles: Sequence[Handle]) -> None:
-        self._handles = tuple(handles)
-
-    def wait(self) -> None:
-        for handle in self._handles:
-            handle.wait()
+    group: _SubGroup
+    buffer: _Buffer
+    arrived: Handle
 
 
 def _sub_group(record: Record, units: Sequence[Unit], asked: int, budget: int, buffers: int) -> int:

@@ -1,115 +1,186 @@
-"""States in host memory: gradient sums come down as they are made, the CPU steps, parameters go up."""
+"""Stores in host memory: gradient sums come down as they are made, the CPU steps, parameters go up."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Done
+from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.ops.sumsq import chunk_sumsq
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.stores import Handle, Place, Window, cut
-from zerobench.engine.state.unit import UnitState
+from zerobench.engine.state.portion import Portion
+from zerobench.engine.state.stores import OptimizerStore, ParameterStore, UpdateSlice, cut
 
 
-class Offloaded(Place):
-    """What places off the device have in common: the sums leave the device as soon as they are final.
+class HostParameterStore(ParameterStore):
+    """The shard in host memory; a prefetched copy of it stays on the device until it is loaded.
 
-    A sum travels in ``arriving``, in which it loses nothing: the accumulator's dtype, or a narrower one in which the
-    only contribution to it travelled. Its squares are added up on the device before.
+    Args:
+        portion: the unit.
+        shard: its initial values, [unit.shard] on the device; they are copied.
+        copies: between the two.
     """
 
-    def __init__(self, copies: Copies, arriving: torch.dtype) -> None:
+    def __init__(self, portion: Portion, shard: Tensor, copies: Copies) -> None:
+        self._copies, self._device = copies, portion.device
+        self._shard = copies.memory(portion.unit.shard, portion.dtype)
+        copies.down(shard, self._shard).wait()
+        self._coming: tuple[Tensor, Handle] | None = None
+
+    def prefetch(self) -> None:
+        if self._coming is None:
+            self._coming = self._upload()
+
+    def load(self) -> Tensor:
+        shard, arrives = self._coming or self._upload()
+        self._coming = None
+        self._copies.join(arrives)
+        return shard
+
+    def _upload(self) -> tuple[Tensor, Handle]:
+        shard = torch.empty(self._shard.numel(), dtype=self._shard.dtype, device=self._device)
+        return shard, self._copies.up(self._shard, shard)
+
+    def view(self, start: int, stop: int, *, host: bool) -> Tensor | None:
+        self._coming = None  # it would be the value from before
+        return self._shard[start:stop] if host else None
+
+    def accept(self, start: int, values: Tensor, *, host: bool) -> Handle:
+        self._coming = None
+        target = self._shard[start : start + values.numel()]
+        if host:
+            target.copy_(values)
+            return Done()
+        return self._copies.down(values, target)
+
+    def memory(self) -> Tensor | None:
+        return self._shard
+
+
+class OffloadedOptimizerStore(OptimizerStore):
+    """The common part of the stores off the device: sums leave the device as soon as they are final.
+
+    A sum travels in ``arriving``, in which it loses nothing: the accumulator's dtype, or a narrower one in which the
+    only contribution to it travelled. The device adds up its squares before.
+    """
+
+    def __init__(self, names: Sequence[str], copies: Copies, arriving: torch.dtype) -> None:
+        super().__init__(names)
         self.copies, self.arriving = copies, arriving
-        self._sums: dict[UnitState, Tensor] = {}
+        self._sums: dict[Portion, Tensor] = {}
 
-    def take(self, state: UnitState, start: int, stop: int, total: Tensor) -> None:
-        chunk = state.unit.chunk
-        state.clear_padding(total, start)
-        if state not in self._sums:
-            self._sums[state] = self._no_sums(state)
-        self._sums[state][start // chunk : stop // chunk] = chunk_sumsq(total, chunk)
-        self._keep(state, start, stop, total.to(self.arriving))
+    def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
+        chunk = portion.unit.chunk
+        portion.clear_padding(total, start)
+        if portion not in self._sums:
+            self._sums[portion] = _no_sums(portion)
+        self._sums[portion][start // chunk : stop // chunk] = chunk_sumsq(total, chunk)
+        self._keep(portion, start, stop, total.to(self.arriving))
 
-    def sums(self, state: UnitState) -> Tensor:
-        self.copies.join()  # from now on what the sums were made in may be written to
-        sums = self._sums.pop(state, None)
-        return self._no_sums(state) if sums is None else sums
-
-    def _no_sums(self, state: UnitState) -> Tensor:
-        return torch.zeros(state.unit.shard // state.unit.chunk, dtype=torch.float64, device=state.full.device)
+    def sums(self, portion: Portion) -> Tensor:
+        self.copies.join()  # from now on the memory in which the sums were made may be written to
+        sums = self._sums.pop(portion, None)
+        return _no_sums(portion) if sums is None else sums
 
     @abstractmethod
-    def _keep(self, state: UnitState, start: int, stop: int, values: Tensor) -> None:
-        """Bring ``values``, elements [start, stop) of the shard's gradient sum, where they are kept."""
+    def _keep(self, portion: Portion, start: int, stop: int, values: Tensor) -> None:
+        """Store ``values``, elements [start, stop) of the shard's gradient sum."""
 
 
-class HostPlace(Offloaded):
+def _no_sums(portion: Portion) -> Tensor:
+    return torch.zeros(portion.unit.shard // portion.unit.chunk, dtype=torch.float64, device=portion.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The states of one unit over its shard, in host memory."""
+
+    parameters: ParameterStore
+    gradient: Tensor
+    master: Tensor
+    optimizer: dict[str, Tensor]
+
+
+class HostOptimizerStore(OffloadedOptimizerStore):
     """Gradient sum, master and optimizer states of each unit in host memory of their own.
 
-    In the 16-bit dtypes what goes up is rounded into one of two buffers of a sub-group each: while one of them is on
-    its way the CPU fills the other.
+    In the 16-bit dtypes an update rounds the parameters into one of two buffers of a sub-group each: while the copy of
+    one of them to the device runs, the CPU fills the other.
     """
 
     def __init__(
-        self, copies: Copies, arriving: torch.dtype, *, sub_group: int, staging: int, dtype: torch.dtype
+        self,
+        names: Sequence[str],
+        copies: Copies,
+        arriving: torch.dtype,
+        *,
+        sub_group: int,
+        staging: int,
+        dtype: torch.dtype,
     ) -> None:
-        super().__init__(copies, arriving)
+        super().__init__(names, copies, arriving)
         self.sub_group = sub_group
         self.staging = [copies.memory(staging, dtype) for _ in range(2)] if dtype != torch.float32 else []
         self._leaving: list[Handle] = [Done(), Done()]
-        self.gradient: dict[UnitState, Tensor] = {}
-        self._arrived: dict[UnitState, Handle] = {}
+        self._units: dict[Portion, _Kept] = {}
+        self._arrived: dict[Portion, Handle] = {}
 
-    def adopt(self, state: UnitState, names: Sequence[str]) -> None:
-        elements = state.unit.shard
-        self.gradient[state] = self.copies.memory(elements, self.arriving)
-        master = self.copies.memory(elements, torch.float32)
-        self.copies.down(state.master, master).wait()
-        state.master = master
-        state.optimizer = {name: self.copies.memory(elements, torch.float32) for name in names}
+    def adopt(self, portion: Portion, parameters: ParameterStore, master: Tensor, gradient: Tensor) -> None:
+        elements = portion.unit.shard
+        summed = self.copies.memory(elements, self.arriving)
+        kept = self.copies.memory(elements, torch.float32)
+        self.copies.down(master, kept).wait()
+        states = {name: self.copies.memory(elements, torch.float32) for name in self.names}
+        self._units[portion] = _Kept(parameters, summed, kept, states)
 
-    def _keep(self, state: UnitState, start: int, stop: int, values: Tensor) -> None:
-        self._arrived[state] = self.copies.down(values, self.gradient[state][start:stop])
+    def _keep(self, portion: Portion, start: int, stop: int, values: Tensor) -> None:
+        self._arrived[portion] = self.copies.down(values, self._units[portion].gradient[start:stop])
 
-    def windows(self, state: UnitState) -> Iterator[Window]:
-        if state in self._arrived:
-            self._arrived.pop(state).wait()
-        for start, stop in cut(state.unit.shard, self.sub_group):
+    def update_slices(self, portion: Portion) -> Iterator[UpdateSlice]:
+        kept = self._units[portion]
+        if portion in self._arrived:
+            self._arrived.pop(portion).wait()
+        for start, stop in cut(portion.unit.shard, self.sub_group):
             here = slice(start, stop)
-            parameter = state.home.view(start, stop, host=True)
+            parameter = kept.parameters.view(start, stop, host=True)
             leaves = parameter is None
             if parameter is None and self.staging:
-                self.staging.reverse()
-                self._leaving.reverse()
-                self._leaving[0].wait()
-                parameter = self.staging[0][: stop - start]
-            states = [tensor[here] for tensor in state.optimizer.values()]
-            yield Window(start, stop, self.gradient[state][here], state.master[here], states, parameter)
+                parameter = self._free_staging()[: stop - start]
+            states = [tensor[here] for tensor in kept.optimizer.values()]
+            yield UpdateSlice(start, stop, kept.gradient[here], kept.master[here], states, parameter)
             if leaves:
-                values = state.master[here] if parameter is None else parameter
-                self._leaving[0] = state.home.accept(start, values, host=True)
+                values = kept.master[here] if parameter is None else parameter
+                self._leaving[0] = kept.parameters.accept(start, values, host=True)
         self.copies.join()
 
-    def read(self, state: UnitState, name: str) -> Tensor:
-        if name == "gradient":
-            if state in self._arrived:
-                self._arrived[state].wait()
-            kept = self.gradient[state]
-        else:
-            kept = state.master if name == "master" else state.optimizer[name]
-        return kept.to(state.full.device)
+    def _free_staging(self) -> Tensor:
+        """The buffer that was used before the last one, when its copy is over."""
+        self.staging.reverse()
+        self._leaving.reverse()
+        self._leaving[0].wait()
+        return self.staging[0]
 
-    def write_master(self, state: UnitState, values: Tensor) -> None:
-        state.master.copy_(values)
+    def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
+        kept = self._units[portion]
+        if name == "gradient" and portion in self._arrived:
+            self._arrived[portion].wait()
+        values = kept.gradient if name == "gradient" else self.memory(portion)[name]
+        return values[start:stop].to(portion.device, copy=True)
+
+    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
+        self._units[portion].master[start : start + values.numel()].copy_(values)
+
+    def memory(self, portion: Portion) -> dict[str, Tensor]:
+        kept = self._units[portion]
+        return {"master": kept.master, **kept.optimizer}
 
     def host(self) -> dict[str, list[Tensor]]:
-        states = list(self.gradient)
         return {
-            "gradients": list(self.gradient.values()),
-            "optimizer": [tensor for state in states for tensor in (state.master, *state.optimizer.values())],
+            "gradients": [kept.gradient for kept in self._units.values()],
+            "optimizer": [tensor for portion in self._units for tensor in self.memory(portion).values()],
             "buffers": self.staging,
         }

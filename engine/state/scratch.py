@@ -1,4 +1,4 @@
-"""Files: scratch space on a drive, read and written beside what is computed, and checked.
+"""Scratch files: space on a drive that is read and written while the engine computes, and checked.
 
 The standard library does all of it. ``os.preadv`` and ``os.pwritev`` take buffers of any alignment without a copy and
 let other threads run, so a small pool of threads keeps several requests under way, which is what an asynchronous
@@ -22,9 +22,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Done
+from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError, OffloadError
-from zerobench.engine.state.stores import Handle
 
 #: What direct I/O wants memory, offsets and lengths to be multiples of.
 PAGE = 4096

@@ -1,94 +1,69 @@
-"""The training states of one unit on one rank: what is held, in which dtype, over which part of the unit."""
+"""The training states of one unit on one rank."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Ranks
-from zerobench.engine.layout import Slot, Unit
-from zerobench.engine.placement import Placement
-from zerobench.engine.state.stores import Home, Place
+from zerobench.engine.state.portion import Portion
+from zerobench.engine.state.resharded import Binding
+from zerobench.engine.state.stores import OptimizerStore, ParameterStore
 
 
 class UnitState:
-    """Parameters, gradient and optimizer state of one unit.
+    """Parameters and gradient of one unit while it is trained, and the stores of the states that this rank owns.
 
-    Each state is kept over the whole unit (``unit.padded`` elements) or over this rank's shard (``unit.shard``):
+    - ``full``: parameters in the compute dtype over the whole unit, ``unit.padded`` elements; the model's parameters
+      are views of it. If parameters are sharded its memory is freed while nothing uses the unit (see below).
+    - ``gradient``: the accumulator, over the whole unit or this rank's shard; ``own_gradient`` is this rank's part of
+      it. It is empty if nothing is kept between micro-steps, and the sum goes to ``optimizer_store`` at once.
+    - ``optimizer_store`` owns the final gradient sum, the fp32 master and the optimizer states, over the portion's
+      extent; ``parameter_store`` owns this rank's shard of the parameters.
 
-    - ``full``: parameters in the compute dtype over the whole unit; the model's parameters are views of it. Where
-      parameters are sharded its storage is freed while the unit is not in use (the views stay valid, their memory
-      comes and goes), and ``shard`` is memory of its own; elsewhere ``shard`` is a view of ``full``.
-    - ``gradient``: the accumulator. Whole or shard; ``own_gradient`` is this rank's part of it. Empty where nothing is
-      to be kept between micro-steps, and the sum goes to ``place`` as soon as it is made.
-    - ``master`` and ``optimizer``: fp32. Whole or shard. In fp32 training the master is the parameter's own memory,
-      unless one of them is kept elsewhere.
-
-    ``place`` and ``home`` keep what this rank owns: ``place`` gradient sum, master and optimizer states, ``home`` the
-    parameters. Where they keep it in memory it is also here, on the host or on the device; else these are empty.
+    The memory of a sharded unit: :meth:`allocate` gets it, a gather fills it, :meth:`bind` makes the model's parameters
+    views of it, :meth:`unbind` makes them unreadable again, :meth:`reshard` gives the memory back unless somebody still
+    uses it. Parameters that are not bound refuse every use (see Resharded).
 
     Padding is never read into a result; it may hold anything.
-    """
 
-    place: Place
-    home: Home
+    Args:
+        portion: the unit, and this rank's part of it.
+        full: [unit.padded], the initial values; the model's parameters become views of it.
+        gradient: the accumulator.
+        optimizer_store: keeps the states that the optimizer steps.
+        parameter_store: keeps the shard.
+    """
 
     def __init__(
         self,
-        unit: Unit,
-        ranks: Ranks,
-        placement: Placement,
-        dtype: torch.dtype,
-        accumulator: torch.dtype,
-        device: torch.device,
-        *,
-        accumulates: bool,
-        apart: bool,
+        portion: Portion,
+        full: Tensor,
+        gradient: Tensor,
+        optimizer_store: OptimizerStore,
+        parameter_store: ParameterStore,
     ) -> None:
-        self.unit = unit
-        self.dtype = dtype
-        #: Whether the fp32 master is memory of its own, apart from the parameter.
-        self.has_master_copy = apart or dtype != torch.float32
-        self.sharded = placement.parameters and not unit.persistent
-        self.own = slice(ranks.rank * unit.shard, (ranks.rank + 1) * unit.shard)
-        source = torch.zeros(unit.padded, dtype=torch.float32, device=device)
-        for slot in unit.slots:
-            slot.view(source).copy_(slot.parameter.detach())
-        ranks.broadcast(source)
-        self.full = source if dtype == torch.float32 else source.to(dtype)
-        self.shard = self.full[self.own].clone() if self.sharded else self.full[self.own]
-        for slot in unit.slots:
+        self.portion, self.unit, self.own, self.extent = portion, portion.unit, portion.own, portion.extent
+        self.sharded, self.dtype = portion.sharded, portion.dtype
+        self.optimizer_store, self.parameter_store = optimizer_store, parameter_store
+        self.full, self.gradient, self.own_gradient = full, gradient, portion.owned(gradient)
+        self.bound = not self.sharded
+        for slot in self.unit.slots:
             slot.parameter.grad = None  # one from before would be added to the first step's
-            slot.parameter.data = slot.view(self.full)
-        #: The part of the unit over which the optimizer steps here.
-        self.extent = self.own if placement.optimizer else slice(0, unit.padded)
-        self.optimizer: dict[str, Tensor] = {}
-        if unit.trainable:
-            kept = unit.padded if not placement.gradients else unit.shard if accumulates else 0
-            self.gradient = torch.zeros(kept, dtype=accumulator, device=device)
-            self.own_gradient = self.gradient if placement.gradients else self.gradient[self.own]
-            self.master = self._master(source, placement)
-        self.storage = self.full.untyped_storage()
-        self._aliases = _use_count(self.storage)
+            if not self.sharded:
+                slot.parameter.data = slot.view(full)
+        sharded = self.unit.slots if self.sharded else ()
+        self._bindings = [Binding(slot, full, lambda: self.storage) for slot in sharded]
+        self._remember(full)
+        for binding in self._bindings:
+            binding.unbind()
         if self.sharded:
-            self.release()
-
-    def _master(self, source: Tensor, placement: Placement) -> Tensor:
-        if self.has_master_copy:
-            return source[self.extent].clone()
-        return self.shard if placement.optimizer else self.full
+            self._free()
 
     def accumulator(self, start: int, stop: int) -> Tensor:
-        """What sums up elements [start, stop) of the shard; new memory where none is kept between micro-steps."""
+        """The memory that sums up elements [start, stop) of the shard; new if none is kept between micro-steps."""
         if self.own_gradient.numel() == self.unit.shard:
             return self.own_gradient[start:stop]
         return self.gradient.new_empty(stop - start)
-
-    def clear_padding(self, values: Tensor, start: int) -> None:
-        """Zero what is no parameter's element in ``values``, which are the shard's from ``start`` on."""
-        first = self.own.start + start
-        for lo, hi in self.unit.padding(first, first + values.numel()):
-            values[lo:hi].zero_()
 
     @property
     def resident(self) -> bool:
@@ -97,25 +72,51 @@ class UnitState:
 
     @property
     def aliased(self) -> bool:
-        """Whether a tensor besides the model's parameters shares the whole unit's memory."""
-        return _use_count(self.storage) > self._aliases
+        """Whether somebody besides the engine and the model's parameters uses the whole unit's memory."""
+        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters would ask Python for each attribute
+            exported = any(binding.exported for binding in self._bindings)
+        return exported or _use_count(self.storage) > self._references
 
     def allocate(self) -> None:
         """Get the memory of the whole unit; its values are undefined until they are gathered."""
         self.storage.resize_(self.unit.padded * self.full.element_size())
 
-    def release(self) -> None:
-        """Give the memory of the whole unit back; the shard stays."""
+    def bind(self) -> None:
+        """Make the model's parameters views of the whole unit, which has its values."""
+        if not self.bound:
+            self.bound = True
+            for binding in self._bindings:
+                binding.bind()
+
+    def unbind(self) -> None:
+        """Make the model's parameters refuse to be used."""
+        if self.bound:
+            self.bound = False
+            for binding in self._bindings:
+                binding.unbind()
+
+    def reshard(self) -> bool:
+        """Give the memory of the whole unit back, and return True, unless somebody else uses it."""
+        self.unbind()
+        if self.aliased:
+            return False
+        self._free()
+        return True
+
+    def _free(self) -> None:
+        """Free the memory; if it was lent to numpy, which forbids to resize it for ever, leave it and take another."""
+        if not self.storage.resizable():
+            self._remember(torch.empty_like(self.full))
         self.storage.resize_(0)
 
-    def state_of(self, slot: Slot, state: Tensor) -> list[tuple[int, int, Tensor]]:
-        """The parts of one parameter in an optimizer state or master, as (start, stop within the parameter, values)."""
-        lo, hi = max(self.extent.start, slot.start), min(self.extent.stop, slot.start + slot.numel)
-        if lo >= hi:
-            return []
-        return [(lo - slot.start, hi - slot.start, state[lo - self.extent.start : hi - self.extent.start])]
+    def _remember(self, full: Tensor) -> None:
+        """Take ``full`` as the whole unit, and count the references to its memory that are the engine's."""
+        self.full, self.storage = full, full.untyped_storage()
+        for binding in self._bindings:
+            binding.view = binding.slot.view(full)
+        self._references = _use_count(self.storage)
 
 
 def _use_count(storage: torch.UntypedStorage) -> int:
-    """How many tensors and handles share the storage; torch has no public name for it."""
+    """The number of tensors and handles that share the storage; torch has no public name for it."""
     return int(torch._C._storage_Use_Count(storage._cdata))

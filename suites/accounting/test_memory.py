@@ -6,18 +6,21 @@ import pytest
 import torch
 from hypothesis import assume
 
-from zerobench.errors import Disagreement
+from zerobench.judge.ledger import Entry
 from zerobench.meters import Stray
 from zerobench.scenario import Gpt, LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import (
+from zerobench.suites.accounting.ledger import (
     STEPS,
     Census,
     census,
     demand,
+    formula,
+    known,
     ledgers,
     most_gradients,
     skip_unless_offered,
+    theory_of,
 )
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -47,8 +50,8 @@ def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
     chunks = memory.chunk_order(scenario, models.build(scenario))
     allowed = [Stray((chunks,), torch.int64, 8 * chunks)]
     for each in _censuses(reference, scenario):
-        what = "tensors alive that no state declares"
-        demand(reference, scenario, each.rank, what, each.strays, allowed, "the order of the chunks, and nothing else")
+        entry = Entry("undeclared", "tensors alive that no state declares")
+        demand(reference, scenario, each.rank, entry, each.strays, allowed, "the order of the chunks, and nothing else")
 
 
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
@@ -56,8 +59,8 @@ def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     """As many bytes of tensors are alive after eight steps as after three."""
     skip_unless_offered(trials, scenario)
     for each in _censuses(trials, scenario):
-        what = "bytes of all tensors alive after step 8"
-        demand(trials, scenario, each.rank, what, each.live[8], each.live[3], "as after step 3")
+        entry = Entry("growth", "bytes of all tensors alive after 8 steps")
+        demand(trials, scenario, each.rank, entry, each.live[8], each.live[3], "as after 3 steps")
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
@@ -68,22 +71,23 @@ def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None
     scenario = Scenario(model=block, stage=stage, reduce_bucket=1, prefetch_bucket=0, steps=3)
     whole = sum(parameter.nbytes for parameter in models.shapes(scenario).parameters())
     reference.ran += 1
-    for most in reference.pool.run(most_gradients, reference.name, scenario, world=2, timeout=TIME_LIMIT):
-        if max(most) > whole / 6:
-            raise Disagreement(f"of {whole} bytes of gradients so many were alive at once, by step: {most}")
+    by_rank = reference.pool.run(most_gradients, reference.name, scenario, world=2, timeout=TIME_LIMIT)
+    for rank, most in enumerate(by_rank):
+        for step, alive in enumerate(most):
+            entry = Entry("unreduced", f"{alive} bytes of gradients alive at once in step {step}", "gradients", step)
+            demand(reference, scenario, rank, entry, alive <= whole / 6, True, f"<= {whole} / 6, of all gradients")
 
 
 def _demand_resident(trials: Trials, scenario: Scenario) -> None:
-    model, subject = models.build(scenario), trials.subject.name
+    model, theory = models.build(scenario), theory_of(trials)
     measured = ledgers(trials, scenario, "states")
     for ledger in measured:
         for steps, got in ((0, ledger.before), (1, ledger.resident[0]), (STEPS, ledger.resident[-1])):
-            expected = memory.predicted(scenario, model, ledger.rank, subject, steps)
-            assert expected is not None
+            expected = known(trials, theory.memory(scenario, model, ledger.rank, steps), "resident")
             for state, size in expected.items():
-                what = f"bytes of {state} resident after {steps} steps"
-                formula = memory.FORMULAS[state] if subject == "reference" else f"that of {subject}"
-                demand(trials, scenario, ledger.rank, what, got[state], size, formula)
+                what, last = f"bytes of {state} resident after {steps} steps", steps - 1 if steps else None
+                entry = Entry("resident", what, state, last)
+                demand(trials, scenario, ledger.rank, entry, got[state], size, formula(trials, entry))
 
 
 _counted: dict[tuple[Trials, Scenario], list[Census]] = {}

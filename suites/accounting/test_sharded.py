@@ -7,14 +7,15 @@ import torch
 import torch.distributed as dist
 from hypothesis import assume
 
-import zerobench
+from zerobench import subjects
+from zerobench.driver import start
+from zerobench.judge.ledger import Entry
 from zerobench.scenario import LossScale, Scenario
-from zerobench.subjects.reference import config, parameter_groups
+from zerobench.subjects.reference import Reference
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers
+from zerobench.suites.accounting.ledger import demand, known, ledgers, theory_of
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
-from zerobench.theory import memory
 from zerobench.theory.layout import units, whole
 from zerobench.theory.touches import events
 from zerobench.workload import models
@@ -27,17 +28,18 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
     used last, or held to its end, have."""
     allowed = {"forward": _in_use_at_the_end(scenario)}
     reference.ran += 1
-    for rank, seen in enumerate(reference.pool.run(_live, scenario, world=scenario.world, timeout=TIME_LIMIT)):
+    by_rank = reference.pool.run(_live, reference.name, scenario, world=scenario.world, timeout=TIME_LIMIT)
+    for rank, seen in enumerate(by_rank):
         for index, (moment, names) in enumerate(seen):
-            what = f"parameters whole after {moment}, moment {index}"
+            entry = Entry("whole", f"parameters whole after {moment}, moment {index}", moment)
             surplus = sorted(names - allowed.get(moment, set()))
-            demand(reference, scenario, rank, what, surplus, [], "released after use")
+            demand(reference, scenario, rank, entry, surplus, [], "resharded after use")
 
 
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
 def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None:
     """At no collective of a step do whole parameters take as many bytes as the model's, nor more than the three largest
-    units, what is prefetched and what is persistent."""
+    units, the prefetched and the persistent ones."""
     cut, size = units(scenario, models.build(scenario)), DTYPES[scenario.dtype].itemsize
     largest = sorted(unit.padded for unit in cut if not unit.persistent)[-3:]
     persistent = whole(unit for unit in cut if unit.persistent)
@@ -45,30 +47,31 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
     everything = size * whole(cut)
     for ledger in ledgers(reference, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
-            what = f"{peak} bytes of parameters whole at once in step {step}"
+            entry = Entry("whole", f"{peak} bytes of parameters whole at once in step {step}", step=step)
             formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
-            demand(reference, scenario, ledger.rank, what, peak <= bound and peak < everything, True, formula)
+            demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula)
 
 
 @drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.2)
-def test_peak_of_parameters(reference: Trials, scenario: Scenario) -> None:
+def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """Whatever the model and the settings, the most bytes of parameters whole at once are what the order of touches
     makes them: what is used, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
     assume(scenario.world > 1)  # the meter looks at collectives, of which one rank has none
-    model = models.build(scenario)
-    for ledger in ledgers(reference, scenario, "peaks"):
+    assume(counted.offers(scenario))
+    model, theory = models.build(scenario), theory_of(counted)
+    for ledger in ledgers(counted, scenario, "peaks"):
         for step, peak in enumerate(ledger.parameter_peaks):
-            expected = memory.parameter_peak(scenario, model, ledger.rank, step)
-            what = f"bytes of parameters whole at once in step {step}"
-            demand(reference, scenario, ledger.rank, what, peak, expected, "zerobench.theory.rounds")
+            expected = known(counted, theory.parameter_peak(scenario, model, ledger.rank, step), "whole")
+            entry = Entry("whole", f"bytes of parameters whole at once in step {step}", step=step)
+            demand(counted, scenario, ledger.rank, entry, peak, expected, "zerobench.theory.rounds")
 
 
-def _live(group: dist.ProcessGroup, scenario: Scenario) -> list[tuple[str, set[str]]]:
+def _live(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[tuple[str, set[str]]]:
     """The sharded parameters that have memory after each call of two steps and an evaluation, on one rank."""
-    model = models.build(scenario)
-    named = {name: p for name, p in model.named_parameters() if name in _sharded(scenario)}
-    groups = parameter_groups(model, scenario)
-    engine, *_ = zerobench.initialize(model, config(scenario), model_parameters=groups, process_group=group)
+    subject = start(subjects.load(name), scenario, group)
+    assert isinstance(subject, Reference)
+    engine, sharded = subject.engine, _sharded(scenario)
+    named = {name: p for name, p in subject.model.named_parameters() if name in sharded}
     seen = []
 
     def look(moment: str) -> None:
@@ -88,7 +91,7 @@ def _live(group: dist.ProcessGroup, scenario: Scenario) -> list[tuple[str, set[s
     with torch.no_grad():
         engine(**leaf(scenario, 0, 0))
     look("evaluation")
-    engine.destroy()
+    subject.close()
     return seen
 
 
@@ -98,7 +101,7 @@ def _sharded(scenario: Scenario) -> set[str]:
 
 
 def _in_use_at_the_end(scenario: Scenario) -> set[str]:
-    """What a forward holds to its end, and what it used last: parameters of these share units with others."""
+    """Parameters in the units that a forward holds to its end, or used last."""
     model = models.build(scenario)
     sharded = _sharded(scenario)
     happening = events(scenario, model, route=False)

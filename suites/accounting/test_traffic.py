@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
+from zerobench.judge.ledger import Entry
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledgers import demand, ledgers, skip_unless_offered
+from zerobench.suites.accounting.ledger import demand, formula, known, ledgers, skip_unless_offered, theory_of
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
-from zerobench.theory import traffic
 from zerobench.workload import models
 
 
@@ -44,24 +44,17 @@ def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
                 total[name] = total.get(name, Traffic()) + seen
         for collective, seen in total.items():
             copies = scenario.world - 1 if collective == "broadcast" else 1
-            what = f"bytes received by {collective} in step {step}, of all ranks"
-            demand(trials, scenario, 0, what, seen.received, copies * seen.sent, "bytes sent by all ranks")
+            entry = Entry("traffic", f"bytes received by {collective} in step {step}, of all ranks", collective, step)
+            demand(trials, scenario, 0, entry, seen.received, copies * seen.sent, "bytes sent by all ranks")
 
 
 def _demand_traffic(trials: Trials, scenario: Scenario) -> None:
-    model, subject = models.build(scenario), trials.subject.name
+    model, theory = models.build(scenario), theory_of(trials)
     measured = ledgers(trials, scenario, "traffic")
     for ledger in measured:
         for step, got in enumerate(ledger.traffic):
-            expected = traffic.predicted(scenario, model, ledger.rank, subject, step)
-            assert expected is not None
+            expected = known(trials, theory.traffic(scenario, model, ledger.rank, step), "traffic")
             for collective in sorted({*got, *expected}):
-                demand(
-                    trials,
-                    scenario,
-                    ledger.rank,
-                    f"{collective} in step {step}",
-                    got.get(collective, Traffic()),
-                    expected.get(collective, Traffic()),
-                    traffic.FORMULAS.get(collective, "none") if subject == "reference" else f"that of {subject}",
-                )
+                entry = Entry("traffic", f"{collective} in step {step}", collective, step)
+                both = got.get(collective, Traffic()), expected.get(collective, Traffic())
+                demand(trials, scenario, ledger.rank, entry, *both, formula(trials, entry))

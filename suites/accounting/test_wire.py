@@ -1,4 +1,4 @@
-"""Wire: what the meters count crosses the kernel's network stack, give or take the protocol's own bytes."""
+"""Wire: the bytes that the meters count cross the kernel's network stack, give or take the protocol's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import run_step
+from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
-from zerobench.ranks import Pool
 from zerobench.scenario import Gpt, Scenario
-from zerobench.suites.accounting.ledgers import demand
+from zerobench.suites.accounting.ledger import demand
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.workload import models
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone
 _SCENARIO = Scenario(model=Gpt(context=16, width=128, layers=5, heads=2), micro_batch=1, prefetch_bucket=0)
 
 #: TCP over IP on loopback adds 66 bytes of headers to a segment, and as much for its acknowledgement. Segments of large
-#: messages hold tens of thousands of bytes, and 1,400 even where they are cut for Ethernet: less than a tenth.
+#: messages hold tens of thousands of bytes, and 1,400 even if they are cut for Ethernet: less than a tenth.
 _HEADERS = 0.1
 #: What gloo adds to one collective on one rank: its own headers and the acknowledgements of small messages.
 _OF_A_CALL = 1024
@@ -31,7 +31,7 @@ _OF_A_CALL = 1024
 #: Every process of the machine is counted; the quietest of so many steps is the nearest to what ours alone sent.
 _STEPS = 12
 
-_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not say what crossed it"
+_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not count its bytes"
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class _Crossing:
 def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
     """The kernel sees at least the bytes that the meters count."""
     scenario = _offered(trials, world)
-    for received, _, wire in _crossings(trials, scenario):
-        demand(trials, scenario, 0, f"{wire} bytes on loopback in a step", wire >= received, True, f">= {received}")
+    for step, (received, _, wire) in enumerate(_crossings(trials, scenario)):
+        entry = Entry("wire", f"{wire} bytes on loopback in step {step}", step=step)
+        demand(trials, scenario, 0, entry, wire >= received, True, f">= {received}")
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -59,24 +60,8 @@ def test_the_wire_carries_little_else(reference: Trials, stage: int) -> None:
     received, calls, wire = min(crossings, key=lambda crossing: crossing[2])
     bound = int(received * (1 + _HEADERS)) + calls * _OF_A_CALL
     what = f"{wire} bytes on loopback in the quietest of {len(crossings)} steps, {received} of them counted"
-    demand(reference, scenario, 0, what, wire <= bound, True, f"<= {bound} = 1.1 * counted + 1024 * {calls} calls")
-
-
-def _elsewhere(group: dist.ProcessGroup, alike: bool) -> int | None:
-    """What a rank counts where the ranks' devices are taken for one, or not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zerobench.meters.wire._device", lambda: "one" if alike else f"of rank {dist.get_rank(group)}")
-        with crossing(group) as crossed:
-            dist.barrier(group)
-    return crossed.bytes
-
-
-def test_ranks_that_share_no_loopback(pool: Pool) -> None:
-    """What each counts is not what crossed between them."""
-    if None in (counted := pool.run(_elsewhere, True, world=2)):
-        pytest.skip(_NO_COUNTER)
-    assert all(counted)
-    assert pool.run(_elsewhere, False, world=2) == [None, None]
+    formula = f"<= {bound} = 1.1 * counted + 1024 * {calls} calls"
+    demand(reference, scenario, 0, Entry("wire", what), wire <= bound, True, formula)
 
 
 def _offered(trials: Trials, world: int) -> Scenario:

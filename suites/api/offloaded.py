@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
-from zerobench.suites.faults.faulty import Faulty
+from zerobench.subject import Batch
+from zerobench.subjects.reference import Reference
 
 
 def engine(directory: Path | str, **section: Any) -> zerobench.Engine:
@@ -36,7 +37,7 @@ def step(trained: zerobench.Engine, index: int) -> Tensor:
 
 def files(trained: zerobench.Engine) -> Iterator[Path]:
     """Its files, which have no name, as paths to open."""
-    for file in trained.arrangement._files:
+    for file in trained.stores._files:
         yield Path(f"/proc/self/fd/{file._descriptor}")
 
 
@@ -49,11 +50,13 @@ def spoil(trained: zerobench.Engine) -> None:
             os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), at)
 
 
-class SpoilsItsFile(Faulty):
+class SpoilsItsFile(Reference):
     """Rank 1's file is changed at its second leaf."""
 
-    def fail(self) -> None:
-        spoil(self.engine)
+    def micro_step(self, batch: Batch) -> Tensor:
+        if self.engine.ranks.rank == 1 and self.engine.micro_steps == 1:
+            spoil(self.engine)
+        return super().micro_step(batch)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def test_without_direct_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(fcntl, "fcntl", refuses)
     trained = offloaded.engine(tmp_path)
-    assert not any(file.direct for file in trained.arrangement._files)
+    assert not any(file.direct for file in trained.stores._files)
     assert [float(offloaded.step(trained, index)) for index in range(3)] == expected
     trained.destroy()
 

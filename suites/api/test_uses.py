@@ -162,8 +162,8 @@ def test_an_interrupt_leaves_nothing_behind(call: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         engine.backward(engine(torch.ones(1, 8)))
     assert _hooks_in_force() is None
-    assert engine.access is not None
-    assert not engine.access._scopes
+    assert engine.hooks is not None
+    assert not engine.hooks._scopes
     engine.destroy()
 
 

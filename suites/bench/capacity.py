@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from zerobench.bench.rounds import VERDICTS
+from zerobench.bench.case_json import offload_setting
 from zerobench.driver import run_step, start
 from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.worker import M_MMAP_THRESHOLD
-from zerobench.results.document import Json, offload_setting
+from zerobench.results import Json
 from zerobench.scenario import Gpt, Scenario
 from zerobench.subjects import load
 from zerobench.suites.bench.grid import Search
@@ -41,28 +41,28 @@ def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Js
 
     Each attempt has processes of its own, in which nothing is left of the one before.
     """
-    base, nothing = search.row.scenario, dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
+    base, nothing = search.case.scenario, dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
     asked = {
-        "subject": search.row.subject,
+        "subject": search.case.subject,
         "stage": base.stage,
         "offload": offload_setting(base),
         "dtype": base.dtype,
         "world": base.world,
         "limit": search.limit,
     }
-    if reason := load(search.row.subject).unsupported(base):
+    if reason := load(search.case.subject).unsupported(base):
         return {**asked, "verdict": "unsupported", "reason": reason, **nothing}
     try:
         layers, seconds = largest(partial(_seconds, search, threads, progress), search.most)
     except RankFault as fault:
-        return {**asked, "verdict": VERDICTS[fault.kind], "reason": str(fault), **nothing}
+        return {**asked, "verdict": fault.kind, "reason": str(fault), **nothing}
     found = {
         "layers": layers,
         "parameters": _parameters(base, layers) if layers else 0,
         "beyond": _parameters(base, layers + 1) if layers < search.most else None,
         "seconds": seconds,
     }
-    return {**asked, "verdict": "ok", "reason": "", **found}
+    return {**asked, "verdict": "measured", "reason": "", **found}
 
 
 def _seconds(search: Search, threads: int, progress: Callable[[str], None], layers: int) -> float | None:
@@ -72,10 +72,10 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
         RankFault: it failed for another reason than want of memory.
     """
     progress(f"{search.name}: {layers} layers")
-    scenario = with_layers(search.row.scenario, layers)
+    scenario = with_layers(search.case.scenario, layers)
     with Pool(scenario.world, scenario.device, threads) as ranks:
         try:
-            return max(ranks.run(_train, search.row.subject, scenario, search.limit, timeout=TIME_LIMIT))
+            return max(ranks.run(_train, search.case.subject, scenario, search.limit, timeout=TIME_LIMIT))
         except RankFault as fault:
             # C code that gets no memory may just die of it.
             if fault.kind == "crashed" or any(word in str(fault) for word in _FULL):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.ops.folding import fold
-from zerobench.results.document import Json
+from zerobench.results import Json
 
 Collective = Callable[[dist.ProcessGroup, Tensor, Tensor], object]
 

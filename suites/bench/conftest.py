@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from zerobench.machine.environment import environment
-from zerobench.ranks import Launch, follow
-from zerobench.results import schema
-from zerobench.results.document import Json
+from zerobench.machine.environment import describe_environment
+from zerobench.machine.launch import Launch
+from zerobench.ranks import follow
+from zerobench.results import Json, schema
 from zerobench.suites.bench import replaying
 from zerobench.suites.bench.runs import Runs, threads
 
@@ -94,20 +94,20 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     for name in ("node", "release", "python_build", "python_compiler"):
         machine_info.pop(name, None)
     runs = config.stash.get(_RUNS, None)
-    machine_info["zerobench"] = (runs and runs.environment) or environment()
+    machine_info["zerobench"] = (runs and runs.environment) or describe_environment()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict[str, Any]) -> None:
     """Commit and dirty flag; no names of branches and folders."""
-    git = environment()["git"]
+    git = describe_environment()["git"]
     commit_info.clear()
     commit_info.update({"id": git["commit"], "dirty": git["dirty"]} if git else {"id": "unversioned", "dirty": True})
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """The whole results under ``zerobench``: also the rows that have no time."""
+    """The whole results under ``zerobench``: also the cases that have no time."""
     runs = config.stash.get(_RUNS, None)
     found = runs and runs.document(shlex.join(["pytest", *map(str, config.invocation_params.args)]))
     if found:

@@ -7,30 +7,31 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from zerobench.bench.rounds import COMPUTE_ONLY, STAGES_OF_ZERO, Measured, rows
-from zerobench.scenario import Dtype, Gpt, Offload, Recompute, Scenario, Vit
-from zerobench.workload.models import SIZES
+from zerobench.bench.plan import STAGES_OF_ZERO, plan_cases
+from zerobench.results.identity import COMPUTE_ONLY, Case
+from zerobench.scenario import Dtype, Gpt, OffloadTarget, Recompute, Scenario, Vit
+from zerobench.workload.sizes import SIZES
 
 SUBJECTS = ("reference", "torch-ddp", "torch-zero1", "torch-fsdp2", "deepspeed")
-#: Where owners keep what they own, each beside the others.
-OFFLOADS: tuple[Offload, ...] = ("none", "cpu", "nvme")
+#: The offload targets, each beside the others.
+OFFLOADS: tuple[OffloadTarget, ...] = ("none", "cpu", "nvme")
 
 
 @dataclass(frozen=True)
 class Point:
-    """Subjects that are measured side by side, a step of each by turns, with compute-only among them."""
+    """Subjects that are measured side by side, a step of each in alternation, with compute-only among them."""
 
     name: str
     base: Scenario
     subjects: tuple[str, ...] = SUBJECTS
     stages: tuple[int, ...] = STAGES_OF_ZERO
-    offload: tuple[Offload, ...] = ("none",)
+    offload: tuple[OffloadTarget, ...] = ("none",)
     warmup: int = 3
 
     @property
-    def rows(self) -> list[Measured]:
-        """What is measured at the point."""
-        return rows(self.base, self.subjects, self.stages, self.offload)
+    def cases(self) -> list[Case]:
+        """The cases of the point."""
+        return plan_cases(self.base, self.subjects, self.stages, self.offload)
 
 
 def stages(quick: bool, device: str, world: int) -> list[Point]:
@@ -74,29 +75,31 @@ def scaling(quick: bool, device: str, worlds: Sequence[int]) -> list[Point]:
 
 @dataclass(frozen=True)
 class Search:
-    """For the largest model of a family that a row trains within ``limit`` bytes on each rank."""
+    """For the largest model of a family that a case trains within ``limit`` bytes on each rank."""
 
-    row: Measured
+    case: Case
     limit: int
     most: int  # layers
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.row.label} in {self.limit >> 20} MiB"
+        return f"{self.case.label} in {self.limit >> 20} MiB"
 
 
-def capacity(quick: bool, device: str, world: int) -> list[Search]:
+def searches(quick: bool, device: str, world: int) -> list[Search]:
     """Stage x offload for one shape of GPT, whose layers are what is searched for; peers beside them."""
     scenario = _capacity_base(quick, device, world)
-    subjects, at, places, limits = _CAPACITY[device, quick]
-    found = [row for row in rows(scenario, subjects, at, places) if row.subject != COMPUTE_ONLY]
-    return [Search(row, limit, _MOST_LAYERS) for limit in limits for row in found]
+    subjects, at, targets, limits = _CAPACITY[device, quick]
+    found = [case for case in plan_cases(scenario, subjects, at, targets) if case.subject != COMPUTE_ONLY]
+    return [Search(case, limit, _MOST_LAYERS) for limit in limits for case in found]
 
 
 _MOST_LAYERS = 256
-#: Subjects, stages, places and bytes on each rank. On a CPU host memory is the device's own.
-_CAPACITY: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[Offload, ...], tuple[int, ...]]] = {
+#: Subjects, stages, offload targets and bytes on each rank. On a CPU host memory is the device's own.
+_CAPACITY: dict[
+    tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[OffloadTarget, ...], tuple[int, ...]]
+] = {
     ("cpu", True): (("reference",), (0, 3), ("none", "nvme"), (96 << 20,)),
     ("cpu", False): (SUBJECTS, STAGES_OF_ZERO, ("none", "nvme"), (512 << 20,)),
     ("cuda", True): (("reference",), (0, 3), ("none", "cpu"), (16 << 30,)),

@@ -7,18 +7,21 @@ from itertools import chain
 
 import torch
 
-from zerobench.bench.oracle_runs import Trial
-from zerobench.bench.rank_tasks import surroundings
+from zerobench.bench.case_json import cases_json
+from zerobench.bench.document import make_document
+from zerobench.bench.oracle_runs import OracleRuns
 from zerobench.bench.rounds import Bench
 from zerobench.errors import RankFailure, UsageError
-from zerobench.machine.environment import environment
-from zerobench.ranks import Launch, Pool, pool, threads_each
-from zerobench.results.document import Json, document, rows_of
+from zerobench.machine.environment import describe_environment, rank_environment
+from zerobench.machine.launch import Launch, threads_each
+from zerobench.ranks import Pool, open_pool
+from zerobench.results import Json
+from zerobench.results.identity import Case
 from zerobench.suites.bench import capacity
 from zerobench.suites.bench.collectives import time_collectives
 from zerobench.suites.bench.grid import Point, Search
 from zerobench.suites.bench.kernels import turns
-from zerobench.suites.bench.kernels.cases import CASES
+from zerobench.suites.bench.kernels.workloads import WORKLOADS
 
 #: Seconds for a step, or for building a subject; a quick one takes less than one.
 TIME_LIMIT = 300.0
@@ -48,7 +51,7 @@ def threads(device: str) -> int:
 
 
 class Runs:
-    """Measures points when they are asked for, and keeps their rows; one pool of ranks is open at a time."""
+    """Measures points when they are asked for, and keeps their cases; one pool of ranks is open at a time."""
 
     def __init__(self, device: str, progress: Callable[[str], None]) -> None:
         self.device, self.progress = device, progress
@@ -60,7 +63,7 @@ class Runs:
         self._collectives: dict[tuple[int, int], dict[str, list[float]]] = {}
         self._kernels: dict[tuple[str, int], tuple[int, dict[str, list[float]]]] = {}
         self._unfit: dict[tuple[str, int], str] = {}
-        self._rows: dict[str, list[Json]] = {}
+        self._cases: dict[str, list[Json]] = {}
         self._ended: dict[str, Exception] = {}
         self._pool: Pool | None = None
 
@@ -68,21 +71,21 @@ class Runs:
         """Ranks of a world; those of another one end."""
         if self._pool is None or self._pool.world != world:
             self.close()
-            self._pool = pool(world, self.device, threads(self.device), Launch.seen())
-            self.environment = self._pool.run(surroundings, world=1)[0]
+            self._pool = open_pool(world, self.device, threads(self.device), Launch.seen())
+            self.environment = self._pool.run(rank_environment, world=1)[0]
         return self._pool
 
-    def row(self, point: Point, key: str) -> Json:
-        """One row of a point, by its case; what ended the measuring of a point ends it for every row."""
+    def case(self, point: Point, case: Case) -> Json:
+        """One case of a point; what ended the measuring of a point ends it for every case."""
         if point.name in self._ended:
             raise self._ended[point.name]
-        if point.name not in self._rows:
+        if point.name not in self._cases:
             try:
-                self._rows[point.name] = self._measure(point)
+                self._cases[point.name] = self._measure(point)
             except (RankFailure, UsageError) as error:
                 self._ended[point.name] = error
                 raise
-        return next(row for row in self._rows[point.name] if row["case"] == key)
+        return next(found for found in self._cases[point.name] if found["id"] == case.id)
 
     def peak(self, point: Point) -> Json | None:
         """What a matrix multiplication reached in the point's dtype, on as many ranks; None where it failed."""
@@ -91,24 +94,24 @@ class Runs:
     def _measure(self, point: Point) -> list[Json]:
         bench = Bench(
             self.pool(point.base.world),
-            point.rows,
+            point.cases,
             TIME_LIMIT,
             lambda what: self.progress(f"{point.name}: {what}"),
         )
         bench.train(point.base.steps)
         bench.meter()
-        trial = Trial.of(bench)  # last, for it takes most memory of all
+        oracle_runs = OracleRuns.of(bench)  # last, for it takes most memory of all
         peak = self.peaks[point.name] = bench.peak(point.base.dtype)
-        return rows_of(bench.rows, trial, point.warmup, peak)
+        return cases_json(bench.results, oracle_runs, point.warmup, peak)
 
     def document(self, command: str) -> Json | None:
         """All that was measured so far; None where nothing was."""
         if self.environment is None:
             return None
         measured: dict[str, Json] = {}  # a case that several points have is the first one's
-        for row in chain.from_iterable(self._rows.values()):
-            measured.setdefault(row["case"], row)
-        return document(
+        for case in chain.from_iterable(self._cases.values()):
+            measured.setdefault(case["id"], case)
+        return make_document(
             list(measured.values()),
             command,
             self.environment,
@@ -132,7 +135,7 @@ class Runs:
     def here(self) -> None:
         """Make this process the one that measures, on all cores."""
         torch.set_num_threads(threads_each(1, Launch.seen()))
-        self.environment = self.environment or environment()
+        self.environment = self.environment or describe_environment()
 
     def kernel(self, name: str, n: int, against: str) -> tuple[Json, list[float]]:
         """A kernel on n elements beside a rival, and its seconds in each round; in this process, on all cores."""
@@ -143,8 +146,8 @@ class Runs:
             self.progress(f"{name} on {n} elements")
             self.here()
             try:
-                case = CASES[name](n, self.device)
-                self._kernels[key] = case.moved, turns.by_turns(case, self.device)
+                workload = WORKLOADS[name](n, self.device)
+                self._kernels[key] = workload.moved, turns.by_turns(workload, self.device)
             except torch.OutOfMemoryError as error:
                 self._unfit[key] = str(error)
                 raise
@@ -153,7 +156,7 @@ class Runs:
 
     def fit(self, search: Search) -> Json:
         """The largest model of a search, in ranks that are started for each attempt."""
-        world = search.row.scenario.world
+        world = search.case.scenario.world
         if self.environment is None:
             self.pool(world)  # which asks its ranks
         self.close()

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from zerobench.results.document import Json
-from zerobench.suites.bench import grid, rows
+from zerobench.results import Json
+from zerobench.results.identity import Case
+from zerobench.suites.bench import cases, grid
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs
 
@@ -21,8 +22,8 @@ POINT = grid.Point(
 )
 
 
-@pytest.mark.parametrize(("point", "subject", "key"), rows.parameters([POINT]))
+@pytest.mark.parametrize(("point", "case"), cases.parameters([POINT]))
 @pytest.mark.benchmark(timer=CLOCK)
-def test_row(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, subject: str, key: str) -> None:
+def test_case(runs: Runs, carry: Callable[[Json, list[float]], None], point: grid.Point, case: Case) -> None:
     """As in the suites of stages and of scaling."""
-    rows.check(runs, carry, point, subject, key)
+    cases.check(runs, carry, point, case)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zerobench.ranks import Launch
-from zerobench.results.document import Json
+from zerobench.machine.launch import Launch
+from zerobench.results import Json
 from zerobench.suites.bench import grid
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs, world_size
@@ -15,7 +15,7 @@ from zerobench.suites.bench.runs import Runs, world_size
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     quick, device = metafunc.config.getoption("--quick"), metafunc.config.getoption("--device")
-    found = grid.capacity(quick, device, world_size(device))
+    found = grid.searches(quick, device, world_size(device))
     metafunc.parametrize("search", [pytest.param(search, id=search.name) for search in found])
 
 
@@ -26,8 +26,8 @@ def test_largest_model(runs: Runs, carry: Callable[[Json, list[float]], None], s
         pytest.skip("launched ranks cannot be started again, and those of a model that is too large must be")
     found = runs.fit(search)
     runs.fits.append(found)
-    assert found["verdict"] == "ok" or search.row.subject != "reference", found["reason"]
-    if found["verdict"] != "ok":
+    assert found["verdict"] == "measured" or search.case.subject != "reference", found["reason"]
+    if found["verdict"] != "measured":
         pytest.skip(found["reason"])
     if found["seconds"] is None:
         pytest.skip(f"not one layer trains in {search.limit} bytes")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zerobench.results.document import Json
+from zerobench.results import Json
 from zerobench.suites.bench.collectives import COLLECTIVES, result, sizes
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs, world_sizes

@@ -18,7 +18,7 @@ from torch import nn
 import zerobench
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.meters import OffloadMeter
-from zerobench.results.document import Json
+from zerobench.results import Json
 from zerobench.suites.bench.kernels import turns
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs
@@ -62,7 +62,7 @@ def test_update_from_files(
 
 
 def _pair(plain: _Plain, engine: zerobench.Engine, index: int) -> tuple[float, float]:
-    """Seconds of the plain run and of the update, by turns first."""
+    """Seconds of the plain run and of the update, which alternate in being first."""
     _backward(engine)
     if index % 2:
         return _timed(plain.run), _timed(engine.step)
@@ -84,7 +84,7 @@ def _backward(engine: zerobench.Engine) -> None:
     """A backward, and the writes of the gradient sums that it has started."""
     device = next(engine.module.parameters()).device
     engine.backward(engine(torch.ones(1, _WIDTH, dtype=torch.bfloat16, device=device)).float().square().mean())
-    engine.arrangement.settle()
+    engine.stores.settle()
 
 
 def _moved(engine: zerobench.Engine) -> dict[str, int]:
@@ -103,7 +103,7 @@ class _Plain:
         self._file = ScratchFile(directory)
         self.direct = self._file.direct
         self._file.reserve(max(read, written))
-        memory = [buffer.numpy() for buffer in engine.arrangement.host()["buffers"]]
+        memory = [buffer.numpy() for buffer in engine.stores.host()["buffers"]]
         self._pieces = [each[at : at + _REQUEST] for each in memory for at in range(0, len(each), _REQUEST)]
         self._through(os.pwritev, max(read, written))
 

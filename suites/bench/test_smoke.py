@@ -17,11 +17,10 @@ from unittest import mock
 import pytest
 import torch
 
-from zerobench.results import schema
-from zerobench.results.document import Json
+from zerobench.results import Json, schema
 from zerobench.suites.bench import capacity, grid
 from zerobench.suites.bench.kernels import test_kernels, turns
-from zerobench.suites.bench.kernels.cases import CASES, rivals
+from zerobench.suites.bench.kernels.workloads import WORKLOADS, rivals
 from zerobench.suites.bench.runs import threads
 from zerobench.suites.bench.smoke import POINT
 from zerobench.suites.support import forked
@@ -43,13 +42,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return value
 
 
-def test_rows_travel(written: Json) -> None:
+def test_cases_travel(written: Json) -> None:
     """The rounds are those that were measured, to the bit; the results fit the schema and say where time went."""
     assert len(written["benchmarks"]) == 3
     for benchmark in written["benchmarks"]:
         extra = benchmark["extra_info"]["zerobench"]
         assert schema.flaw(extra, "extra_info") == ""
-        time = extra["row"]["time"]
+        time = extra["case"]["time"]
         assert benchmark["stats"]["data"] == time["seconds"]
         assert len(time["seconds"]) == POINT.base.steps - POINT.warmup
         assert all(seconds > 0 for phase, seconds in time["split"].items() if phase != "communication")
@@ -58,10 +57,10 @@ def test_rows_travel(written: Json) -> None:
 
 
 def test_results_travel(written: Json) -> None:
-    """They hold every row of the point, also the one of a subject that failed, with the environment of a rank."""
+    """They hold every case of the point, also the one whose subject failed, with the environment of a rank."""
     value = written["zerobench"]
     assert schema.flaw(value) == ""
-    assert [row["verdict"] for row in value["rows"]] == ["ok", "ok", "failed", "ok"]
+    assert [case["verdict"] for case in value["cases"]] == ["right", "right", "raised", "measured"]
     assert value["environment"]["world"] == POINT.base.world
     assert written["machine_info"]["zerobench"] == value["environment"]
 
@@ -82,14 +81,14 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_kernels_travel(name: str) -> None:
     """Each is timed beside a copy and all its rivals, and what comes of it fits the schema."""
-    case = CASES[name](1 << 14, "cpu")
-    seconds = turns.by_turns(case, "cpu", rounds=3)
+    workload = WORKLOADS[name](1 << 14, "cpu")
+    seconds = turns.by_turns(workload, "cpu", rounds=3)
     assert seconds.keys() == {turns.KERNEL, *rivals(name, "cpu")}
     for against in rivals(name, "cpu"):
-        found = turns.result(name, 1 << 14, case.moved, "cpu", seconds, against)
+        found = turns.result(name, 1 << 14, workload.moved, "cpu", seconds, against)
         assert schema.flaw({"schema": schema.VERSION, "kernel": found}, "extra_info") == ""
         assert found["ratio"] == statistics.median(seconds[against]) / found["seconds"] > 0
 
@@ -125,8 +124,8 @@ def test_the_search_finds_the_largest(fit: int) -> None:
 @pytest.mark.parametrize(("limit", "layers"), [(1 << 20, 0), (1 << 30, 1)])
 def test_memory_is_limited(limit: int, layers: int) -> None:
     """One layer trains in 1 GiB and not in 1 MiB, and what comes of it fits the schema."""
-    search = replace(grid.capacity(True, "cpu", 2)[0], limit=limit, most=1)
+    search = replace(grid.searches(True, "cpu", 2)[0], limit=limit, most=1)
     found = capacity.measure(search, 1, print)
-    assert (found["verdict"], found["reason"]) == ("ok", "")
+    assert (found["verdict"], found["reason"]) == ("measured", "")
     assert (found["layers"], found["parameters"] > 0) == (layers, layers == 1)
     assert schema.flaw({"schema": schema.VERSION, "fit": found}, "extra_info") == ""

@@ -20,6 +20,14 @@ def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
+@drawn(scenarios(model=models(), steps=2), share=0.5)
+def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
+    """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
+    assume(bits.offers(scenario))
+    trajectories, expected = bits.run_beside_canonical(scenario, ["evaluation"])
+    bits.agree(trajectories, expected, ["evaluation"])
+
+
 @drawn(scenarios(stage=0), share=0.75)
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""

@@ -8,10 +8,10 @@ import torch
 from hypothesis import assume
 
 from zerobench.driver import ALL
-from zerobench.errors import Disagreement
-from zerobench.judge.difference import Part
+from zerobench.judge.difference import Difference, Part
+from zerobench.judge.judgement import disagreement
 from zerobench.recording import Trajectory
-from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.support.strategies import DYADIC_MODELS, PECULIAR, STAGES, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -90,7 +90,8 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
     for trajectory in bits.run(one, ("parameters", "model_parameters", "optimizer_state"), keep=ALL):
         here = trajectory.steps[step]
         if not here.skipped:
-            raise Disagreement(f"rank {trajectory.rank} did not skip step {step} of {one.to_json()}")
+            which = bits.name, "the contract", one, trajectory.rank, step
+            raise disagreement(Difference(*which, "skipped", "", "False", "True"), bits.name)
         if step:
             still = Trajectory(trajectory.subject, one, trajectory.rank, [here])
             before = Trajectory(trajectory.subject, one, trajectory.rank, [trajectory.steps[step - 1]])
@@ -124,10 +125,5 @@ def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     first, last = trials.run(scenario, ("gradients", "parameters"), keep=ALL)[0].steps
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
     if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):
-        raise Disagreement(f"no parameter moved in the second step of {scenario.to_json()}")
-
-
-def test_the_model_is_odd() -> None:
-    """Every peculiarity that a model can have is drawn."""
-    flags = {name for name, value in vars(Odd()).items() if value is False}
-    assert flags == set(PECULIAR)
+        found = Difference(trials.name, "the contract", scenario, 0, 1, "parameters", "", "as before the step", "moved")
+        raise disagreement(found, trials.name)

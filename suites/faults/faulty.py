@@ -1,62 +1,55 @@
-"""Engines that fail on rank 1 in the middle of a step, and ranks that do not match."""
+"""The engine under test, which fails on rank 1 in the middle of a step."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from zerobench import subjects
+from zerobench.driver import drive
+from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch
-from zerobench.subjects.reference import Reference
+from zerobench.subject import Batch, Subject
 
 
-class Faulty(Reference):
-    """Calls :meth:`fail` on rank 1 at its second leaf."""
-
-    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        super().__init__(model, scenario, group)
-        self.faulty, self.leaf = dist.get_rank(group) == 1, 0
-
-    def micro_step(self, batch: Batch) -> Tensor:
-        self.leaf += 1
-        if self.faulty and self.leaf == 2:
-            self.fail()
-        return super().micro_step(batch)
-
-    def fail(self) -> None:
-        """What goes wrong."""
+def killed() -> None:
+    """The process is killed from outside."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Killed(Faulty):
-    def fail(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def raises() -> None:
+    """The client's own code raises."""
+    raise ValueError("the data loader lost its place")
 
 
-class Raises(Faulty):
-    def fail(self) -> None:
-        raise ValueError("the data loader lost its place")
+def hangs() -> None:
+    """The process waits for something that does not come."""
+    time.sleep(600)
 
 
-class Hangs(Faulty):
-    def fail(self) -> None:
-        time.sleep(600)
+Fault = Callable[[], None]
 
 
-class OtherConfig(Reference):
-    """Rank 1 is configured with another clipping value."""
+def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, fault: Fault | None = None) -> Trajectory:
+    """One rank's part of a Scenario; on rank 1 the fault comes before its second leaf."""
+    chosen = subjects.load(subject)
+    if fault is not None and dist.get_rank(group) == 1:
+        chosen = _failing(chosen, fault)
+    return drive(chosen, scenario, group)
 
-    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        super().__init__(model, scenario.but(clip=0.5) if dist.get_rank(group) == 1 else scenario, group)
 
+def _failing(subject_type: type[Subject], fault: Fault) -> type[Subject]:
+    leaves = itertools.count()
 
-class OtherModel(Reference):
-    """Rank 1's model has one parameter frozen that trains on the others."""
+    def micro_step(self: Subject, batch: Batch) -> Tensor:
+        if next(leaves) == 1:
+            fault()
+        return subject_type.micro_step(self, batch)
 
-    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        if dist.get_rank(group) == 1:
-            next(model.parameters()).requires_grad_(False)
-        super().__init__(model, scenario, group)
+    return type(subject_type.__name__, (subject_type,), {"micro_step": micro_step})

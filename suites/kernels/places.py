@@ -21,7 +21,7 @@ _BEST = _SETS.index(cpu.instruction_set())
 
 
 @cache
-def kernels(instruction_set: str) -> Kernels:
+def cpu_kernels(instruction_set: str) -> Kernels:
     """The CPU kernels for one instruction set."""
     return Kernels(building.load(cpu.recipe(instruction_set)), "cpu")
 
@@ -50,7 +50,7 @@ class Place:
 
     def kernels(self) -> Kernels:
         """Its library, built if need be."""
-        return simulated.kernels() if self.name == "simulated" else kernels(self.name)
+        return simulated.simulated_kernels() if self.name == "simulated" else cpu_kernels(self.name)
 
     def _computed_here(self) -> AbstractContextManager[Any]:
         return mock.patch("zerobench.engine.native.on_cpu", return_value=self.kernels())

@@ -10,15 +10,15 @@ from unittest import mock
 import pytest
 import torch
 
-from zerobench.suites.bench.kernels import cases, test_kernels, turns
-from zerobench.suites.bench.kernels.cases import Case
+from zerobench.suites.bench.kernels import test_kernels, turns, workloads
+from zerobench.suites.bench.kernels.workloads import Workload
 
 
 @pytest.mark.parametrize("moved", [1 << 14, 28 << 20, 448 << 20, 60 << 30])
 def test_no_buffer_is_in_the_cache_again(moved: int) -> None:
     """Four times the cache lies between two turns of a set; and no set more."""
     cache = 60 << 20
-    found = cases.sets(moved, cache)
+    found = workloads.sets(moved, cache)
     assert found * moved // 2 >= 4 * cache
     assert found == 1 or (found - 1) * moved // 2 < 4 * cache
 
@@ -29,23 +29,23 @@ def test_buffers_take_turns(cache: int) -> None:
     ran: list[tuple[str, int]] = []
     made = count()
 
-    def make(n: int, device: str) -> Case:
+    def make(n: int, device: str) -> Workload:
         number = next(made)
-        return Case(lambda: ran.append(("own", number)), 100, {"torch": lambda: ran.append(("torch", number))})
+        return Workload(lambda: ran.append(("own", number)), 100, {"torch": lambda: ran.append(("torch", number))})
 
-    with mock.patch.object(cases, "_cache", return_value=cache):
-        case = cases.out_of_cache(make, 1, "cuda")
-    assert case.sets == 8 * cache // 100 + (cache == 30)
-    for work in (case.work, case.rivals["torch"]):
-        for _ in range(2 * case.sets):
+    with mock.patch.object(workloads, "_cache", return_value=cache):
+        workload = workloads.out_of_cache(make, 1, "cuda")
+    assert workload.sets == 8 * cache // 100 + (cache == 30)
+    for work in (workload.work, workload.rivals["torch"]):
+        for _ in range(2 * workload.sets):
             work()
-    assert ran == [(name, i) for name in ("own", "torch") for i in [*range(case.sets)] * 2]
-    assert turns.at_once(case) >= case.sets
-    assert turns.at_once(case) % case.sets == 0
+    assert ran == [(name, i) for name in ("own", "torch") for i in [*range(workload.sets)] * 2]
+    assert turns.at_once(workload) >= workload.sets
+    assert turns.at_once(workload) % workload.sets == 0
 
 
 def test_what_did_not_fit_is_let_go() -> None:
-    """Before the next case is tried: the buffers that the error's frames hold, too."""
+    """Before the next workload is tried: the buffers that the error's frames hold, too."""
     held: list[Any] = []
     left: list[Any] = []
 
@@ -62,7 +62,7 @@ def test_what_did_not_fit_is_let_go() -> None:
     assert left == [None]
 
 
-def test_a_gpu_measures_every_case() -> None:
+def test_a_gpu_measures_every_workload() -> None:
     """A CPU those that say something else there."""
-    assert cases.names("cuda") == list(cases.CASES)
-    assert 0 < len(cases.names("cpu")) < len(cases.CASES)
+    assert workloads.names("cuda") == list(workloads.WORKLOADS)
+    assert 0 < len(workloads.names("cpu")) < len(workloads.WORKLOADS)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis.errors import FlakyFailure
 
-from zerobench.errors import Disagreement, RankFailure
+from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, RankFault
 from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
+from zerobench.suites.api import test_edits
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
+from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
+from zerobench.suites.meta.points import place_of, points
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
+
+Failure = Disagreement | RankFault
 
 #: The properties in the order in which they are tried, those that see most first.
 BITS = [
@@ -35,10 +41,12 @@ BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
+#: Engines that are wrong in their numbers.
+WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS], ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
@@ -71,12 +79,13 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
 def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
-    """An engine that keeps what it does not declare fails where all living tensors are counted."""
+    """An engine that keeps what it does not declare fails a census of all living tensors."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     censuses = itertools.product(
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
     )
-    _demand_caught(mutant, next(filter(None, (_failure(partial(test, trials, each)) for each, test in censuses)), ""))
+    failures = (_failure(partial(test, trials, each)) for each, test in censuses)
+    _demand_caught(mutant, next((failure for failure in failures if failure), None))
 
 
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
@@ -92,36 +101,47 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
 
 
-@pytest.mark.parametrize("right", [RightButSlow, RightInFiles], ids=lambda right: right.__name__)
+@pytest.mark.parametrize("mutant", EDIT_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
+    """An engine that writes a copy when a parameter is edited fails, and the message says that the edit is lost."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _first_failure(trials, [test_edits.test_edits_persist]))
+
+
+@pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
-    """An engine that is only slow passes, and so does one that is only offloaded."""
+    """An engine that is only slow passes, and so does one that is only offloaded, or steps its units in reverse."""
     trials = Trials(pool, f"{right.__module__}:{right.__name__}")
-    message = _first_failure(trials, BITS, patience=[4])
-    assert not message, message
+    failure = _first_failure(trials, BITS, patience=[4])
+    assert not failure, failure
     assert trials.ran >= 4
 
 
-def _demand_caught(mutant: Any, message: str) -> None:
-    assert message, f"{mutant.__name__} passed: no Scenario saw it"
-    assert re.search(mutant.points_at, message), f"the message does not point at {mutant.__name__}: {message}"
+def _demand_caught(mutant: Any, failure: Failure | None) -> None:
+    assert failure, f"{mutant.__name__} passed: no Scenario saw it"
+    assert points(mutant.points_at, place_of(failure)), (
+        f"the failure does not point at {mutant.__name__}, {mutant.points_at}: {failure}"
+    )
 
 
-def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> str:
-    """What the first property that fails says, after few examples of each and then after many; empty if none does."""
+def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> Failure | None:
+    """The failure of the first property that fails, after few examples of each, then after many; None if all pass."""
     for examples, test in itertools.product(patience, properties):
-        message = _failure(partial(_again(test, examples), trials))
-        if message:
-            return message
-    return ""
+        failure = _failure(partial(_again(test, examples), trials))
+        if failure:
+            return failure
+    return None
 
 
-def _failure(check: Callable[[], None]) -> str:
-    """What a check that fails says; empty if it passes."""
+def _failure(check: Callable[[], None]) -> Failure | None:
+    """The failure of a check; None if it passes."""
     try:
         check()
-    except (Disagreement, RankFailure) as failure:
-        return str(failure)
-    return ""
+    except (Disagreement, RankFault) as failure:
+        return failure
+    except FlakyFailure as group:  # a bug that shows now and then: the first time that it did
+        return next(each for each in group.exceptions if isinstance(each, Disagreement | RankFault))
+    return None
 
 
 def _again(test: Any, examples: int, strategy: Any = None) -> Callable[[Trials], None]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zerobench.ranks.pool import PRELOAD
+from zerobench.ranks.pool import preloaded
 
 #: Seconds in which a program ends on a machine that is busy with much else; alone it takes a few.
 LIMIT = 240.0
@@ -33,7 +33,7 @@ class Program(AbstractContextManager["Program"]):
         self.arguments = arguments
         self._folder = tempfile.TemporaryDirectory(prefix="forked-")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context.set_forkserver_preload(preloaded())
         self._process = context.Process(target=_become, args=(arguments, cwd, dict(env), self._outputs))
         self._process.start()
 

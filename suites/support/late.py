@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.stores import Handle
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 
@@ -90,12 +89,16 @@ class _LateRanks(Ranks):
         return LateWork(work, output, arrived, given, sent)
 
 
+class ChangedWhileSent(RuntimeError):
+    """The engine has changed a tensor that it had given to a collective and had not waited for."""
+
+
 @dataclass(frozen=True)
 class LateWork:
-    """A collective under way: ``arrived`` will be copied to ``output``; ``sent`` is what was given.
+    """A collective under way: ``arrived`` will be copied to ``output``; ``sent`` is a copy of ``given``.
 
     Raises:
-        RuntimeError: by then what was given has changed.
+        ChangedWhileSent: ``given`` has changed before :meth:`wait`.
     """
 
     work: Any
@@ -107,5 +110,5 @@ class LateWork:
     def wait(self) -> None:
         self.work.wait()
         if not torch.equal(self.given.view(torch.uint8), self.sent.view(torch.uint8)):
-            raise RuntimeError("what was being sent has been changed before the sending was waited for")
+            raise ChangedWhileSent("a tensor that was being sent has been changed before the engine waited for it")
         self.output.copy_(self.arrived)

@@ -31,11 +31,13 @@ class NanPadding(Reference):
             unit, whole = state.unit, slice(0, state.unit.padded)
             if state.resident:
                 _fill(state.full, unit.padding(0, unit.padded))
-            _fill(state.shard, unit.padding(state.own.start, state.own.stop))
+            shard = state.parameter_store.memory()
+            if shard is not None:
+                _fill(shard, unit.padding(state.own.start, state.own.stop))
             if unit.trainable:
                 span = whole if state.gradient.numel() == unit.padded else state.own
                 _fill(state.gradient, unit.padding(span.start, span.stop))
-                for tensor in (state.master, *state.optimizer.values()):
+                for tensor in state.optimizer_store.memory(state.portion).values():
                     _fill(tensor, unit.padding(state.extent.start, state.extent.stop))
 
     def close(self) -> None:

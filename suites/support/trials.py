@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import ALL, Keep, drive
-from zerobench.judge.difference import ALL_PARTS, Part
-from zerobench.judge.judgement import agree
+from zerobench.judge.difference import ALL_PARTS, Difference, Part
+from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.oracles.canonical_trainer import canonical, float64
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.pool import Pending
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -65,14 +66,19 @@ class Trials:
         expected: Trajectory | Sequence[Trajectory],
         parts: Collection[Part] = ALL_PARTS,
     ) -> None:
-        """Demand the same bits of every rank; see :func:`zerobench.judge.judgement.agree`.
+        """Demand the same bits of every rank, ``expected`` being the canonical trainer's or each rank's own.
 
-        Evaluations are compared on rank 0 alone where the oracle stands for all ranks: buffers are each rank's own.
+        Raises:
+            Disagreement: they differ; if the Scenario was recorded in part only and differs again in a run that records
+                every state of every step, with the first difference of that run, which is nearer to the fault.
         """
-        one_oracle = isinstance(expected, Trajectory)
-        agree(got, expected, [part for part in parts if part != "evaluation" or not one_oracle], name=self.name)
-        if one_oracle and "evaluation" in parts:
-            agree(got[:1], expected, ["evaluation"], name=self.name)
+        found = _first(got, expected, parts)
+        if found is not None and isinstance(expected, Trajectory):
+            with suppress(RankFault):
+                scenario = got[0].scenario
+                found = _first(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
+        if found is not None:
+            raise disagreement(found, self.name)
 
     def run_beside_canonical(
         self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
@@ -99,6 +105,17 @@ class Trials:
         """End the ranks that are no other's."""
         for pool in self._pools.values():
             pool.close()
+
+
+def _first(
+    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part]
+) -> Difference | None:
+    """The first difference of any rank; evaluations are compared on rank 0 alone if one oracle stands for all ranks,
+    because buffers are each rank's own."""
+    if not isinstance(expected, Trajectory):
+        return across_ranks(got, expected, parts)
+    found = across_ranks(got, expected, [part for part in parts if part != "evaluation"])
+    return found or across_ranks(got[:1], expected, [part for part in parts if part == "evaluation"])
 
 
 def train(

@@ -1,24 +1,25 @@
-"""Trial: the oracles' answers for a whole bench, and the judgement of its rows."""
+"""The oracles' runs beside a bench, and the judgement of its cases by them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zerobench.bench import rank_tasks
-from zerobench.bench.rounds import Bench, Measured
-from zerobench.judge.judgement import Judgement, Part, error_against, judge
+from zerobench.bench.rounds import Bench, CaseResult
+from zerobench.judge.judgement import Judgement, Part, error_against, judge_recordings
+from zerobench.oracles.questions import Question
 from zerobench.recording import Trajectory
+from zerobench.scenario import Scenario
 from zerobench.subjects import load
 
 #: What "bitwise" means in a report: these of every step, the parameters after the last.
 COMPARED: tuple[Part, ...] = ("losses", "norm", "skipped", "parameters")
-#: Whose error is the yardstick of the budget, where it is among the subjects; else the canonical trainer's.
-_YARDSTICK = "torch-ddp"
+#: Whose error is the yardstick of the budget, if it is among the subjects; else the canonical trainer's.
+YARDSTICK = "torch-ddp"
 
 
 @dataclass(frozen=True)
-class Trial:
+class OracleRuns:
     """The canonical trainer's runs by reduction schedule, the float64 run, and the yardstick of the error budget."""
 
     canonical: Mapping[str, Trajectory]
@@ -27,35 +28,36 @@ class Trial:
     error: float  # of the yardstick
 
     @classmethod
-    def of(cls, bench: Bench) -> Trial | None:
-        """Ask the oracles about a bench's Scenarios; None where no subject is left, or they failed, as rows say."""
+    def of(cls, bench: Bench) -> OracleRuns | None:
+        """Ask the oracles about a bench's Scenarios; None if no subject is left, or they failed, as the results say."""
         judged = bench.engines
         if not judged:
             return None
-        asked = {_schedule(row): row.scenario for row in judged}
-        skipped = tuple(step.skipped for step in judged[0].trajectories[0].steps)
-        questions: list[rank_tasks.Question] = [("float64", judged[0].scenario, skipped)]
-        answers = bench.ask([*questions, *(("canonical", scenario, ()) for scenario in asked.values())])
+        first = judged[0]
+        scenarios = {_schedule(each.case.scenario): each.case.scenario for each in judged}
+        skipped = tuple(step.skipped for step in first.trajectories[0].steps)
+        asked = [Question("canonical", scenario) for scenario in scenarios.values()]
+        answers = bench.ask([Question("float64", first.case.scenario, skipped), *asked])
         if answers is None:
             return None
         reference64, *runs = answers
-        measure = next((row.trajectories for row in judged if row.subject == _YARDSTICK), None)
+        measure = next((each.trajectories for each in judged if each.case.subject == YARDSTICK), None)
         error = max(error_against(each, reference64) for each in measure or runs)
-        return cls(dict(zip(asked, runs, strict=True)), reference64, _YARDSTICK if measure else "canonical", error)
+        return cls(dict(zip(scenarios, runs, strict=True)), reference64, YARDSTICK if measure else "canonical", error)
 
-    def judge(self, row: Measured) -> Judgement:
-        """Judge a row that was trained."""
-        return judge(
-            row.trajectories,
-            self.canonical[_schedule(row)],
+    def judge(self, result: CaseResult) -> Judgement:
+        """Judge a case that was trained."""
+        return judge_recordings(
+            result.trajectories,
+            self.canonical[_schedule(result.case.scenario)],
             self.reference64,
             self.error,
-            name=row.subject,
-            promises_bits=load(row.subject).promises_bits,
+            name=result.case.subject,
+            promises_bits=load(result.case.subject).promises_bits,
             parts=COMPARED,
         )
 
 
-def _schedule(row: Measured) -> str:
-    """What sums the row's steps are; without accumulation both schedules make the same ones."""
-    return row.scenario.reduction if row.scenario.accumulation > 1 else "any"
+def _schedule(scenario: Scenario) -> str:
+    """Which sums a step is made of; without accumulation both schedules make the same ones."""
+    return scenario.reduction if scenario.accumulation > 1 else "any"

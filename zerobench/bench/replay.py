@@ -6,11 +6,14 @@ import math
 
 import torch.distributed as dist
 
-from zerobench.bench import rank_tasks
+from zerobench.bench.oracle_runs import YARDSTICK
+from zerobench.bench.rank_tasks import refusals
 from zerobench.driver import ALL, Keep, drive
-from zerobench.judge.judgement import Judgement, error_against, judge
+from zerobench.judge.judgement import Judgement, error_against, judge_recordings
+from zerobench.machine.launch import threads_each
 from zerobench.oracles.canonical_trainer import canonical, float64
-from zerobench.ranks import Pool, threads_each
+from zerobench.oracles.questions import Question, answer
+from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -19,14 +22,13 @@ from zerobench.workload import models
 
 _NONE: Keep = frozenset()
 _PARAMETERS: Keep = frozenset({"parameters"})
-_YARDSTICK = "torch-ddp"
-#: Bytes of all ranks' recordings. Where every state of every step takes more, only what ``run`` compares is kept.
+#: Bytes of all ranks' recordings. If every state of every step takes more, only what ``run`` compares is kept.
 _ROOM = 2 << 30
 #: Gradient, master, the model's own and two of the optimizer: bytes of a parameter's states in one step.
 _STATES = 5 * 4
 
 
-def replay(scenario: Scenario, name: str) -> Judgement | str:
+def replay_scenario(scenario: Scenario, name: str) -> Judgement | str:
     """The judgement, or why the subject does not offer the Scenario.
 
     A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.
@@ -43,21 +45,21 @@ def replay(scenario: Scenario, name: str) -> Judgement | str:
     limit = TIME_LIMIT * scenario.steps
     with Pool(scenario.world, scenario.device, threads_each(scenario.world)) as pool:
         got = pool.run(_drive, name, scenario, keep, timeout=limit)
-        [right] = pool.run(_oracle, ("canonical", scenario, ()), keep, world=1, timeout=limit)
+        [right] = pool.run(_oracle, Question("canonical", scenario), keep, world=1, timeout=limit)
         skipped = tuple(step.skipped for step in right.steps)
-        [reference64] = pool.run(_oracle, ("float64", scenario, skipped), keep, world=1, timeout=limit)
+        [reference64] = pool.run(_oracle, Question("float64", scenario, skipped), keep, world=1, timeout=limit)
         yardstick = _error(pool, scenario, reference64, limit)
     if math.isnan(yardstick):
         yardstick = error_against(right, reference64)
-    return judge(got, right, reference64, yardstick, name=name, promises_bits=subject.promises_bits)
+    return judge_recordings(got, right, reference64, yardstick, name=name, promises_bits=subject.promises_bits)
 
 
 def _error(pool: Pool, scenario: Scenario, reference64: Trajectory, limit: float) -> float:
-    """torch DDP's error in the same Scenario at its own stage; NaN where it does not offer that."""
+    """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that."""
     plain = scenario.but(stage=0, schedule="auto")
-    if load(_YARDSTICK).unsupported(plain) is not None:
+    if load(YARDSTICK).unsupported(plain) is not None:
         return math.nan
-    done = pool.run(_drive, _YARDSTICK, plain, _NONE, timeout=limit)
+    done = pool.run(_drive, YARDSTICK, plain, _NONE, timeout=limit)
     return max(error_against(each, reference64) for each in done)
 
 
@@ -68,13 +70,14 @@ def _fits(scenario: Scenario) -> bool:
 
 
 def _drive(group: dist.ProcessGroup, name: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    with rank_tasks.refusals(name):
+    with refusals(name):
         return drive(load(name), scenario, group, keep, last=_PARAMETERS, evaluate=True)
 
 
-def _oracle(group: dist.ProcessGroup, question: rank_tasks.Question, keep: Keep) -> Trajectory:
-    """What the subject's recording is compared with, which has the same states."""
-    oracle, scenario, skipped = question
+def _oracle(group: dist.ProcessGroup, question: Question, keep: Keep) -> Trajectory:
+    """The oracle's recording, with the same states as the subject's."""
     if not keep:
-        return rank_tasks.answer(*question)
-    return canonical(scenario, keep) if oracle == "canonical" else float64(scenario, _PARAMETERS, skipped=skipped)
+        return answer(question)
+    if question.oracle == "canonical":
+        return canonical(question.scenario, keep)
+    return float64(question.scenario, _PARAMETERS, skipped=question.skipped)

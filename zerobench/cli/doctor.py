@@ -1,4 +1,4 @@
-"""What this machine has for zerobench, what it lacks, and what to do about that."""
+"""Doctor: what this machine has for zerobench, what it lacks, and what to do about that."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import torch.distributed as dist
 
 import zerobench
 from zerobench.machine.environment import cpu_capability, cpu_model
+from zerobench.results import Json
 
-Json = dict[str, Any]
-
-#: Distributions whose versions matter: what zerobench stands on, and the peers that it measures where they are there.
+#: Distributions whose versions matter: what zerobench stands on, and the peers that it measures if they are installed.
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "deepspeed", "hypothesis", "pytest")
 _COMPILERS = ("c++", "g++", "clang++", "nvcc")
 
@@ -42,13 +41,12 @@ def examine() -> Json:
 
 def render(findings: Json) -> str:
     """The findings as aligned text."""
-    from tabulate import tabulate
-
     parts = []
     for title, rows in findings.items():
         if title != "problems":
-            cells = [(f"  {name}", "-" if words is None else words) for name, words in rows.items()]
-            parts.append(f"{title}\n{tabulate(cells, tablefmt='plain', disable_numparse=True)}")
+            width = max(map(len, rows), default=0)
+            lines = [f"  {name:{width}}  {'-' if words is None else words}" for name, words in rows.items()]
+            parts.append("\n".join([title, *lines]))
     problems = findings["problems"]
     parts.append("\n".join(["problems", *(f"  {problem}" for problem in problems)]) if problems else "usable")
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""The command line's flags and what each accepts; a value that cannot be is a UsageError of one line."""
+"""The flags of the command line and the values of each; an impossible value is a UsageError of one line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from zerobench import __version__
-from zerobench.bench.rounds import STAGES_OF_ZERO
+from zerobench.bench.plan import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
-from zerobench.gate import command as gate
 from zerobench.gate.grid import SUBJECT
-from zerobench.ranks import Launch
-from zerobench.scenario import Dtype, Offload, Recompute, Scenario, Vit
-from zerobench.workload.models import SIZES
+from zerobench.machine.launch import Launch
+from zerobench.scenario import Dtype, OffloadTarget, Recompute, Scenario, Vit
+from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
 _RANKS = 2
@@ -45,13 +44,13 @@ def parser() -> Parser:
     replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
     doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
     doctor.description = (
-        "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 where something is "
+        "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 if something is "
         "missing."
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
-    gate.add_options(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
+    _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
     return top
 
 
@@ -77,10 +76,32 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
 
+def _add_gate(gate: argparse.ArgumentParser) -> None:
+    gate.description = (
+        "Holds bytes, calls and bits to a committed baseline, peaks and errors to their bounds, and times to another "
+        "revision, measured in alternation. 0: good; 1: a regression; 2: not enough was measured; 3: the input."
+    )
+    add = gate.add_argument
+    add("--baseline", type=Path, required=True, metavar="FILE", help="such as reports/baselines/cpu.json")
+    add(
+        "--results",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="gate these; default: measure a small grid",
+    )
+    add("--time-against", metavar="REV", help="measure times, too, in alternation with this git revision")
+    add("--update", action="store_true", help="make the baseline of the present measurements")
+    add("--subject", default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
+    add("--summary", type=Path, metavar="FILE", help="append the Markdown to it; default: $GITHUB_STEP_SUMMARY, if set")
+    add("--json", action="store_true", help="print JSON, not Markdown")
+
+
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.description = (
-        "Trains a GPT on text, or a ViT on synthetic images, with several engines, a step of each by turns, judges "
-        "what they computed, meters memory and traffic, and writes report.md, report.html and results.json."
+        "Trains a GPT on text, or a ViT on synthetic images, with several engines in alternating steps, judges what "
+        "they computed, meters memory and traffic, and writes report.md, report.html and results.json."
     )
     _add_subjects(run.add_argument_group("what is compared").add_argument)
     _add_job(run.add_argument_group("what each trains").add_argument)
@@ -95,7 +116,7 @@ def _add_subjects(add: Callable[..., object]) -> None:
         type=_offload,
         default=("none",),
         metavar="none,cpu",
-        help="a row each from stage 1 on: none, cpu or nvme; default: none",
+        help="a case each from stage 1 on: none, cpu or nvme; default: none",
     )
     add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
 
@@ -153,7 +174,7 @@ def _add_ways(add: Callable[..., object]) -> None:
 
 
 def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> Scenario:
-    """What all rows of a run have in common.
+    """What all cases of a run have in common.
 
     Raises:
         UsageError: text for a model that takes none, or other ranks than those that were launched.
@@ -199,8 +220,8 @@ def _stages(text: str) -> tuple[int, ...]:
 
 
 def _offload(text: str) -> tuple[str, ...]:
-    one = _one_of("offload", get_args(Offload))
-    return tuple(dict.fromkeys(one(place.strip()) for place in text.split(",")))
+    one = _one_of("offload", get_args(OffloadTarget))
+    return tuple(dict.fromkeys(one(target.strip()) for target in text.split(",")))
 
 
 def _one_of(kind: str, known: Iterable[str]) -> Callable[[str], str]:

@@ -5,7 +5,7 @@
     zerobench run (grid)  ──>  cases  ──┐
                                         ├──>  rules: exact, bounded  ──┐
     the baseline, a committed file ─────┘                              ├──>  summary, exit code
-    base and head by turns (revisions)  ──>  timing: pairs  ───────────┘
+    base and head, alternating (revisions)  ──>  timing: pairs  ───────┘
 
 docs/reference/gate.md has the rules and their reasons.
 """

@@ -14,34 +14,38 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerobench import report
-from zerobench.digests import CASE_VERSION
 from zerobench.errors import UsageError
-from zerobench.gate.cases import BUDGET, Case, Json
+from zerobench.gate.cases import BUDGET, GatedCase
+from zerobench.machine.files import write_together
+from zerobench.results import Json
 from zerobench.results.comparison import Values
+from zerobench.results.identity import CASE_VERSION
+from zerobench.verdict import PASSED
 
-SCHEMA = 1
+SCHEMA = 2
+#: Schema 1 called the verdict of a case its state.
+_READABLE = (1, SCHEMA)
 #: A bound is so many times what was measured when it was made: what was measured uses 80 % of it.
 SLACK = 1.25
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Cases by name, with bounds in ``bounded``, and the platform of their digests."""
+    """Cases by id, with bounds in ``bounded``, and the platform of their digests."""
 
     platform: Json
-    cases: Mapping[str, Case]
+    cases: Mapping[str, GatedCase]
 
     @classmethod
-    def of(cls, cases: Mapping[str, Case], platform: Json) -> Baseline:
-        """What was measured becomes the baseline.
+    def of(cls, cases: Mapping[str, GatedCase], platform: Json) -> Baseline:
+        """The baseline of measured cases.
 
         Raises:
             UsageError: a case is wrong or failed, or none has numbers.
         """
         for case in cases.values():
-            if case.state not in ("right", "unsupported"):
-                raise UsageError(f"{case.label} is {case.state}: no baseline is made of that\n{case.reason}")
+            if case.verdict not in PASSED | {"unsupported"}:
+                raise UsageError(f"{case.label} is {case.verdict}: no baseline is made of that\n{case.reason}")
         if not any(case.measured for case in cases.values()):
             why = next((f"; {case.label}: {case.reason}" for case in cases.values() if case.reason), "")
             raise UsageError(f"nothing was measured: a baseline without numbers would pass anything{why}")
@@ -56,10 +60,12 @@ class Baseline:
         """
         value = _parse(path)
         try:
-            for name, known in (("schema", SCHEMA), ("case_version", CASE_VERSION)):
-                if value[name] != known:
-                    raise UsageError(f"{path}: {name} {value[name]!r}, expected {known}; make it anew with --update")
-            return cls(value["platform"], {name: _case(entry) for name, entry in value["cases"].items()})
+            for name, known in (("schema", _READABLE), ("case_version", (CASE_VERSION,))):
+                if value[name] not in known:
+                    raise UsageError(
+                        f"{path}: {name} {value[name]!r}, expected {known[-1]}; make it anew with --update"
+                    )
+            return cls(value["platform"], {name: _read(case, value["schema"]) for name, case in value["cases"].items()})
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} is not a baseline ({error!r}); make one with --update") from None
 
@@ -69,13 +75,13 @@ class Baseline:
         Raises:
             UsageError: it cannot be written.
         """
-        entries = {name: _entry(case) for name, case in self.cases.items()}
-        value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": entries}
+        cases = {name: _written(case) for name, case in self.cases.items()}
+        value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": cases}
         text = re.sub(r"\[\s+([^][{}]*?)\s+\]", _on_one_line, json.dumps(value, indent=1, allow_nan=False))
-        report.appear(path.parent, {path.name: text + "\n"})
+        write_together(path.parent, {path.name: text + "\n"})
 
 
-def _with_bounds(case: Case) -> Case:
+def _with_bounds(case: GatedCase) -> GatedCase:
     return replace(case, bounded={name: _bound(name, values) for name, values in case.bounded.items()})
 
 
@@ -84,15 +90,16 @@ def _bound(metric: str, values: Values) -> Values:
     return tuple(1.0 if metric == BUDGET else math.ceil((value or 0) * SLACK) for value in values)
 
 
-def _entry(case: Case) -> Json:
-    entry = asdict(case)
-    del entry["reason"]
-    return entry
+def _written(case: GatedCase) -> Json:
+    value = asdict(case)
+    del value["reason"]
+    return value
 
 
-def _case(entry: Json) -> Case:
-    exact, bounded = ({name: tuple(values) for name, values in entry[part].items()} for part in ("exact", "bounded"))
-    return Case(entry["subject"], entry["scenario"], entry["state"], exact, bounded, entry["digests"])
+def _read(case: Json, version: int) -> GatedCase:
+    exact, bounded = ({name: tuple(values) for name, values in case[part].items()} for part in ("exact", "bounded"))
+    verdict = case["state" if version == 1 else "verdict"]
+    return GatedCase(case["subject"], case["scenario"], verdict, exact, bounded, case["digests"])
 
 
 def _parse(path: Path) -> Any:

@@ -1,20 +1,18 @@
-"""Cases: what the gate looks at in results: exact numbers, numbers that have a bound, and digests. Never a time."""
+"""The numbers of a case that are gated: exact ones, those that have a bound, and digests. Never a time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from zerobench.bench.rounds import COMPUTE_ONLY
-from zerobench.digests import CASE_VERSION
 from zerobench.errors import UsageError
-from zerobench.results.comparison import State, Values, machine, metrics, state
+from zerobench.results import Json
+from zerobench.results.comparison import Values, metrics, platform_of, reason_of
+from zerobench.results.identity import CASE_VERSION, COMPUTE_ONLY
 from zerobench.scenario import Optimizer, Scenario
-from zerobench.workload import models
-
-Json = dict[str, Any]
+from zerobench.verdict import Verdict
+from zerobench.workload.sizes import name_of
 
 BUDGET = "budget used"
 WORKING = "memory: working"
@@ -27,30 +25,29 @@ _PLATFORM = ("torch", "cpu_capability", "cpu", "threads", "gpu")
 
 
 @dataclass(frozen=True)
-class Case:
-    """A subject in a Scenario and its numbers, each by rank; in a baseline ``bounded`` holds the bounds."""
+class GatedCase:
+    """A case and its numbers, each by rank; in a baseline ``bounded`` holds the bounds."""
 
     subject: str
     scenario: Json
-    state: State
+    verdict: Verdict
     exact: Mapping[str, Values]  # bytes and calls
     bounded: Mapping[str, Values]  # bytes, or shares of an error budget
     digests: Mapping[str, str]
-    reason: str = ""  # where the state is not right
+    reason: str = ""  # if it did not pass
 
     @classmethod
-    def of(cls, row: Json) -> Case:
-        """A row of results."""
-        found, judgement = metrics(row), row["judgement"]
-        reason = judgement["message"] if state(row) == "wrong" else row["reason"]
+    def of(cls, case: Json) -> GatedCase:
+        """A case of results."""
+        found = metrics(case)
         return cls(
-            row["subject"],
-            row["scenario"],
-            state(row),
-            {name: values for name, values in found.items() if name not in _NOT_GATED} | _total(row),
+            case["subject"],
+            case["scenario"],
+            case["verdict"],
+            {name: values for name, values in found.items() if name not in _NOT_GATED} | _total(case),
             _bounded(found),
-            _digests(row),
-            reason,
+            _digests(case),
+            reason_of(case),
         )
 
     @property
@@ -65,15 +62,15 @@ class Case:
 
 
 def label(subject: str, scenario: Json) -> str:
-    """What sets cases apart, for people; the Scenario says all."""
+    """The settings that set cases apart, for people; the Scenario says all."""
     of = Scenario.from_json(json.dumps(scenario))
-    model = models.name_of(of.model) or of.model.kind
+    model = name_of(of.model) or of.model.kind
     sizes = f"{subject} stage {of.stage}, {model}, {of.dtype}, N = {of.world}, A = {of.accumulation}"
     return ", ".join([sizes, *_settings(of)])
 
 
 def _settings(of: Scenario) -> Iterator[str]:
-    """What else a run can be asked for, where it was."""
+    """All other settings that a run can be asked for, if it was."""
     if of.optimizer_at != "none":
         yield f"optimizer on {of.optimizer_at}"
     if of.parameters_at != "none":
@@ -86,16 +83,16 @@ def _settings(of: Scenario) -> Iterator[str]:
         yield of.optimizer.name
 
 
-def _total(row: Json) -> dict[str, Values]:
-    """Calls of all collectives: there wherever traffic was measured, even if no collective was called."""
-    ledgers = row["traffic"] and row["traffic"]["measured"]
+def _total(case: Json) -> dict[str, Values]:
+    """Calls of all collectives: there if traffic was measured, even if no collective was called."""
+    ledgers = case["traffic"] and case["traffic"]["measured"]
     return {TOTAL: tuple(sum(each["calls"] for each in ledger.values()) for ledger in ledgers)} if ledgers else {}
 
 
-def _digests(row: Json) -> dict[str, str]:
-    """The bits of what was trained, and of what each rank holds: who owns what."""
-    trajectory = {"trajectory": row["digest"]} if row["digest"] else {}
-    return trajectory | {f"held by rank {rank}": digest for rank, digest in enumerate(row.get("held") or [])}
+def _digests(case: Json) -> dict[str, str]:
+    """The bits of the trajectory, and of the states that each rank holds: who owns what."""
+    trajectory = {"trajectory": case["digest"]} if case["digest"] else {}
+    return trajectory | {f"held by rank {rank}": digest for rank, digest in enumerate(case["held"] or [])}
 
 
 def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
@@ -107,32 +104,32 @@ def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
     return bounded
 
 
-def cases(results: Iterable[Json]) -> dict[str, Case]:
-    """All cases of several results by their names; compute-only is none, for nothing in it is gated.
+def gated_cases(results: Iterable[Json]) -> dict[str, GatedCase]:
+    """All cases of several results by their ids; compute-only is none, for nothing in it is gated.
 
     Raises:
         UsageError: results of another case version, or a case twice.
     """
-    found: dict[str, Case] = {}
+    found: dict[str, GatedCase] = {}
     for value in results:
         if value.get("case_version") != CASE_VERSION:
             given = value.get("case_version")
             raise UsageError(f"cannot gate results of case version {given}, only of {CASE_VERSION}: run them again")
-        for row in value["rows"]:
-            if row["subject"] != COMPUTE_ONLY:
-                case = Case.of(row)
-                if found.setdefault(row["case"], case) is not case:
+        for each in value["cases"]:
+            if each["subject"] != COMPUTE_ONLY:
+                case = GatedCase.of(each)
+                if found.setdefault(each["id"], case) is not case:
                     raise UsageError(f"{case.label} is twice in the results: gate each measurement by itself")
     return found
 
 
-def platform(results: Sequence[Json]) -> Json:
-    """What must be equal for bits to be comparable: torch and all by which it chooses its matrix multiplication.
+def common_platform(results: Sequence[Json]) -> Json:
+    """The platform, which must be equal for bits to be: torch and all by which it chooses its matrix multiplication.
 
     Raises:
         UsageError: the results are of different platforms.
     """
-    first, *others = (machine(value["environment"], _PLATFORM) for value in results)
+    first, *others = (platform_of(value["environment"], _PLATFORM) for value in results)
     for other in others:
         for name in _PLATFORM:
             if other[name] != first[name]:

@@ -7,21 +7,19 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
-from zerobench import report
-from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid, outcome, revisions, rules, timing
 from zerobench.gate.baseline import Baseline
-from zerobench.gate.cases import cases, platform
+from zerobench.gate.cases import common_platform, gated_cases
 from zerobench.gate.outcome import Outcome, Times
-from zerobench.results.load import read
+from zerobench.machine.files import check_writable
+from zerobench.results import Json
+from zerobench.results.files import read
+from zerobench.results.identity import COMPUTE_ONLY
 
-Json = dict[str, Any]
 
-
-def gate(given: argparse.Namespace) -> int:
+def execute(given: argparse.Namespace) -> int:
     """Gate, print and write the summary; returns the exit code.
 
     Raises:
@@ -32,9 +30,9 @@ def gate(given: argparse.Namespace) -> int:
         return _update(given)
     page = _page(given)
     if page:
-        _append(page, "")  # so that what cannot be is said before anything is measured
+        _append(page, "")  # so that an impossible file is told of before anything is measured
     found = _gate(given)
-    text = outcome.markdown(found)
+    text = outcome.render(found)
     print(json.dumps(outcome.as_json(found)) if given.json else text, end="\n" if given.json else "")
     if page:
         _append(page, text)
@@ -46,20 +44,20 @@ def _gate(given: argparse.Namespace) -> Outcome:
     if given.time_against:  # before anything is measured
         revisions.commit(revisions.repository(Path.cwd()), given.time_against)
     values = _results(given)
-    head = cases(values)
-    findings = rules.judge(baseline, head, platform(values))
+    head = gated_cases(values)
+    findings = rules.find(baseline, head, common_platform(values))
     times = _timed(given.time_against, given.subject) if given.time_against else None
     return Outcome(sum(case.measured for case in head.values()), findings, times, _refresh(given))
 
 
 def _update(given: argparse.Namespace) -> int:
-    """Make the baseline of what is measured now."""
+    """Make the baseline of the present measurements."""
     if given.time_against:
         raise UsageError("--update with --time-against: no baseline has times, so that there is nothing to update")
-    report.writable(given.baseline.parent, [given.baseline.name])
+    check_writable(given.baseline.parent, [given.baseline.name])
     values = _results(given)
-    head = cases(values)
-    Baseline.of(head, platform(values)).write(given.baseline)
+    head = gated_cases(values)
+    Baseline.of(head, common_platform(values)).write(given.baseline)
     measured = sum(case.measured for case in head.values())
     told = f"{len(head)} cases, {measured} of them with numbers"
     print(f"zerobench: wrote {given.baseline}, {told}; read its difference before it is committed")
@@ -94,9 +92,10 @@ def _times(revision: str, subject: str) -> Times:
 
 
 def _multiples(results: Json) -> dict[str, float]:
-    """The step of every case that ran, as a multiple of compute-only's; a base may be of an older schema."""
-    rows = [row for row in results["rows"] if row["subject"] != COMPUTE_ONLY and row["time"] and row["time"]["ratio"]]
-    return {json.dumps([row["subject"], row["scenario"]], sort_keys=True): row["time"]["ratio"] for row in rows}
+    """The step of every case that ran, as a multiple of compute-only's."""
+    ran = [case for case in results["cases"] if case["subject"] != COMPUTE_ONLY and case["time"]]
+    named = {json.dumps([case["subject"], case["scenario"]], sort_keys=True): case["time"]["ratio"] for case in ran}
+    return {name: ratio for name, ratio in named.items() if ratio}
 
 
 def _refresh(given: argparse.Namespace) -> str:
@@ -122,26 +121,3 @@ def _append(path: Path, text: str) -> None:
             page.write(text)
     except OSError as error:
         raise UsageError(f"cannot write the summary to {str(path)!r}: {error.strerror}") from None
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``zerobench gate``."""
-    parser.description = (
-        "Holds bytes, calls and bits to a committed baseline, peaks and errors to their bounds, and times to another "
-        "revision that is measured by turns. 0: good; 1: a regression; 2: not enough was measured; 3: the input."
-    )
-    add = parser.add_argument
-    add("--baseline", type=Path, required=True, metavar="FILE", help="such as reports/baselines/cpu.json")
-    add(
-        "--results",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="gate these; default: measure a small grid",
-    )
-    add("--time-against", metavar="REV", help="measure times, too, by turns with this git revision")
-    add("--update", action="store_true", help="make the baseline of what is measured")
-    add("--subject", default=grid.SUBJECT, metavar="NAME", help=f"default: {grid.SUBJECT}")
-    add("--summary", type=Path, metavar="FILE", help="append the Markdown to it; default: $GITHUB_STEP_SUMMARY, if set")
-    add("--json", action="store_true", help="print JSON, not Markdown")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from zerobench.gate.cases import label
 from zerobench.gate.rules import Finding, exit_code
 from zerobench.gate.timing import EFFECT, Round, Timed
-
-Json = dict[str, Any]
+from zerobench.results import Json
 
 _WORDS = {0: "passed", 1: "FAILED", 2: "NOT ENOUGH MEASURED"}
 
 
 @dataclass(frozen=True)
 class Times:
-    """What base and head took by turns; ``untimed`` are the cases that not every process had a time of.
+    """The times of base and head, which alternated; ``untimed`` are the cases that not every process had a time of.
 
-    Cases are named by subject and Scenario, in JSON. Where nothing was timed at all, ``reason`` says why.
+    Cases are named by subject and Scenario, in JSON. If nothing was timed at all, ``reason`` says why.
     """
 
     revision: str
@@ -39,7 +37,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings on the ``measured`` cases that have numbers, times where asked for, and how to refresh the baseline."""
+    """Findings on the ``measured`` cases that have numbers, times if asked for, and how to refresh the baseline."""
 
     measured: int
     findings: Sequence[Finding]
@@ -55,10 +53,10 @@ class Outcome:
 
 def as_json(outcome: Outcome) -> Json:
     """Everything, each round's multiples included."""
-    return {"verdict": _WORDS[outcome.code].lower(), "exit_code": outcome.code, **asdict(outcome)}
+    return {"outcome": _WORDS[outcome.code].lower(), "exit_code": outcome.code, **asdict(outcome)}
 
 
-def markdown(outcome: Outcome) -> str:
+def render(outcome: Outcome) -> str:
     """For a pull request: the verdict, then a table for each kind of rule, then what to do."""
     parts = [f"# Gate: {_WORDS[outcome.code]}\n\n{_headline(outcome)}"]
     if outcome.findings:
@@ -67,7 +65,7 @@ def markdown(outcome: Outcome) -> str:
         parts.append(f"## Time, against {_cell(outcome.times.revision)}\n\n{_times(outcome.times)}")
     parts += _scenarios(outcome)
     if any(finding.code for finding in outcome.findings):
-        parts.append(f"Where this is meant, refresh the baseline and commit it:\n\n```\n{outcome.refresh}\n```")
+        parts.append(f"If this is meant, refresh the baseline and commit it:\n\n```\n{outcome.refresh}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -101,7 +99,7 @@ def _scenarios(outcome: Outcome) -> Iterator[str]:
 
 
 _TIMES_LEGEND = (
-    "base, head: the step of fresh processes by turns, as a multiple of compute-only's; medians.\n"
+    "base, head: the step of fresh processes, alternating, as a multiple of compute-only's; medians.\n"
     f"SLOWER: the median ratio is beyond {EFFECT:.0%} and the floor, and its interval is above 1.\n"
     "UNSURE does not block: the pairs stray too far here and now to tell."
 )

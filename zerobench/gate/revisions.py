@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid
-from zerobench.results.load import merge, upgrade
+from zerobench.results import Json
+from zerobench.results.merging import merge
+from zerobench.results.versions import upgrade
 from zerobench.subjects import REGISTRY
 
-Json = dict[str, Any]
 _Done = subprocess.CompletedProcess[str]
 
 #: Prints the file that a module would be imported from.
@@ -50,8 +50,8 @@ def commit(root: Path, revision: str) -> str:
         raise UsageError(f"unknown revision {revision!r}: not in this repository (perhaps `{hint}` first)") from None
 
 
-def results(inside: Path, revision: str, subject: str) -> Json:
-    """What a subject comes to on the gate's grid in the code of a revision, as one value.
+def measure_revision(inside: Path, revision: str, subject: str) -> Json:
+    """The results of a subject on the gate's grid in the code of a revision, as one value.
 
     Raises:
         UsageError: no such revision; Unmeasured: its code measures nothing, or has no such subject.
@@ -59,7 +59,7 @@ def results(inside: Path, revision: str, subject: str) -> Json:
     with worktree(repository(inside), revision) as tree:
         demand_own(tree, subject)
         values = [measure(tree, arguments) for arguments in grid.accounted(subject)]
-    return merge({f"{revision}, run {index}": upgrade(value) for index, value in enumerate(values, 1)})
+    return merge({f"{revision}, run {index}": value for index, value in enumerate(values, 1)})
 
 
 @contextmanager
@@ -97,7 +97,8 @@ def demand_own(tree: Path, subject: str) -> None:
 def measure(tree: Path, arguments: grid.Arguments) -> Json:
     """The results of ``zerobench run`` in a fresh process, with the modules that lie in ``tree`` before all others.
 
-    A subject that is wrong or failed is in the results; that the run ended so is no error here.
+    A subject that is wrong or failed is in the results; that the run ended so is no error here. The code of an older
+    revision may write an older schema, which is upgraded.
 
     Raises:
         Unmeasured: no results, or of other code than that of ``tree``.
@@ -109,13 +110,13 @@ def measure(tree: Path, arguments: grid.Arguments) -> Json:
             said = (done.stderr or done.stdout).strip()
             run = shlex.join(["zerobench", "run", *arguments])
             raise Unmeasured(f"{run} measured nothing (exit code {done.returncode}): {said}")
-        results: Json = json.loads(written.read_text(encoding="utf-8"))
+        results = upgrade(json.loads(written.read_text(encoding="utf-8")))
     _demand_own_code(tree, results)
     return results
 
 
 def _demand_own_code(tree: Path, results: Json) -> None:
-    """Where the tree has zerobench itself, results must be of that, not of an installed one."""
+    """If the tree has zerobench itself, results must be of that, not of an installed one."""
     if (tree / ".git").exists() and (tree / "zerobench" / "__main__.py").exists():
         of = (results["environment"]["git"] or {}).get("commit")
         if of != _git(tree, "rev-parse", "HEAD"):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zerobench.gate.baseline import Baseline
-from zerobench.gate.cases import BUDGET, TOTAL, Case, Json
+from zerobench.gate.cases import BUDGET, TOTAL, GatedCase
+from zerobench.results import Json
 from zerobench.results.comparison import Values, furthest, growth
+from zerobench.verdict import PASSED
 
 #: better fails as well: what is gained and not committed can be lost again unseen.
 Level = Literal["regression", "better", "unmeasured", "warning", "not comparable"]
@@ -17,7 +19,7 @@ WARN = 0.8
 
 EXACT = "exact: equal to the baseline on every rank"
 BOUNDED = f"bounded: fails beyond 100 %, warns beyond {WARN:.0%}"
-STATE = "what was right stays right"
+VERDICT = "what was right stays right"
 MEASURED = "every entry of the baseline is measured"
 LISTED = "every case that is measured is in the baseline"
 BITS = "exact: the same bits on the same platform"
@@ -42,8 +44,8 @@ class Finding:
         return {"regression": 1, "better": 1, "unmeasured": 2, "warning": 0, "not comparable": 0}[self.level]
 
 
-def judge(baseline: Baseline, head: Mapping[str, Case], platform: Json) -> list[Finding]:
-    """All that the rules say of what was measured."""
+def find(baseline: Baseline, head: Mapping[str, GatedCase], platform: Json) -> list[Finding]:
+    """All that the rules find in the measured cases."""
     found: list[Finding] = []
     for name, base in baseline.cases.items():
         found.extend(_case(base, head[name], baseline.platform, platform) if name in head else [_gone(base)])
@@ -58,28 +60,32 @@ def exit_code(findings: Sequence[Finding], measured: int) -> int:
     return 2 if 2 in codes or not measured else 0
 
 
-def _gone(base: Case) -> Finding:
+def _gone(base: GatedCase) -> Finding:
     difference = "an entry of the baseline that matches nothing"
-    return Finding("unmeasured", base.label, base.scenario, "case", base.state, "not measured", difference, MEASURED)
+    return Finding("unmeasured", base.label, base.scenario, "case", base.verdict, "not measured", difference, MEASURED)
 
 
-def _unlisted(case: Case) -> Finding:
+def _unlisted(case: GatedCase) -> Finding:
     difference = "new: nothing watches it; commit it"
-    return Finding("regression", case.label, case.scenario, "case", "not there", case.state, difference, LISTED)
+    return Finding("regression", case.label, case.scenario, "case", "not there", case.verdict, difference, LISTED)
 
 
-def _case(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Finding]:
-    if base.state != head.state:
-        level: Level = "unmeasured" if head.state == "not measured" else "regression"
-        if head.state == "right":
-            level = "better"
-        yield Finding(
-            level, base.label, base.scenario, "state", base.state, head.state, _first_line(head.reason), STATE
-        )
-    elif base.state == "right":
+def _case(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Iterator[Finding]:
+    if base.verdict != head.verdict:
+        reason = _first_line(head.reason)
+        shown = base.verdict, head.verdict, reason, VERDICT
+        yield Finding(_level(base, head), base.label, base.scenario, "verdict", *shown)
+    if base.verdict in PASSED and head.verdict in PASSED:
         yield from _exact(base, head)
         yield from _bounded(base, head)
         yield from _digests(base, head, platform, here)
+
+
+def _level(base: GatedCase, head: GatedCase) -> Level:
+    """Of a verdict that is another one. A case that was right and that nobody judged now is less than was measured."""
+    if head.verdict == "right" or (head.verdict == "measured" and base.verdict != "right"):
+        return "better"
+    return "unmeasured" if head.verdict in ("not measured", "measured") else "regression"
 
 
 def _first_line(text: str) -> str:
@@ -87,7 +93,7 @@ def _first_line(text: str) -> str:
     return next(iter(text.splitlines()), "")
 
 
-def _exact(base: Case, head: Case) -> Iterator[Finding]:
+def _exact(base: GatedCase, head: GatedCase) -> Iterator[Finding]:
     for metric in dict.fromkeys([*base.exact, *head.exact]):
         before, after = _value(base, metric), _value(head, metric)
         if after is None:
@@ -99,14 +105,14 @@ def _exact(base: Case, head: Case) -> Iterator[Finding]:
             yield _changed(base, metric, before, after)
 
 
-def _value(case: Case, metric: str) -> Values | None:
+def _value(case: GatedCase, metric: str) -> Values | None:
     """A collective that is missing in a ledger was not called; anything else that is missing was not measured."""
     if metric.startswith("traffic: ") and metric not in case.exact:
         return tuple(0 for _ in case.exact[TOTAL]) if TOTAL in case.exact else None
     return case.exact.get(metric)
 
 
-def _changed(base: Case, metric: str, before: Values, after: Values) -> Finding:
+def _changed(base: GatedCase, metric: str, before: Values, after: Values) -> Finding:
     """On the rank where it moved furthest."""
     grown = growth(before, after)
     rank = furthest(grown)
@@ -118,7 +124,7 @@ def _changed(base: Case, metric: str, before: Values, after: Values) -> Finding:
     return _of(base, level, metric, f"{before[rank]:,}", f"{after[rank]:,}", difference, EXACT)
 
 
-def _bounded(base: Case, head: Case) -> Iterator[Finding]:
+def _bounded(base: GatedCase, head: GatedCase) -> Iterator[Finding]:
     for metric, bounds in base.bounded.items():
         values = head.bounded.get(metric)
         if values is None or len(values) != len(bounds):
@@ -137,7 +143,7 @@ def _bounded(base: Case, head: Case) -> Iterator[Finding]:
             yield _new(base, metric, str(list(new)), BOUNDED)
 
 
-def _digests(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Finding]:
+def _digests(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Iterator[Finding]:
     other = [f"{name} {here.get(name)}, not {platform[name]}" for name in platform if platform[name] != here.get(name)]
     for metric, before in base.digests.items():
         after = head.digests.get(metric)
@@ -153,13 +159,13 @@ def _digests(base: Case, head: Case, platform: Json, here: Json) -> Iterator[Fin
             yield _new(base, metric, new[:12], BITS)
 
 
-def _new(base: Case, metric: str, after: str, rule: str, before: str = "not there") -> Finding:
+def _new(base: GatedCase, metric: str, after: str, rule: str, before: str = "not there") -> Finding:
     return _of(base, "regression", metric, before, after, "new: commit it", rule)
 
 
-def _lost(base: Case, metric: str, before: object) -> Finding:
+def _lost(base: GatedCase, metric: str, before: object) -> Finding:
     return _of(base, "unmeasured", metric, str(before), "not measured", "a metric that matches nothing", MEASURED)
 
 
-def _of(case: Case, level: Level, metric: str, base: str, head: str, difference: str, rule: str) -> Finding:
+def _of(case: GatedCase, level: Level, metric: str, base: str, head: str, difference: str, rule: str) -> Finding:
     return Finding(level, case.label, case.scenario, metric, base, head, difference, rule)

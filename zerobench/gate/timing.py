@@ -1,6 +1,6 @@
-"""Timing: whether the head is slower than the base, from rounds in which both were measured by turns.
+"""Timing: whether the head is slower than the base, from rounds in which both were measured in alternation.
 
-A process takes a step of every case by turns with compute-only's, and what counts is the multiple of that: it strays a
+A process alternates steps of every case with compute-only's, and what counts is the multiple of that: it strays a
 third as far from process to process as seconds do, for what slows the machine slows both (docs/reference/gate.md).
 
 A round measures base and head, each in a fresh process; the ratio head to base is a pair. The order turns from round to
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["SAME", "FASTER", "SLOWER", "UNSURE"]
+TimeVerdict = Literal["SAME", "FASTER", "SLOWER", "UNSURE"]
 Side = Literal["base", "head"]
 #: The time of a step by case, of one fresh process, as a multiple of compute-only's.
 Multiples = Mapping[str, float]
@@ -39,10 +39,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Timed:
-    """What the pairs of a case say; ``ratio``, ``low`` and ``high`` are head to base, ``floor`` as :data:`EFFECT`."""
+    """The verdict of a case's pairs; ``ratio``, ``low`` and ``high`` are head to base, ``floor`` as :data:`EFFECT`."""
 
     case: str
-    verdict: Verdict
+    verdict: TimeVerdict
     ratio: float  # the median of the pairs
     low: float  # its interval
     high: float
@@ -65,7 +65,7 @@ def measure(
     timed: list[Timed] = []
     for stop in stops:
         rounds.extend(_round(run, index) for index in range(len(rounds), stop))
-        timed = list(judge(rounds, effect))
+        timed = list(time_verdicts(rounds, effect))
         if all(each.verdict != "UNSURE" for each in timed):
             break
     return timed, rounds
@@ -80,7 +80,7 @@ def _round(run: Callable[[Side], Multiples], index: int) -> Round:
     return Round(base, head)
 
 
-def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
+def time_verdicts(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
     """The verdict on every case that both sides measured in every round."""
     everywhere = [side.keys() for each in rounds for side in (each.base, each.head)]
     for case in [name for name in rounds[0].base if all(name in keys for keys in everywhere)]:
@@ -90,7 +90,7 @@ def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
         floor = max(map(abs, interval(nothing(base, head))))
         yield Timed(
             case,
-            verdict(ratio, low, high, floor, math.log1p(effect)),
+            time_verdict(ratio, low, high, floor, math.log1p(effect)),
             math.exp(ratio),
             math.exp(low),
             math.exp(high),
@@ -104,17 +104,17 @@ def judge(rounds: Sequence[Round], effect: float = EFFECT) -> Iterator[Timed]:
 def nothing(base: Sequence[float], head: Sequence[float]) -> list[float]:
     """Logarithms of the A/A run's ratios, later to earlier: heads after even rounds, bases after odd ones.
 
-    The first is left out where their number would be even.
+    The first is left out if their number would be even.
     """
     sides = [(base if index % 2 else head)[index : index + 2] for index in range(len(base) - 1)]
     ratios = [math.log(later / earlier) for earlier, later in sides]
     return ratios[1 - len(ratios) % 2 :]
 
 
-def verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> Verdict:
+def time_verdict(ratio: float, low: float, high: float, floor: float, effect: float) -> TimeVerdict:
     """From logarithms of ratios.
 
-    A change is one where the median is beyond both the effect and the floor, and the interval excludes one. SAME takes
+    The median of a change is beyond both the effect and the floor, and its interval excludes one. SAME takes
     an interval within the effect: a noisy machine is unsure rather than content.
     """
     if abs(ratio) > max(effect, floor) and low * high > 0:

@@ -9,11 +9,11 @@ through at most L - 1 additions, in whatever order they are made (his section 4.
 and casts: by the loss scale or 1/A, by 1/N once per reduction, and to the dtypes of the wire and the accumulator. So
 an engine's result differs from the exact mean by at most gamma_k m, where k = L + A + 1 and m = sum |x_i| / (L * loss
 scale); two engines differ by at most twice that. For A = 1 in fp32 this is 2 (gamma_{L-1} + 3 u) m up to terms of u^2.
-Where any dtype on the way is coarser than fp32, the coarsest one's u stands for all. A scaling or cast, but no
+If any dtype on the way is coarser than fp32, the coarsest one's u stands for all. A scaling or cast, but no
 addition, may also underflow, which costs at most half of the smallest subnormal number each time.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
-has them only where A is a power of two.
+has them only if A is a power of two.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
 
 
 def gamma(roundings: int, dtype: torch.dtype) -> float:
-    """Higham's gamma_k = k u / (1 - k u); infinite where k u is one or more, for then nothing can be said."""
+    """Higham's gamma_k = k u / (1 - k u); infinite if k u is one or more, for then there is no bound."""
     ku = roundings * torch.finfo(dtype).eps / 2
     return ku / (1 - ku) if ku < 1 else float("inf")
 
 
 def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
-    """Where ``got`` is further from ``expected`` than ``bound`` allows, or is not a number; bool, of their shape."""
+    """The elements of ``got`` that are further from ``expected`` than ``bound`` allows, or not a number: bool."""
     return ~((got.double() - expected.double()).abs() <= bound)
 
 
@@ -55,7 +55,7 @@ def _dtypes(scenario: Scenario) -> set[torch.dtype]:
 
 
 def _smallest(dtype: torch.dtype) -> float:
-    """The smallest subnormal number: twice what an underflow costs, as two engines may each pay it."""
+    """The smallest subnormal number: twice the error of an underflow, as two engines may each make it."""
     info = torch.finfo(dtype)
     return info.tiny * info.eps
 

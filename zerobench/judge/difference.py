@@ -1,4 +1,4 @@
-"""Difference: the first bit in which a recording is not what it should be, and all that can be said about it."""
+"""Difference: the first wrong bit of a recording, and all that can be said about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not what it should be; ``str()`` is the message."""
+    """One wrong value; ``str()`` is the message."""
 
     subject: str
     against: str
@@ -105,15 +105,15 @@ def same_bits(got: Tensor, expected: Tensor) -> bool:
 
 
 def _differs(got: Tensor, expected: Tensor) -> Tensor:
-    """Where two tensors of one shape and dtype differ in a bit, two NaNs aside; bool, of their shape."""
+    """The elements of two tensors of one shape and dtype that differ in a bit, two NaNs aside: bool."""
     integer = _INTEGERS[got.element_size()]
     return (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())
 
 
-#: A part that is made of another, and what is at fault where only it differs.
+#: A part that is made of another, and the cause if only it differs.
 _FOLLOWS = {
     "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
-    "skipped": ("norm", "the norm agrees: what is made of an overflow is at fault"),
+    "skipped": ("norm", "the norm agrees: the decision on overflow is at fault"),
     "parameters": (
         "optimizer_state",
         "the optimizer's state agrees: the end of the update is at fault",
@@ -153,7 +153,7 @@ class _Comparison:
         return replace(found, hints=(*found.hints, *hints.of_names(names, shapes, self.got.scenario)))
 
     def _values(self, trajectory: Trajectory, step: int | None) -> State:
-        """The part's values by name; empty where there was no such step."""
+        """The part's values by name; empty if there was no such step."""
         if step is None:
             return {} if trajectory.evaluation is None else {"": trajectory.evaluation}
         return _values(self.part, trajectory.steps[step], self.got) if 0 <= step < len(trajectory.steps) else {}

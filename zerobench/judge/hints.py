@@ -1,4 +1,4 @@
-"""Hints: what the pattern of a difference points at. Each is a guess from the numbers, worded as what is seen."""
+"""Hints: likely causes of a difference, guessed from its pattern and worded as an observation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALIKE = 1e-5
 
 @dataclass(frozen=True)
 class Pair:
-    """One value that differs; ``before`` is what was right for it a step earlier, where known."""
+    """One value that differs; ``before`` is the right value of a step earlier, if it is known."""
 
     scenario: Scenario
     part: str
@@ -53,11 +53,11 @@ def of_names(differing: Collection[str], shapes: Mapping[str, torch.Size], scena
 
 
 def of_ranks(differing: Collection[int], world: int, alike: bool) -> Iterator[str]:
-    """Which ranks differ; ``alike`` where all of them hold the same wrong value."""
+    """Which ranks differ; ``alike`` if all of them hold the same wrong value."""
     if len(differing) < world:
         yield f"only rank {_few(differing)} of {world} differs: the ranks disagree with each other"
     elif world > 1 and not alike:
-        yield "every rank has another value: something local stands where all ranks must agree"
+        yield "every rank has another value: a local value stands in place of one that all ranks share"
 
 
 def _few(names: Collection[object]) -> str:
@@ -68,7 +68,7 @@ def _few(names: Collection[object]) -> str:
 def _not_a_number(pair: Pair) -> str | None:
     fresh = ~torch.isfinite(pair.got) & torch.isfinite(pair.expected)
     if fresh.any():
-        return f"{int(fresh.sum())} elements are not finite where they should be: padding or memory never written"
+        return f"{int(fresh.sum())} elements are not finite and should be: padding or memory never written"
     return None
 
 
@@ -91,7 +91,7 @@ def _stale(pair: Pair) -> str | None:
 
 
 def _ratio(pair: Pair) -> str | None:
-    """A gradient, norm, loss or momentum that is a constant multiple of what it should be."""
+    """A gradient, norm, loss or momentum that is a constant multiple of the right value."""
     got, expected = pair.got.double(), pair.expected.double()
     square = float((expected * expected).sum())
     if "parameters" in pair.part or not math.isfinite(square) or square == 0:

@@ -1,8 +1,9 @@
-"""Judge: is what a subject did right, to the bit or within its budget of error?
+"""Judge: is a subject's recording right, to the bit or within its budget of error?
 
-Three measures, each of all ranks at once: :func:`agree`, bit for bit; :func:`agree_within`, gradients element by
-element inside a bound derived from the sums' condition; :func:`judge`, which asks for the bits of those who promise
-them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the same precision.
+Three measures, each of all ranks at once: :func:`across_ranks`, bit for bit; :func:`agree_within`, gradients element
+by element inside a bound derived from the sums' condition; :func:`judge_recordings`, which asks for the bits of engines
+that promise them, and else for an error against the float64 run of at most twice a yardstick's: torch DDP's, in the
+same precision.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ __all__ = [
     "Difference",
     "Judgement",
     "Part",
-    "agree",
+    "across_ranks",
     "agree_within",
     "budget_used",
+    "disagreement",
     "error_against",
     "first_difference",
     "gradient_bound",
     "is_exact",
-    "judge",
+    "judge_recordings",
     "reproduce",
 ]
 
@@ -49,7 +51,7 @@ _UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a subject is right in a Scenario; ``str()`` says why not, where not."""
+    """Whether a subject is right in a Scenario; ``str()`` says why not, if it is not."""
 
     subject: str  # as --subject takes it
     scenario: Scenario
@@ -73,13 +75,8 @@ class Judgement:
         verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
         return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
 
-    def demand(self) -> None:
-        """Raise :class:`Disagreement` unless right."""
-        if not self.right:
-            raise Disagreement(str(self))
 
-
-def judge(
+def judge_recordings(
     got: Sequence[Trajectory],
     canonical: Trajectory,
     reference64: Trajectory,
@@ -91,8 +88,9 @@ def judge(
 ) -> Judgement:
     """Judge one subject's recordings, one of each rank.
 
-    Bits are due from who promises them, and from everyone where the data are exact (:func:`is_exact`); else an error
-    within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, without it, of the canonical trainer.
+    Bits are due from engines that promise them, and from every engine if the data are exact (:func:`is_exact`); else an
+    error within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, without it, of the canonical
+    trainer.
     """
     difference = across_ranks(got, canonical, parts)
     errors = [error_against(each, reference64) for each in got]
@@ -106,17 +104,9 @@ def judge(
     return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
 
 
-def agree(
-    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part], *, name: str
-) -> None:
-    """Demand the same bits on every rank, ``expected`` being the canonical trainer's or each rank's own.
-
-    Raises:
-        Disagreement: with the first difference, the Scenario and the command that runs it again.
-    """
-    difference = across_ranks(got, expected, parts)
-    if difference is not None:
-        raise Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}")
+def disagreement(difference: Difference, name: str) -> Disagreement:
+    """The error that says how subject ``name`` differs, and how to run its Scenario again."""
+    return Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}", difference)
 
 
 def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
@@ -125,12 +115,12 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
     Returns the largest share of a bound that was used.
 
     Raises:
-        Disagreement: as :func:`agree` does.
+        Disagreement: with the first gradient that is out of its bound.
     """
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
         if found is not None:
-            raise Disagreement(f"{found}\n{reproduce(each.scenario, name)}")
+            raise disagreement(found, name)
     shares = (
         _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
         for each, (step, bound) in itertools.product(got, enumerate(bounds))
@@ -142,7 +132,7 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
 def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
     """The relative error of all fp32 parameters after ``step``, in the 2-norm, against the float64 run's.
 
-    Infinite where names or shapes are not the same.
+    Infinite if names or shapes are not the same.
     """
     expected = reference64.steps[step].parameters
     apart = sum(_squares(trajectory, reference64, step).values())
@@ -156,7 +146,7 @@ def _squares(trajectory: Trajectory, reference64: Trajectory, step: int = -1) ->
 
 
 def _square(got: Tensor | None, expected: Tensor | None) -> float:
-    """The sum of squared errors; infinite where one is not there, or has another shape."""
+    """The sum of squared errors; infinite if one is missing or has another shape."""
     if got is None or expected is None or got.shape != expected.shape:
         return math.inf
     return float((got.double() - expected).square().sum())
@@ -189,7 +179,7 @@ def across_ranks(
     parts: Collection[Part],
     beyond: float = 0.0,
 ) -> Difference | None:
-    """The first :func:`first_difference` of any rank, with what the ranks' differences have in common."""
+    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences have in common."""
     others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
     pairs = zip(got, others, strict=True)
     all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)

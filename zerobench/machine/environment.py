@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 import zerobench
 from zerobench.machine.gpu import gpus, lines
@@ -27,8 +28,8 @@ _VARIABLES = (
 _PRIVATE = ("NCCL_COMM_ID", "NCCL_HOSTID")
 
 
-def environment() -> dict[str, Any]:
-    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None where not to be had.
+def describe_environment() -> dict[str, Any]:
+    """Versions, hardware, commit and settings as plain JSON values; sizes in bytes, None if not to be had.
 
     ``load`` is how many processes wanted a core in the last minute; a quiet machine has less than a run's ranks.
     """
@@ -56,6 +57,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+def rank_environment(group: dist.ProcessGroup) -> dict[str, Any]:
+    """The environment as a rank sees it: its number of threads, not the parent's; the number of ranks it works with."""
+    world = dist.get_world_size()
+    return describe_environment() | {"world": world, "backend": str(dist.get_backend_config())}
+
+
 def cpu_model() -> str:
     """The CPU's name, as the system has it."""
     return next(iter(_of_each_core("model name")), platform.machine())
@@ -75,19 +82,19 @@ def _cpu_mhz() -> list[int] | None:
 
 
 def _of_each_core(name: str) -> list[str]:
-    """What the system says of every core under a name; empty where it says nothing of that kind."""
+    """What the system says of every core under a name; empty if it says nothing of that kind."""
     lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.exists() else []
     return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
 
 
 def _cpu_throttled() -> int | None:
-    """How often a core was throttled for its temperature since the machine started; None where nobody counts."""
+    """How often a core was throttled for its temperature since the machine started; None if nobody counts."""
     counts = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     return sum(int(count.read_text()) for count in counts) if counts else None
 
 
 def _scheduling() -> str | None:
-    """The policy under which this thread gets a core; None where the system tells no such policies apart."""
+    """The policy under which this thread gets a core; None if the system tells no such policies apart."""
     if not hasattr(os, "sched_getscheduler"):
         return None
     names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "batch"}
@@ -113,7 +120,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, None where there is no such command or it fails."""
+    """What a command prints, None if there is no such command or it fails."""
     found = lines(*command)
     return None if found is None else "\n".join(found)
 

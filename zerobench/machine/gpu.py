@@ -18,7 +18,7 @@ _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def gpus() -> dict[str, Any]:
-    """Names, driver, CUDA, NCCL, clocks, throttling and other processes; None where nvidia-smi does not say."""
+    """Names, driver, CUDA, NCCL, clocks, throttling and other processes; None if nvidia-smi does not say."""
     nccl: Any = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
     return {
         "names": [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())],
@@ -57,7 +57,7 @@ def _meets_here(environment: bytes) -> bool:
 
 
 def lines(*command: str) -> list[str] | None:
-    """What a command prints; None where there is no such command or it fails."""
+    """What a command prints; None if there is no such command or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

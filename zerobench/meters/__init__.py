@@ -9,12 +9,15 @@ from zerobench.meters.memory import (
     resident,
     unattributed,
 )
+from zerobench.meters.metering import METERED_STEP, Metered, meter_subject, off_device
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
 from zerobench.meters.traffic import TrafficMeter
 from zerobench.meters.wire import crossing
 
 __all__ = [
+    "METERED_STEP",
+    "Metered",
     "OffloadMeter",
     "ParameterPeak",
     "PeakMeter",
@@ -23,6 +26,8 @@ __all__ = [
     "TrafficMeter",
     "crossing",
     "live_tensors",
+    "meter_subject",
+    "off_device",
     "pinned",
     "resident",
     "unattributed",

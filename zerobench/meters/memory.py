@@ -17,7 +17,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from zerobench.tensors import unwrapped
 
 
 def resident(tensors: Iterable[Tensor]) -> int:
@@ -27,18 +28,8 @@ def resident(tensors: Iterable[Tensor]) -> int:
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Bytes by address of every storage that occupies memory."""
-    storages = (tensor.untyped_storage() for tensor in plain(tensors) if not tensor.is_meta)
+    storages = (tensor.untyped_storage() for tensor in unwrapped(tensors) if not tensor.is_meta)
     return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
-
-
-def plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The tensors, and in place of one that wraps others those: of a DTensor its local part."""
-    for tensor in tensors:
-        if is_traceable_wrapper_subclass(tensor):
-            parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-            yield from plain(part for part in parts if isinstance(part, Tensor))  # not a DTensor's device mesh
-        else:
-            yield tensor
 
 
 def pinned() -> int:
@@ -69,7 +60,7 @@ def unattributed(known: Iterable[Tensor]) -> list[Stray]:
     """The storages alive in this process that lie behind none of the ``known`` tensors, largest first."""
     seen = set(_storages(known))
     strays = []
-    for tensor in plain(live_tensors()):
+    for tensor in unwrapped(live_tensors()):
         for address, size in _storages([tensor]).items():
             if address not in seen:
                 seen.add(address)

@@ -1,8 +1,7 @@
 """Real ranks: processes with a process group, started here once or by a launcher, and reused for many tasks."""
 
 from zerobench.ranks.failure import RankFault
-from zerobench.ranks.launch import Launch, threads_each
-from zerobench.ranks.launched import follow, pool
-from zerobench.ranks.pool import Pending, Pool
+from zerobench.ranks.launched import follow, open_pool
+from zerobench.ranks.pool import Pending, Pool, preload
 
-__all__ = ["Launch", "Pending", "Pool", "RankFault", "follow", "pool", "threads_each"]
+__all__ = ["Pending", "Pool", "RankFault", "follow", "open_pool", "preload"]

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Literal
 
 from zerobench.errors import RankFailure
-
-Kind = Literal["raised", "crashed", "timeout"]
+from zerobench.verdict import Failure
 
 #: Of what a rank printed, this many lines stay in a report: the last ones, which are nearest to the fault.
 _LAST_LINES = 30
 
 
 @dataclass(frozen=True)
-class Sign:
-    """How one rank ended: ``kind`` is None where it returned; ``details`` are its traceback or stacks."""
+class RankReport:
+    """How one rank ended: ``kind`` is None if it returned; ``details`` are its traceback or stacks."""
 
     rank: int
-    kind: Kind | None
+    kind: Failure | None
     what: str  # continues "rank 1 ..."
     details: str = ""
     output: str = ""
+    exception: str = ""  # the name of the class of what it raised
 
-    def report(self) -> str:
+    def section(self) -> str:
         """The section of the message on this rank, and on all others that ended alike."""
         printed = self.output.splitlines()[-_LAST_LINES:]
         parts = [self.what, self.details.rstrip(), *(["printed:", *printed] if printed else [])]
@@ -34,27 +33,28 @@ class Sign:
 class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
-    ``kind`` and ``rank`` are the cause's. A death explains an exception on another rank (its connection broke), and
-    either explains a rank that waits for ever, so that the cause is the first sign of the gravest kind. Where ranks
-    only waited, those that hang are the fewer: the others are alike in waiting for them.
+    ``kind``, ``rank`` and ``exception`` are the cause's. A death explains an exception on another rank (its connection
+    broke), and either explains a rank that waits for ever, so that the cause is the first report of the gravest kind.
+    If ranks only waited, those that hang are the fewer: the others are alike in waiting for them.
     """
 
-    def __init__(self, signs: list[Sign]) -> None:
-        cause = next(sign for kind in ("crashed", "raised", "timeout") for sign in signs if sign.kind == kind)
-        signs = sorted(signs, key=lambda sign: sign.rank)
+    def __init__(self, reports: list[RankReport]) -> None:
+        cause = next(each for kind in ("crashed", "raised", "timeout") for each in reports if each.kind == kind)
+        reports = sorted(reports, key=lambda each: each.rank)
         alike: dict[str, list[int]] = {}
-        for sign in signs:
-            alike.setdefault(sign.report(), []).append(sign.rank)
-        blamed = [sign.rank for sign in signs if sign.what == cause.what]
+        for each in reports:
+            alike.setdefault(each.section(), []).append(each.rank)
+        blamed = [each.rank for each in reports if each.what == cause.what]
         if cause.kind == "timeout":
             sizes = sorted(len(ranks) for ranks in alike.values())
             if len(sizes) > 1 and sizes[0] < sizes[1]:
                 blamed = min(alike.values(), key=len)
         headline = f"{_ranks(blamed)} {cause.what}"
-        super().__init__("\n\n".join([headline, *(f"{_ranks(ranks)} {report}" for report, ranks in alike.items())]))
-        self.kind: Kind = cause.kind or "raised"
+        super().__init__("\n\n".join([headline, *(f"{_ranks(ranks)} {section}" for section, ranks in alike.items())]))
+        self.kind: Failure = cause.kind or "raised"
+        self.exception = cause.exception
         self.rank = blamed[0]
-        self.signs = signs
+        self.reports = reports
 
 
 def _ranks(ranks: list[int]) -> str:

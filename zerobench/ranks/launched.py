@@ -25,13 +25,13 @@ from pathlib import Path
 from torch.distributed import DistError
 
 from zerobench.errors import RankFailure, UsageError
-from zerobench.ranks.launch import MEETING, Launch
-from zerobench.ranks.pool import GRACE, Pool, Worker, seat
-from zerobench.ranks.worker import BUSY, Seat, serve, speak
+from zerobench.machine.launch import MEETING, Launch
+from zerobench.ranks.pool import GRACE, Pool, Worker, start_rank
+from zerobench.ranks.worker import BUSY, RankSlot, serve, speak
 
-#: In the store: the door's port and key, or null; and, by rank, that null was read.
-_DOOR, _LEFT = "door", "left"
-#: Seconds in which a caller at the door must say who it is, which takes milliseconds.
+#: In the store: the listener's port and key, or null; and, by rank, that null was read.
+_LISTENER, _LEFT = "listener", "left"
+#: Seconds in which a process that connects must say who it is, which takes milliseconds.
 _GREETING = 10.0
 
 
@@ -41,11 +41,11 @@ class LaunchedPool(Pool):
     Besides the whole world it has a world of one.
 
     Protocol. The ranks meet at a store at MASTER_ADDR:MASTER_PORT, which this opens. With the first task rank 0 opens a
-    door and writes its port and a key to the store. The others call there, prove that they know the key as rank 0 does,
-    say their rank, join the process group, and serve tasks until rank 0 closes the connection. If that is before the
-    reply to a task, a rank writes its stacks and ends itself. A pool that is closed before its first task, or cannot
-    be, writes that there is no door, and waits until every rank has read so, for the store goes with rank 0: what is
-    wrong with the input as only rank 0 sees it ends all ranks when they have come.
+    listener and writes its port and a key to the store. The others connect, prove that they know the key as rank 0
+    does, say their rank, join the process group, and serve tasks until rank 0 closes the connection. If that is before
+    the reply to a task, a rank writes its stacks and ends itself. A pool that is closed before its first task, or
+    cannot be, writes that there is no listener, and waits until every rank has read so, for the store goes with rank 0:
+    an error in the input that only rank 0 sees ends all ranks when they have come.
 
     Raises:
         UsageError: as for a pool.
@@ -56,7 +56,7 @@ class LaunchedPool(Pool):
 
     def __init__(self, launch: Launch, device: str = "cpu", threads: int = 1) -> None:
         self.launch = launch
-        self._told = False  # whether the others know of the door, or that there is none
+        self._told = False  # whether the others know of the listener, or that there is none
         try:
             self._store = launch.store(host=True)  # kept, for all ranks meet at it
         except DistError as error:
@@ -72,55 +72,55 @@ class LaunchedPool(Pool):
         """One rank, and all."""
         return sorted({1, self.world})
 
-    def _seat_all(self, directory: Path) -> None:
+    def _start_ranks(self, directory: Path) -> None:
         if self._told:
             raise RankFailure("the launched ranks have ended and cannot be started again; launch them anew")
         self._told = True
         key = secrets.token_bytes()
-        with _door(self.world) as door:
-            self._store.set(_DOOR, json.dumps([door.getsockname()[1], key.hex()]))
-            self._workers.append(seat(Seat(0, self.world, self.device, self.threads, directory, self.launch)))
-            self._admit(door, key)
+        with _listen(self.world) as listener:
+            self._store.set(_LISTENER, json.dumps([listener.getsockname()[1], key.hex()]))
+            self._workers.append(start_rank(RankSlot(0, self.world, self.device, self.threads, directory, self.launch)))
+            self._admit(listener, key)
 
-    def _admit(self, door: socket.socket, key: bytes) -> None:
+    def _admit(self, listener: socket.socket, key: bytes) -> None:
         """Take in the other ranks as they come."""
         end = time.monotonic() + MEETING
-        while missing := {*range(self.world)} - {each.seat.rank for each in self._workers}:
-            door.settimeout(max(0.001, end - time.monotonic()))
+        while missing := {*range(self.world)} - {each.slot.rank for each in self._workers}:
+            listener.settimeout(max(0.001, end - time.monotonic()))
             try:
-                came = _greet(door.accept()[0], key)
+                came = _greet(listener.accept()[0], key)
             except TimeoutError:
                 raise RankFailure(
                     f"ranks {sorted(missing)} of {self.world} did not come within {MEETING:g} s"
                 ) from None
             if came is not None:
                 rank, connection = came
-                self._workers.append(Worker(Seat(rank, self.world, self.device, self.threads), None, connection))
-        self._workers.sort(key=lambda each: each.seat.rank)
+                self._workers.append(Worker(RankSlot(rank, self.world, self.device, self.threads), None, connection))
+        self._workers.sort(key=lambda each: each.slot.rank)
 
     def _let_go(self) -> None:
         """Have the other ranks end without a task."""
         self._told = True
-        self._store.set(_DOOR, json.dumps(None))
-        with suppress(DistError):  # whoever has not come by then finds nobody
+        self._store.set(_LISTENER, json.dumps(None))
+        with suppress(DistError):  # a rank that has not come by then finds nobody
             self._store.wait([f"{_LEFT}/{rank}" for rank in range(1, self.launch.world)], timedelta(seconds=MEETING))
 
     def close(self) -> None:
-        """End the ranks, also where they still wait for a first task."""
+        """End the ranks, also if they still wait for a first task."""
         if not self._told:
             self._let_go()
         super().close()
 
 
-def _door(callers: int) -> socket.socket:
-    """A socket that listens at a port of the system's choice, to IPv4 and, where there is that, IPv6."""
+def _listen(callers: int) -> socket.socket:
+    """A socket that listens at a port of the system's choice, to IPv4 and, if there is that, IPv6."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, backlog=callers, dualstack_ipv6=True)
     return socket.create_server(("", 0), backlog=callers)
 
 
 def _greet(caller: socket.socket, key: bytes) -> tuple[int, Connection] | None:
-    """A caller's rank and its connection; None where it does not know the key, or falls silent."""
+    """A caller's rank and its connection; None if it does not know the key, or falls silent."""
     with caller:
         caller.setblocking(True)
         connection = Connection(os.dup(caller.fileno()))
@@ -145,7 +145,7 @@ def follow(launch: Launch, device: str, threads: int) -> int:
     """Serve as a rank other than 0 until rank 0 has done; the exit code.
 
     All that this process prints from here on goes to its standard error. The code is 1, with a line that says why,
-    where rank 0 cannot be met; where it is gone in the middle of a task the process ends with code 1 and its stacks.
+    if rank 0 cannot be met; if it is gone in the middle of a task the process ends with code 1 and its stacks.
     """
     os.dup2(2, 1)
     speak()
@@ -156,18 +156,18 @@ def follow(launch: Launch, device: str, threads: int) -> int:
         return 1
     if connection is not None:
         threading.Thread(target=_end_with_parent, args=(launch.rank, connection), daemon=True).start()
-        serve(Seat(launch.rank, launch.world, device, threads, launch=launch), connection)
+        serve(RankSlot(launch.rank, launch.world, device, threads, launch=launch), connection)
     return 0
 
 
 def _call(launch: Launch) -> Connection | None:
-    """The connection to rank 0; None where it has no task for anyone."""
+    """The connection to rank 0; None if it has no task for anyone."""
     store = launch.store(host=False)
-    door = json.loads(store.get(_DOOR))
-    if door is None:
+    listener = json.loads(store.get(_LISTENER))
+    if listener is None:
         store.set(f"{_LEFT}/{launch.rank}", "")
         return None
-    port, key = int(door[0]), bytes.fromhex(door[1])
+    port, key = int(listener[0]), bytes.fromhex(listener[1])
     with socket.create_connection((launch.address, port), timeout=MEETING) as called:
         called.setblocking(True)
         connection = Connection(os.dup(called.fileno()))
@@ -186,7 +186,7 @@ def _unmet(launch: Launch, error: Exception) -> str:
 
 
 def _end_with_parent(rank: int, connection: Connection) -> None:
-    """End this process where the parent is gone before it has its reply, which then may never come.
+    """End this process if the parent is gone before it has its reply, which then may never come.
 
     The end is looked for first: after it no task can come, so that a rank which is busy then is so with its last.
     """
@@ -206,6 +206,6 @@ def _is_over(line: socket.socket) -> bool:
         return True
 
 
-def pool(world: int, device: str, threads: int, launch: Launch | None) -> Pool:
-    """The launched ranks where there are any, else ranks that are started here."""
+def open_pool(world: int, device: str, threads: int, launch: Launch | None) -> Pool:
+    """The launched ranks if there are any, else ranks that are started here."""
     return Pool(world, device, threads) if launch is None else LaunchedPool(launch, device, threads)

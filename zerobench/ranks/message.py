@@ -1,4 +1,4 @@
-"""Tasks and results as bytes: pickle, with a short cut for tensors.
+"""Messages: tasks and results as bytes, by pickle with a short cut for tensors.
 
 pickle takes about 100 microseconds for a tensor, there and back; a result may hold thousands. These bytes travel only
 between a pool and its own workers.
@@ -31,13 +31,13 @@ def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tens
     return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
 
 
-def pack(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """The value as bytes; a CPU tensor goes as its contiguous values, without its autograd history."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
-def unpack(data: bytes) -> Any:
-    """The value that :func:`pack` was given."""
+def decode(data: bytes) -> Any:
+    """The value that :func:`encode` was given."""
     return pickle.loads(data)  # noqa: S301 - the bytes are this pool's own

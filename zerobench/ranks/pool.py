@@ -21,13 +21,13 @@ import torch
 
 from zerobench.errors import RankFailure, UsageError
 from zerobench.ranks import worker
-from zerobench.ranks.failure import RankFault, Sign, how_it_died
-from zerobench.ranks.message import pack, unpack
-from zerobench.ranks.worker import Raised, Returned, Seat
+from zerobench.ranks.failure import RankFault, RankReport, how_it_died
+from zerobench.ranks.message import decode, encode
+from zerobench.ranks.worker import Raised, RankSlot, Returned
 
 T = TypeVar("T")
 
-#: Seconds that a task may take where the caller does not say.
+#: Seconds that a task may take if the caller does not say.
 TIME_LIMIT = 120.0
 #: Seconds that the other ranks get for their own tracebacks after the first sign of a failure.
 GRACE = 1.0
@@ -35,11 +35,11 @@ GRACE = 1.0
 _DUMPING = 5.0
 #: ... and for which they stay as they are if it has written them.
 _WRITTEN = 0.2
-#: In place of what a rank printed and where it was, if somebody else has started it.
+#: In place of what a rank printed and where it was, if a launcher has started it.
 _ELSEWHERE = "what it printed, and where it was, is in its launcher's standard error"
 
-#: What the fork server imports.
-PRELOAD = ["__main__", "zerobench.ranks.preload"]
+#: Modules that the fork server imports besides its own; see :func:`preload`.
+_PRELOADED: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ _Reply = Returned | Raised | _Crashed
 
 @dataclass(frozen=True)
 class Worker:
-    """A rank as its parent sees it; ``process`` is None where somebody else has started it, maybe elsewhere."""
+    """A rank as its parent sees it; ``process`` is None if a launcher has started it, maybe on another machine."""
 
-    seat: Seat
+    slot: RankSlot
     process: BaseProcess | None
     connection: Connection
 
@@ -70,26 +70,28 @@ class Worker:
         except (EOFError, OSError):
             data = b""
         if data:
-            return unpack(data)  # type: ignore[no-any-return]
+            return decode(data)  # type: ignore[no-any-return]
         if self.process is None:
             return _Crashed(None)
         self.process.join(_DUMPING)  # the pipe breaks a moment before the process is gone
         return _Crashed(self.process.exitcode)
 
-    def sign(self, reply: _Reply | None, waiting: str) -> Sign:
-        """How the rank ended; without a reply it is still at it, as ``waiting`` says."""
-        rank, output = self.seat.rank, _read(self.seat.output) if self.process else ""
+    def report(self, reply: _Reply | None, waiting: str) -> RankReport:
+        """How the rank ended; without a reply it is still running, as ``waiting`` says."""
+        rank, output = self.slot.rank, _read(self.slot.output) if self.process else ""
         match reply:
             case Returned():
-                return Sign(rank, None, "returned", output=output)
+                return RankReport(rank, None, "returned", output=output)
             case Raised():
-                return Sign(rank, "raised", f"raised {reply.error}", reply.traceback, output)
+                return RankReport(rank, "raised", f"raised {reply.error}", reply.traceback, output, reply.exception)
             case _Crashed():
-                return Sign(rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output)
-        return Sign(rank, "timeout", waiting, _stacks(self.seat) if self.process else _ELSEWHERE, output)
+                return RankReport(
+                    rank, "crashed", how_it_died(reply.exit_code), "" if self.process else _ELSEWHERE, output
+                )
+        return RankReport(rank, "timeout", waiting, _stacks(self.slot) if self.process else _ELSEWHERE, output)
 
     def dump_stacks(self) -> None:
-        """Have it write its stacks. A rank that somebody else has started ends with that."""
+        """Have it write its stacks. A rank that a launcher has started ends with that."""
         if self.process is None:
             self.kill()
             return
@@ -105,7 +107,7 @@ class Worker:
 
 
 class Pending(Generic[T]):
-    """A task that the ranks are at; the parent may compute meanwhile."""
+    """A task that the ranks run; the parent may compute meanwhile."""
 
     def __init__(self, pool: Pool, world: int, timeout: float) -> None:
         self._pool = pool
@@ -123,7 +125,7 @@ class Pending(Generic[T]):
         """
         if self._values is None:
             try:
-                self._values = self._judge(self._collect())
+                self._values = self._values_of(self._collect())
             except UsageError:
                 raise
             except BaseException:  # an interrupt of the parent, too, leaves no reply behind for the next task
@@ -139,33 +141,32 @@ class Pending(Generic[T]):
         replies: dict[int, _Reply] = {}
         while len(replies) < self._world:
             sources: dict[Any, Worker] = {
-                source: each for each in workers if each.seat.rank not in replies for source in each.signs_of_life
+                source: each for each in workers if each.slot.rank not in replies for source in each.signs_of_life
             }
             ready = wait(list(sources), max(0.0, self._deadline - time.monotonic()))
             if not ready:
                 break
-            for each in {sources[source].seat.rank: sources[source] for source in ready}.values():
-                replies[each.seat.rank] = reply = each.receive()
+            for each in {sources[source].slot.rank: sources[source] for source in ready}.values():
+                replies[each.slot.rank] = reply = each.receive()
                 if not isinstance(reply, Returned):
                     self._deadline = min(self._deadline, time.monotonic() + GRACE)
         return replies
 
-    def _judge(self, replies: dict[int, _Reply]) -> list[T]:
+    def _values_of(self, replies: dict[int, _Reply]) -> list[T]:
         returned = {rank: reply.value for rank, reply in replies.items() if isinstance(reply, Returned)}
         if len(returned) == self._world:
             return [returned[rank] for rank in range(self._world)]
         _raise_common_usage_error(list(replies.values()), self._world)
         workers = self._pool._workers[: self._world]
-        at_it = [each for each in workers if each.seat.rank not in replies]
-        _dump_stacks(at_it)
+        still_running = [each for each in workers if each.slot.rank not in replies]
+        _dump_stacks(still_running)
         self._pool._kill()
         failed = len(returned) < len(replies)
         waiting = (
             "still waited when the fault ended the task" if failed else f"did not finish within {self._timeout:g} s"
         )
-        order = [workers[rank] for rank in replies] + at_it
-        signs = [each.sign(replies.get(each.seat.rank), waiting) for each in order]
-        fault = RankFault(signs)
+        order = [workers[rank] for rank in replies] + still_running
+        fault = RankFault([each.report(replies.get(each.slot.rank), waiting) for each in order])
         raise fault if self._pool.recovers else RankFailure(str(fault))
 
 
@@ -173,18 +174,18 @@ class Pool:
     """Runs a task on real ranks, which keep their process group from one task to the next.
 
     A rank is a process; ranks 0..n-1 have a group for every n up to ``world``. On the CPU the backend is gloo; on CUDA
-    it is NCCL where there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
+    it is NCCL if there are at least ``world`` GPUs, else gloo. Workers start with the first task, and end when the
     pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
 
     Failure. A rank that raises sends its traceback, one that dies is seen by its exit, one that hangs by the time
-    limit. From the first of these signs the other ranks have a second for their own; whoever is still at the task
+    limit. From the first of these on the other ranks have a second for their own; a rank that still runs the task
     then writes the stacks of its threads. Then every worker is killed and waited for, and :class:`RankFault` says the
-    cause and what each rank reported. The next task starts fresh workers. One failure is none of the workers': where
+    cause and what each rank reported. The next task starts fresh workers. One failure is none of the workers': if
     every rank raises the same UsageError, having issued equally many collectives, that error itself is raised here
     and the workers live on.
 
     Raises:
-        UsageError: a world size below 1, or no CUDA where it is asked for.
+        UsageError: a world size below 1, or no CUDA if it is asked for.
     """
 
     #: Whether a task after a fault finds fresh workers.
@@ -229,7 +230,7 @@ class Pool:
             raise UsageError(
                 f"a world of {world} ranks was asked for; this pool has {', '.join(map(str, self.worlds))}"
             )
-        message = _pack_task(world, task, args)
+        message = _encode_task(world, task, args)
         self._settle()
         if not self._workers:
             self._start()
@@ -251,16 +252,16 @@ class Pool:
         self._directory = Path(tempfile.mkdtemp(prefix="zerobench-"))
         atexit.register(self.close)
         try:
-            self._seat_all(self._directory)
+            self._start_ranks(self._directory)
         except BaseException:
             self._stop()
             raise
         Pending[None](self, self.world, TIME_LIMIT).result()
 
-    def _seat_all(self, directory: Path) -> None:
+    def _start_ranks(self, directory: Path) -> None:
         """Fill ``_workers``, in rank order."""
         for rank in range(self.world):
-            self._workers.append(seat(Seat(rank, self.world, self.device, self.threads, directory)))
+            self._workers.append(start_rank(RankSlot(rank, self.world, self.device, self.threads, directory)))
 
     def _kill(self) -> None:
         for each in self._workers:
@@ -301,21 +302,31 @@ class Pool:
         self.close()
 
 
-def seat(given: Seat) -> Worker:
+def preload(*modules: str) -> None:
+    """Have the fork server import these modules, so that ranks start with them; called before the first rank starts."""
+    _PRELOADED.extend(name for name in modules if name not in _PRELOADED)
+
+
+def preloaded() -> list[str]:
+    """The modules that the fork server imports."""
+    return ["__main__", *_PRELOADED, "zerobench.ranks.forkserver"]
+
+
+def start_rank(slot: RankSlot) -> Worker:
     """Start the process of one rank. A process that has used CUDA cannot be forked, so that CUDA needs spawn."""
-    cuda = given.device == "cuda"
+    cuda = slot.device == "cuda"
     context = multiprocessing.get_context("spawn") if cuda else multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context.set_forkserver_preload(preloaded())
     ours, theirs = context.Pipe()
     with theirs:
-        process = context.Process(target=worker.main, args=(given, theirs), name=f"rank {given.rank}", daemon=True)
+        process = context.Process(target=worker.main, args=(slot, theirs), name=f"rank {slot.rank}", daemon=True)
         process.start()
-    return Worker(given, process, ours)
+    return Worker(slot, process, ours)
 
 
-def _pack_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+def _encode_task(world: int, task: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     try:
-        return pack((world, task, args))
+        return encode((world, task, args))
     except Exception as error:
         raise UsageError(f"a task must be a module's function with arguments that pickle takes: {error}") from error
 
@@ -328,12 +339,12 @@ def _raise_common_usage_error(replies: list[_Reply], world: int) -> None:
 
 
 def _dump_stacks(workers: list[Worker]) -> None:
-    """Have ranks that are still at the task write their stacks, and wait for them."""
+    """Have ranks that are still running the task write their stacks, and wait for them."""
     for each in workers:
         each.dump_stacks()
     if any(each.process is None for each in workers):
         time.sleep(GRACE)
-    written = [each.seat.stacks for each in workers if each.process]
+    written = [each.slot.stacks for each in workers if each.process]
     deadline, before = time.monotonic() + _DUMPING, [0]
     while written and time.monotonic() < deadline:
         sizes = [path.stat().st_size for path in written]
@@ -343,9 +354,9 @@ def _dump_stacks(workers: list[Worker]) -> None:
         time.sleep(_WRITTEN)
 
 
-def _stacks(seat: Seat) -> str:
+def _stacks(slot: RankSlot) -> str:
     """What the rank wrote of its threads, less the one of ours that waits for the parent's end."""
-    threads = _read(seat.stacks).split("\n\n")
+    threads = _read(slot.stacks).split("\n\n")
     return "\n\n".join(stack for stack in threads if worker.end_with_parent.__name__ not in stack)
 
 

@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 
 from zerobench.errors import UsageError
-from zerobench.ranks.launch import Launch
-from zerobench.ranks.message import pack, unpack
+from zerobench.machine.launch import Launch
+from zerobench.ranks.message import decode, encode
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
 DUMP_STACKS = signal.SIGUSR1
@@ -35,10 +35,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
-class Seat:
-    """What a worker is told when it starts.
+class RankSlot:
+    """One rank as its worker is told of it at the start.
 
-    ``directory`` is private to this generation of workers; None of one that somebody else has started, maybe elsewhere.
+    ``directory`` is private to this generation of workers; None for a worker that a launcher has started.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Seat:
     device: str
     threads: int
     directory: Path | None = None
-    launch: Launch | None = None  # where somebody else has started the ranks
+    launch: Launch | None = None  # if a launcher has started the ranks
 
     @property
     def store(self) -> Path:
@@ -79,31 +79,32 @@ class Returned:
 class Raised:
     """The task raised on this rank."""
 
+    exception: str  # the name of its class
     error: str  # "ValueError: first line of its message"
     traceback: str
-    usage: str | None  # the whole message, where it is a UsageError
+    usage: str | None  # the whole message, if it is a UsageError
     issued: int  # collectives that the group had issued by then; counted for a UsageError only
 
 
-def main(seat: Seat, connection: Connection) -> None:
+def main(slot: RankSlot, connection: Connection) -> None:
     """Serve tasks as a child process of the pool's."""
-    assert seat.directory is not None
-    threading.Thread(target=end_with_parent, args=(seat.directory,), daemon=True).start()
-    serve(seat, connection, _become_quiet(seat))
+    assert slot.directory is not None
+    threading.Thread(target=end_with_parent, args=(slot.directory,), daemon=True).start()
+    serve(slot, connection, _become_quiet(slot))
 
 
-def serve(seat: Seat, connection: Connection, output: int | None = None) -> None:
+def serve(slot: RankSlot, connection: Connection, output: int | None = None) -> None:
     """Serve tasks until the parent closes its end; the first message says whether the group could be joined.
 
-    ``output`` is a file in which each task finds nothing of the one before; None where what is printed goes elsewhere.
+    ``output`` is a file in which each task finds nothing of the one before; None if prints go elsewhere.
     """
     BUSY.set()
     try:
-        groups = _join(seat)
+        groups = _join(slot)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
-        _send(connection, pack(_raised(error)))
+        _send(connection, encode(_raised(error)))
         return
-    _send(connection, pack(Returned(None)))
+    _send(connection, encode(Returned(None)))
     while (message := _receive(connection)) is not None:
         BUSY.set()
         if output is not None:
@@ -112,13 +113,13 @@ def serve(seat: Seat, connection: Connection, output: int | None = None) -> None
     dist.destroy_process_group()
 
 
-def _become_quiet(seat: Seat) -> int:
+def _become_quiet(slot: RankSlot) -> int:
     """Send both standard streams to a file, and the stacks that the parent asks for to another; returns the first."""
-    output = os.open(seat.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(slot.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     speak()
-    faulthandler.register(DUMP_STACKS, os.open(seat.stacks, os.O_WRONLY | os.O_CREAT), all_threads=True)
+    faulthandler.register(DUMP_STACKS, os.open(slot.stacks, os.O_WRONLY | os.O_CREAT), all_threads=True)
     return output
 
 
@@ -144,30 +145,30 @@ def end_with_parent(directory: Path) -> None:
     os._exit(1)
 
 
-def _join(seat: Seat) -> dict[int, dist.ProcessGroup]:
+def _join(slot: RankSlot) -> dict[int, dist.ProcessGroup]:
     """The group of the first n ranks for every n, by n; made once, as each costs a rendezvous of all ranks."""
-    torch.set_num_threads(seat.threads)
+    torch.set_num_threads(slot.threads)
     backend = "gloo"
-    if seat.device == "cuda":
-        backend = _take_gpu(seat)
+    if slot.device == "cuda":
+        backend = _take_gpu(slot)
     else:
         _compute_in_batches()
         _keep_freed_memory()
-    if seat.launch is None or seat.launch.on_loopback:
+    if slot.launch is None or slot.launch.on_loopback:
         _use_loopback()
-    meeting = {"store": seat.launch.store(host=False)} if seat.launch else {"init_method": f"file://{seat.store}"}
-    dist.init_process_group(backend, **meeting, rank=seat.rank, world_size=seat.world)
-    smaller = range(1, seat.world) if seat.launch is None else range(1, min(2, seat.world))
-    return {**{n: dist.new_group(range(n)) for n in smaller}, seat.world: dist.group.WORLD}
+    meeting = {"store": slot.launch.store(host=False)} if slot.launch else {"init_method": f"file://{slot.store}"}
+    dist.init_process_group(backend, **meeting, rank=slot.rank, world_size=slot.world)
+    smaller = range(1, slot.world) if slot.launch is None else range(1, min(2, slot.world))
+    return {**{n: dist.new_group(range(n)) for n in smaller}, slot.world: dist.group.WORLD}
 
 
-def _take_gpu(seat: Seat) -> str:
+def _take_gpu(slot: RankSlot) -> str:
     """Compute on the GPU of this rank's number on its host; returns the backend.
 
     Raises:
         UsageError: the host has no GPU.
     """
-    rank, world = (seat.launch.local_rank, seat.launch.local_world) if seat.launch else (seat.rank, seat.world)
+    rank, world = (slot.launch.local_rank, slot.launch.local_world) if slot.launch else (slot.rank, slot.world)
     devices = torch.cuda.device_count()
     if devices == 0:
         raise UsageError("device 'cuda' was asked for, but torch sees no CUDA GPU on this rank's host; give 'cpu'")
@@ -222,7 +223,7 @@ def _use_loopback() -> None:
 
 
 def _receive(connection: Connection) -> bytes | None:
-    """The next task, or None where the parent closed its end."""
+    """The next task, or None if the parent closed its end."""
     try:
         return connection.recv_bytes()
     except (EOFError, OSError):
@@ -240,17 +241,18 @@ def _reply(message: bytes, groups: dict[int, dist.ProcessGroup]) -> bytes:
     """Run one task; every local of it is gone when the reply is returned."""
     group = None
     try:
-        world, task, args = unpack(message)
+        world, task, args = decode(message)
         group = groups[world]
-        return pack(Returned(task(group, *args)))
+        return encode(Returned(task(group, *args)))
     except BaseException as error:  # noqa: BLE001 - a task that calls sys.exit has failed, too
-        return pack(_raised(error, group))
+        return encode(_raised(error, group))
 
 
 def _raised(error: BaseException, group: Any = None) -> Raised:
     lines, frames = str(error).splitlines() or [""], error.__traceback__  # the first frame is this file's own
     is_usage = isinstance(error, UsageError)
     return Raised(
+        exception=type(error).__name__,
         error=f"{type(error).__name__}: {lines[0]}".removesuffix(": "),
         traceback="".join(traceback.format_exception(type(error), error, frames and (frames.tb_next or frames))),
         usage=str(error) if is_usage else None,

@@ -1,16 +1,14 @@
-"""Comparison: what differs between two results, as Markdown for people and as plain JSON values."""
+"""A comparison of two results, as Markdown for people and as plain JSON values."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from zerobench.report.markdown import escape, fence, render_table
 from zerobench.report.table import UNKNOWN, Column, Table, scaled
+from zerobench.results import Json
 from zerobench.results.comparison import Change, Comparison, Timing, Transition
-
-Json = dict[str, Any]
 
 _VERDICTS = {
     0: "Nothing is worse.",
@@ -58,7 +56,7 @@ def _list(title: str, those: Sequence[str]) -> Iterator[str]:
 def _changes(changes: Sequence[Change]) -> Iterator[str]:
     """What grew first."""
     columns = [
-        *(Column(name, text=True) for name in ("case", "metric", "verdict")),
+        *(Column(name, text=True) for name in ("case", "metric", "change")),
         *(Column(name) for name in ("rank", "base", "head", "difference")),
     ]
     ordered = sorted(changes, key=lambda change: (change.kind != "exact", not change.worse))
@@ -71,10 +69,10 @@ def _changes(changes: Sequence[Change]) -> Iterator[str]:
 
 def _change(change: Change) -> list[str]:
     base, head = change.base[change.rank] or 0, change.head[change.rank] or 0
-    verdict = "bounded" if change.kind == "bounded" else "WORSE" if change.worse else "better"
+    kind = "bounded" if change.kind == "bounded" else "WORSE" if change.worse else "better"
     rank = str(change.rank) if len(change.base) > 1 else UNKNOWN
     form = ",d" if isinstance(base, int) and isinstance(head, int) else ".3f"
-    return [change.case, change.metric, verdict, rank, f"{base:{form}}", f"{head:{form}}", f"{head - base:+{form}}"]
+    return [change.case, change.metric, kind, rank, f"{base:{form}}", f"{head:{form}}", f"{head - base:+{form}}"]
 
 
 def _timings(timings: Sequence[Timing]) -> Iterator[str]:
@@ -90,7 +88,9 @@ def _timings(timings: Sequence[Timing]) -> Iterator[str]:
         for each in timings
     ]
     if rows:
-        legend = "Not gated: two files were not measured by turns. between: what the quartiles of both leave open."
+        legend = (
+            "Not gated: two files were not measured in alternation. between: what the quartiles of both leave open."
+        )
         yield _table("Time, not gated", columns, rows, legend)
 
 

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench.report.frame import Frames
-from zerobench.report.summary import Point, summary
+from zerobench.report.summary import Point, summarize
 from zerobench.report.table import Table
-from zerobench.report.tables import tables
-
-Json = dict[str, Any]
+from zerobench.report.tables import make_tables
+from zerobench.results import Json
+from zerobench.results.comparison import reason_of
+from zerobench.verdict import PASSED, Verdict
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a row is not right, or was not measured."""
+    """Why a case is not right, or was not measured."""
 
     label: str
-    state: str
+    verdict: Verdict
     message: str
 
 
@@ -35,13 +36,13 @@ class Document:
     commands: str
 
 
-def document(frames: Frames) -> Document:
-    """What there is to say about results."""
+def compose(frames: Frames) -> Document:
+    """All that there is to say about results."""
     results = frames.results
     return Document(
-        summary=summary(frames),
+        summary=summarize(frames),
         setting=list(_setting(results)),
-        tables=tables(frames),
+        tables=make_tables(frames),
         troubles=list(_troubles(frames)),
         environment=[
             (name, _plain(value))
@@ -52,7 +53,7 @@ def document(frames: Frames) -> Document:
 
 
 def _setting(results: Json) -> Iterator[str]:
-    """What all rows have in common, as far as it is known."""
+    """What all cases have in common, as far as it is known."""
     settings, text = dict(results["settings"] or {}), results["text"]
     if settings:
         yield (
@@ -66,13 +67,11 @@ def _setting(results: Json) -> Iterator[str]:
 
 
 def _troubles(frames: Frames) -> Iterator[Trouble]:
-    for row, label, state in zip(frames.results["rows"], frames.cases["label"], frames.cases["state"], strict=True):
-        if state == "wrong":
-            yield Trouble(label, state, row["judgement"]["message"])
-        elif state != "right":
-            yield Trouble(label, state, row["reason"])
-        elif row["reason"]:  # it ran, and something of it could not be measured
-            yield Trouble(label, "not measured", row["reason"])
+    for case, label in zip(frames.results["cases"], frames.cases["label"], strict=True):
+        if case["verdict"] not in PASSED:
+            yield Trouble(label, case["verdict"], reason_of(case))
+        elif case["reason"]:  # it ran, and something of it could not be measured
+            yield Trouble(label, "not measured", case["reason"])
 
 
 def _plain(value: Any) -> str:

@@ -9,39 +9,29 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.report.knobs import job, knobs, label
-from zerobench.results.comparison import state
-
-Json = dict[str, Any]
+from zerobench.report.knobs import differing_fields, job, label
+from zerobench.report.table import Largest
+from zerobench.results import Json
 
 SPLIT = ("forward", "backward", "communication", "optimizer")
 STATES = ("parameters", "gradients", "optimizer")
-#: Where states lie that are not on the device.
+#: What holds the states that are not on the device.
 OFF = ("host", "file")
 TOTAL = "total"
 _TYPES = {"judged": "bool", "stage": "Int64", "on_device": "Int64", "peak": "Int64"}
-_KEY = ["row", "part", "name", "number"]
+_KEY = ["case", "part", "name", "number"]
 
 
-@dataclass(frozen=True)
-class Largest:
-    """A metric on the rank where it is largest, beside what was predicted for that rank."""
-
-    measured: int
-    predicted: int | None
-    agrees: bool  # measured and predicted are the same on every rank
-
-
-#: Of one part (memory, traffic, offload) of one row: by name and number; what no rank measured is not there.
+#: Of one part (memory, traffic, offload) of one case: by name and number; what no rank measured is not there.
 Ledger = dict[str, dict[str, Largest]]
 
 
 @dataclass(frozen=True)
 class Frames:
-    """What the report draws on; everything is known by the number of the row in the results.
+    """The numbers of a report; everything is known by the number of the case in the results.
 
-    ``cases`` has a line for each row, ``ledgers`` one for each metric on each rank. ``knobs`` has, as text, the
-    Scenario's fields that differ between rows; ``job``, in ``cases``, those that must agree for costs to be compared.
+    ``cases`` has a line for each case, ``ledgers`` one for each metric on each rank. ``knobs`` has, as text, the
+    Scenario's fields that differ between cases; ``job``, in ``cases``, those that must agree for costs to be compared.
     """
 
     results: Json
@@ -52,33 +42,34 @@ class Frames:
 
     @classmethod
     def of(cls, results: Json) -> Frames:
-        """The frames of results of schema 2."""
-        rows = results["rows"]
-        settings = knobs([row["scenario"] for row in rows], [row["stage"] for row in rows])
+        """The frames of results of the newest schema."""
+        cases = results["cases"]
+        settings = differing_fields([case["scenario"] for case in cases], [case["stage"] for case in cases])
         ledgers = pd.DataFrame(
-            [line for index, row in enumerate(rows) for line in _lines(index, row)],
+            [line for index, case in enumerate(cases) for line in _lines(index, case)],
             columns=[*_KEY, "rank", "measured", "predicted"],
         ).astype({"measured": "Int64", "predicted": "Int64"})
-        cases = [
-            _case(row) | {"label": label(row, each), "job": job(each)} for row, each in zip(rows, settings, strict=True)
+        values = [
+            _case(case) | {"label": label(case, each), "job": job(each)}
+            for case, each in zip(cases, settings, strict=True)
         ]
-        columns = [*_case(defaultdict(lambda: None)), "label", "job"]  # also where there is no row
-        lines = pd.DataFrame(cases, columns=columns).astype(_TYPES)
+        columns = [*_case(defaultdict(lambda: None)), "label", "job"]  # also if there is no case
+        lines = pd.DataFrame(values, columns=columns).astype(_TYPES)
         return cls(results, lines, pd.DataFrame(settings), ledgers, _largest(ledgers))
 
-    def ledger(self, row: int, part: str) -> Ledger:
-        """What was measured of a part; empty where nothing was."""
-        return self.largest.get((row, part), {})
+    def ledger(self, case: int, part: str) -> Ledger:
+        """What was measured of a part; empty if nothing was."""
+        return self.largest.get((case, part), {})
 
 
-def _case(row: Json) -> Json:
-    judgement, loss, time = row["judgement"] or {}, row["loss"] or {}, row["time"] or {}
+def _case(case: Json) -> Json:
+    judgement, loss, time = case["judgement"] or {}, case["loss"] or {}, case["time"] or {}
     low, high = time.get("quartiles") or (None, None)
     split = time.get("split") or {}
     return {
-        "subject": row["subject"],
-        "stage": row["stage"],
-        "state": state(row),
+        "subject": case["subject"],
+        "stage": case["stage"],
+        "verdict": case["verdict"],
         "judged": bool(judgement),
         "bitwise": judgement.get("bitwise"),
         "error": judgement.get("error"),
@@ -94,32 +85,32 @@ def _case(row: Json) -> Json:
         "samples_per_second": time.get("samples_per_second"),
         "flops": time.get("flops"),
         "utilisation": time.get("utilisation"),
-        "offload": (row["offload"] or {}).get("setting"),
-        "wire": _wire(row),
-        **_held(row),
+        "offload": (case["offload"] or {}).get("setting"),
+        "wire": _wire(case),
+        **_held(case),
     } | {name: split.get(name) for name in SPLIT}
 
 
-def _held(row: Json) -> Json:
+def _held(case: Json) -> Json:
     """Bytes of the rank with most: of state on the device, and at the peak."""
-    ranks = (row["memory"] or {}).get("measured") or []
+    ranks = (case["memory"] or {}).get("measured") or []
     peaks = [rank["peak"] for rank in ranks if rank["peak"] is not None]
     on_device = (sum(rank[name] for name in STATES) for rank in ranks)
     return {"on_device": max(on_device, default=None), "peak": max(peaks, default=None)}
 
 
-def _wire(row: Json) -> float | None:
+def _wire(case: Json) -> float | None:
     """Bytes on the wire for each byte that a rank received."""
-    traffic = row["traffic"] or {}
+    traffic = case["traffic"] or {}
     received = sum(_sum(ledger, list(ledger), "received") for ledger in traffic.get("measured") or [])
     wire = traffic.get("wire")
     return wire / received if wire is not None and received else None
 
 
-def _lines(index: int, row: Json) -> Iterator[tuple[Any, ...]]:
-    """Of each metric on each rank: the row, part, name, number and rank, and the bytes or calls."""
+def _lines(index: int, case: Json) -> Iterator[tuple[Any, ...]]:
+    """Of each metric on each rank: the case, part, name, number and rank, and the bytes or calls."""
     for part, ledgers in (("memory", _bytes), ("traffic", _collectives), ("offload", _bytes)):
-        both = row[part] or {}
+        both = case[part] or {}
         measured, predicted = both.get("measured") or [], both.get("predicted")
         forms = predicted or [None] * len(measured)
         names = dict.fromkeys(name for each in [*measured, *(predicted or [])] for name in sorted(each))
@@ -151,8 +142,8 @@ def _largest(ledgers: pd.DataFrame) -> dict[tuple[int, str], Ledger]:
     known = ledgers.dropna(subset=["measured"])
     top = known.loc[known.astype({"measured": "int64"}).groupby(_KEY, sort=False)["measured"].idxmax()]
     found: dict[tuple[int, str], Ledger] = {}
-    for row, part, name, number, _, measured, predicted, _ in top.itertuples(index=False):
+    for case, part, name, number, _, measured, predicted, _ in top.itertuples(index=False):
         expected = None if pd.isna(predicted) else int(predicted)
-        largest = Largest(int(measured), expected, bool(agrees[row, part, name, number]))
-        found.setdefault((row, part), {}).setdefault(name, {})[number] = largest
+        largest = Largest(int(measured), expected, bool(agrees[case, part, name, number]))
+        found.setdefault((case, part), {}).setdefault(name, {})[number] = largest
     return found

@@ -9,12 +9,17 @@ from importlib.resources import files
 from zerobench.report.document import Document, Trouble
 from zerobench.report.plots import Plot
 from zerobench.report.table import UNKNOWN, Column, Table
-from zerobench.results.comparison import FAILING
+from zerobench.verdict import FAILING
 
 #: Nothing is loaded and nothing runs; styles are those in the file.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _BETTER = {"less": ("\N{DOWNWARDS ARROW}", "less is better"), "more": ("\N{UPWARDS ARROW}", "more is better")}
-_STATES = {**dict.fromkeys(FAILING | {"WRONG"}, "bad"), "unsupported": "off", "not measured": "off", "bitwise": "good"}
+_VERDICTS = {
+    **dict.fromkeys(FAILING | {"WRONG"}, "bad"),
+    "unsupported": "off",
+    "not measured": "off",
+    "bitwise": "good",
+}
 
 
 def render(report: Document, plots: Sequence[Plot]) -> str:
@@ -87,7 +92,7 @@ def _heading(column: Column) -> str:
 
 
 def _cell(text: str, column: Column, at: int) -> str:
-    kinds = [name for name in ("text" if column.text else "", _STATES.get(text, "")) if name]
+    kinds = [name for name in ("text" if column.text else "", _VERDICTS.get(text, "")) if name]
     if text == UNKNOWN:
         kinds.append("off")
     kind = f' class="{" ".join(kinds)}"' if kinds else ""
@@ -98,7 +103,7 @@ def _troubles(troubles: Sequence[Trouble]) -> Iterator[str]:
     if troubles:
         yield "<section>\n<h2>What went wrong, or was not measured</h2>"
     for each in troubles:
-        yield f'<h3>{escape(each.label)}: <span class="{_STATES[each.state]}">{each.state}</span></h3>'
+        yield f'<h3>{escape(each.label)}: <span class="{_VERDICTS[each.verdict]}">{each.verdict}</span></h3>'
         if each.message:
             yield f'<pre tabindex="0">{escape(each.message)}</pre>'
     if troubles:

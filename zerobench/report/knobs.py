@@ -1,4 +1,4 @@
-"""Knobs: in which fields of their Scenarios the rows of a report differ; what they share is said once, at the top."""
+"""Knobs: the fields in which the Scenarios of a report differ; those that they share are said once, at the top."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from zerobench.results import Json
 from zerobench.scenario import Scenario
-from zerobench.workload.models import SIZES
+from zerobench.workload.sizes import SIZES
 
-Json = dict[str, Any]
 Knobs = dict[str, str]
 
-#: Only stage 3 reads these: what they are elsewhere says nothing.
-_STAGE_3 = frozenset({"max_live", "persistence", "prefetch_bucket", "sub_group"})
-#: Rows that differ in one of these do not train the same model on as much data: their costs are not compared.
+#: Only stage 3 reads these: their values at other stages say nothing.
+_STAGE_3 = frozenset({"max_live", "persistence", "prefetch_bucket"})
+#: Cases that differ in one of these do not train the same model on as much data: their costs are not compared.
 _JOB = ("model", "world", "micro_batch", "accumulation", "device")
 
 
-def knobs(scenarios: Sequence[Json], stages: Sequence[int | None]) -> list[Knobs]:
-    """Of each row the fields that are not the same in all rows, by name, as text; the stage is never one of them."""
-    rows = [_fields(Scenario.from_json(json.dumps(scenario))) for scenario in scenarios]
-    names = dict.fromkeys(name for row in rows for name in row)
-    chosen = [name for name in names if _differs(name, rows, stages)]
+def differing_fields(scenarios: Sequence[Json], stages: Sequence[int | None]) -> list[Knobs]:
+    """Of each case the fields that are not the same in all cases, by name, as text; the stage is never one of them."""
+    cases = [_fields(Scenario.from_json(json.dumps(scenario))) for scenario in scenarios]
+    names = dict.fromkeys(name for fields in cases for name in fields)
+    chosen = [name for name in names if _differs(name, cases, stages)]
     return [
-        {name: "-" if _silent(name, stage) else row.get(name, "-") for name in chosen}
-        for row, stage in zip(rows, stages, strict=True)
+        {name: "-" if _silent(name, stage) else fields.get(name, "-") for name in chosen}
+        for fields, stage in zip(cases, stages, strict=True)
     ]
 
 
-def label(row: Json, chosen: Knobs) -> str:
-    """A row's name in a plot or a sentence."""
-    stage = "" if row["stage"] is None else f" stage {row['stage']}"
+def label(case: Json, chosen: Knobs) -> str:
+    """A case's name in a plot or a sentence."""
+    stage = "" if case["stage"] is None else f" stage {case['stage']}"
     settings = (value if name == "model" else f"{name} {value}" for name, value in chosen.items() if value != "-")
-    return ", ".join([f"{row['subject']}{stage}", *settings])
+    return ", ".join([f"{case['subject']}{stage}", *settings])
 
 
 def job(chosen: Knobs) -> str:
-    """What must be the same for costs to be compared; empty where it is the same in all rows."""
+    """The settings that must be the same for costs to be compared; empty if all cases share them."""
     return ", ".join(value if name == "model" else f"{name} {value}" for name, value in chosen.items() if name in _JOB)
 
 
-def _differs(name: str, rows: Sequence[Knobs], stages: Sequence[int | None]) -> bool:
-    return len({row.get(name) for row, stage in zip(rows, stages, strict=True) if not _silent(name, stage)}) > 1
+def _differs(name: str, cases: Sequence[Knobs], stages: Sequence[int | None]) -> bool:
+    return len({fields.get(name) for fields, stage in zip(cases, stages, strict=True) if not _silent(name, stage)}) > 1
 
 
 def _silent(name: str, stage: int | None) -> bool:

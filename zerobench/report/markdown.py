@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from zerobench.report.document import Document, Trouble
 from zerobench.report.table import Column, Table
+
+if TYPE_CHECKING:  # a comparison is rendered without pandas
+    from zerobench.report.document import Document, Trouble
 
 _ARROWS = {"": "", "less": " \N{DOWNWARDS ARROW}", "more": " \N{UPWARDS ARROW}"}
 KEY = "\N{DOWNWARDS ARROW}: less is better; \N{UPWARDS ARROW}: more is better; -: not known."
@@ -62,14 +65,14 @@ def fence(text: str) -> str:
 
 
 def _troubles(troubles: list[Trouble]) -> Iterator[str]:
-    """A section that says of each row that is not right why, if there is one."""
+    """A section that says of each case that is not right why, if there is one."""
     if troubles:
         yield "## What went wrong, or was not measured"
     for each in troubles:
-        name = f"**{escape(each.label)}**: {each.state}"
+        name = f"**{escape(each.label)}**: {each.verdict}"
         if not each.message:
             yield name
-        elif "\n" in each.message or each.state != "unsupported":
+        elif "\n" in each.message or each.verdict != "unsupported":
             yield f"{name}\n\n{fence(each.message)}"
         else:
             yield f"{name}. {escape(each.message)}"

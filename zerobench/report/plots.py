@@ -1,6 +1,6 @@
 """Plots: what tables cannot show at a glance: what is stacked on what, and what is traded for what.
 
-All numbers are those of the frames, on the rank that the tables show. Where there are many cases the first are drawn.
+All numbers are those of the frames, on the rank that the tables show. If there are many cases the first are drawn.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.bars import NOT_SPLIT, Bars, stacked
 from zerobench.report.frame import OFF, SPLIT, STATES, TOTAL, Frames
 from zerobench.report.svg import markup, style
 from zerobench.report.table import is_known
 from zerobench.report.tables import MEMORY, TIME, TRAFFIC
 from zerobench.report.trade import trade_off
+from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.verdict import PASSED
 
 _MIB = 2**20
 
@@ -31,37 +32,37 @@ class Plot:
     svg: str
 
 
-def plots(frames: Frames) -> list[Plot]:
+def draw(frames: Frames) -> list[Plot]:
     """All plots that there are numbers for."""
     with style():
         return [*_memory(frames), *_traffic(frames), *_time(frames), *_trade_off(frames)]
 
 
 def _memory(frames: Frames) -> Iterator[Plot]:
-    held = {row: frames.ledger(row, "memory") for row in frames.cases.index}
-    rows = [row for row, ledger in held.items() if ledger.keys() >= set(STATES)]
-    if rows:
-        present = [*STATES, *(place for place in OFF if any(place in held[row] for row in rows))]
+    held = {case: frames.ledger(case, "memory") for case in frames.cases.index}
+    cases = [case for case, ledger in held.items() if ledger.keys() >= set(STATES)]
+    if cases:
+        present = [*STATES, *(medium for medium in OFF if any(medium in held[case] for case in cases))]
         parts = {
-            name: [held[row][name]["bytes"].measured / _MIB if name in held[row] else 0.0 for row in rows]
+            name: [held[case][name]["bytes"].measured / _MIB if name in held[case] else 0.0 for case in cases]
             for name in present
         }
-        marks = {"peak within a step": _mib(frames, "peak", rows)}
-        bars = Bars(_labels(frames, rows), parts, "MiB on the fullest rank", marks)
+        marks = {"peak within a step": _mib(frames, "peak", cases)}
+        bars = Bars(_labels(frames, cases), parts, "MiB on the fullest rank", marks)
         yield _plot("memory", MEMORY, "State held between steps, stacked, and the peak within a step.", bars)
 
 
 def _traffic(frames: Frames) -> Iterator[Plot]:
-    moved = {row: frames.ledger(row, "traffic") for row in frames.cases.index}
-    rows = [row for row, ledger in moved.items() if ledger]
-    if rows:
-        names = sorted({name for row in rows for name in moved[row]} - {TOTAL})
+    moved = {case: frames.ledger(case, "traffic") for case in frames.cases.index}
+    cases = [case for case, ledger in moved.items() if ledger]
+    if cases:
+        names = sorted({name for case in cases for name in moved[case]} - {TOTAL})
         sent = {
-            name: [moved[row][name]["sent"].measured / _MIB if name in moved[row] else 0.0 for row in rows]
+            name: [moved[case][name]["sent"].measured / _MIB if name in moved[case] else 0.0 for case in cases]
             for name in names
         }
         sent = {name: values for name, values in sent.items() if any(values)} or sent  # who receives sends nothing
-        bars = Bars(_labels(frames, rows), sent, "MiB sent in a step, each collective on the rank that sends most")
+        bars = Bars(_labels(frames, cases), sent, "MiB sent in a step, each collective on the rank that sends most")
         yield _plot("traffic", TRAFFIC, "Bytes sent in a step, by collective.", bars)
 
 
@@ -80,7 +81,7 @@ def _time(frames: Frames) -> Iterator[Plot]:
 
 def _trade_off(frames: Frames) -> Iterator[Plot]:
     """Memory against time among the right cases; its frontier is those that no other beats in both."""
-    cases = frames.cases[(frames.cases["state"] == "right") & (frames.cases["subject"] != COMPUTE_ONLY)]
+    cases = frames.cases[frames.cases["verdict"].isin(PASSED) & (frames.cases["subject"] != COMPUTE_ONLY)]
     points = cases.assign(
         ms=1e3 * cases["seconds"].astype(float),
         mib=cases["peak"].astype(float) / _MIB,
@@ -100,9 +101,9 @@ def _plot(name: str, table: str, caption: str, bars: Bars) -> Plot:
     return Plot(table, table, caption, markup(stacked(shown), name, table, f"{caption} {shown.told()}"))
 
 
-def _mib(frames: Frames, column: str, rows: Sequence[int]) -> list[float | None]:
-    return [None if pd.isna(value) else value / _MIB for value in frames.cases[column][list(rows)]]
+def _mib(frames: Frames, column: str, cases: Sequence[int]) -> list[float | None]:
+    return [None if pd.isna(value) else value / _MIB for value in frames.cases[column][list(cases)]]
 
 
-def _labels(frames: Frames, rows: Sequence[int]) -> list[str]:
-    return [str(frames.cases["label"][row]) for row in rows]
+def _labels(frames: Frames, cases: Sequence[int]) -> list[str]:
+    return [str(frames.cases["label"][case]) for case in cases]

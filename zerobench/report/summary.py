@@ -1,4 +1,4 @@
-"""Summary: what a person reads in ten seconds: is it right, what was not measured, who is cheapest."""
+"""Summary: a report in ten seconds: is it right, what was not measured, which case is cheapest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.frame import Frames
 from zerobench.report.table import is_known, number, scaled
-from zerobench.results.comparison import FAILING
+from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.verdict import FAILING, PASSED
 
 #: (what it is about, what there is to say)
 Point = tuple[str, str]
@@ -18,7 +18,7 @@ _NAMED = 3  # this many cases are named, of more only the number
 _JOBS = 4  # of more jobs than these, only the tables tell what is cheapest
 
 
-def summary(frames: Frames) -> list[Point]:
+def summarize(frames: Frames) -> list[Point]:
     """The points, the most important first."""
     return [*_right(frames), *_not_measured(frames), *_predicted(frames), *_cheapest(frames)]
 
@@ -30,7 +30,7 @@ def _subjects(frames: Frames) -> pd.DataFrame:
 def _right(frames: Frames) -> Iterator[Point]:
     cases = _subjects(frames)
     judged = cases[cases["judged"]]
-    wrong = judged[judged["state"] == "wrong"]
+    wrong = judged[judged["verdict"] == "wrong"]
     if len(wrong):
         yield "WRONG", f"{len(wrong)} of {len(judged)} judged cases: {_named(wrong)}."
     elif len(judged):
@@ -41,20 +41,20 @@ def _right(frames: Frames) -> Iterator[Point]:
 
 
 def _not_measured(frames: Frames) -> Iterator[Point]:
-    for state in (*sorted(FAILING - {"wrong"}), "unsupported", "not measured"):
-        those = frames.cases[frames.cases["state"] == state]
+    for verdict in (*sorted(FAILING - {"wrong"}), "unsupported", "not measured"):
+        those = frames.cases[frames.cases["verdict"] == verdict]
         if len(those):
-            yield state[0].upper() + state[1:], f"{len(those)} of {len(frames.cases)} cases: {_named(those)}."
+            yield verdict[0].upper() + verdict[1:], f"{len(those)} of {len(frames.cases)} cases: {_named(those)}."
 
 
 def _predicted(frames: Frames) -> Iterator[Point]:
     """Of the cases that a closed form is known for, in how many every byte is the predicted one."""
     agree: dict[int, bool] = {}
-    for (row, _), ledger in frames.largest.items():
+    for (case, _), ledger in frames.largest.items():
         known = [each.agrees for numbers in ledger.values() for each in numbers.values() if each.predicted is not None]
         if known:
-            agree[row] = agree.get(row, True) and all(known)
-    others = frames.cases.loc[[row for row, agrees in agree.items() if not agrees]]
+            agree[case] = agree.get(case, True) and all(known)
+    others = frames.cases.loc[[case for case, agrees in agree.items() if not agrees]]
     if agree:
         kept = len(agree) - len(others)
         told = f" Not so: {_named(others)}." if len(others) else ""
@@ -67,7 +67,7 @@ def _predicted(frames: Frames) -> Iterator[Point]:
 def _cheapest(frames: Frames) -> Iterator[Point]:
     """The least memory and the shortest step among the right cases of each job."""
     cases = _subjects(frames)
-    right = cases[cases["state"] == "right"]
+    right = cases[cases["verdict"].isin(PASSED)]
     if right["job"].nunique() > _JOBS:
         yield "Costs", f"{right['job'].nunique()} jobs of different size; the tables compare within each."
         return

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zerobench.report.frame import Largest
-
 UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A metric on the rank that has most of it, beside the value predicted for that rank."""
+
+    measured: int
+    predicted: int | None
+    agrees: bool  # measured and predicted are the same on every rank
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ def known(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[lis
 
 
 def is_known(value: float | None) -> bool:
-    """Whether there is a value; a frame has NaN where a result has none."""
+    """Whether there is a value; a frame has NaN if a result has none."""
     return value is not None and not math.isnan(value)
 
 
@@ -57,7 +64,7 @@ def scaled(value: float | None, unit: float) -> str:
 
 
 def beside(largest: Largest | None) -> str:
-    """Measured beside predicted: ``n =`` where they agree on every rank, else ``n (predicted)``."""
+    """Measured beside predicted: ``n =`` if they agree on every rank, else ``n (predicted)``."""
     if largest is None:
         return UNKNOWN
     if largest.predicted is None:

@@ -1,17 +1,17 @@
-"""Tables: one for each question that a report answers, in which every row that it concerns has its line."""
+"""Tables: one for each question that a report answers, with a row for every case that it concerns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
-from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.report.frame import SPLIT, TOTAL, Frames
+from zerobench.report.machine_tables import tables_beside
 from zerobench.report.table import UNKNOWN, Column, Table, beside, is_known, known, number, scaled
-
-Json = dict[str, Any]
+from zerobench.results import Json
+from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.verdict import RAN
 
 RIGHT, MEMORY, TRAFFIC, TIME = (
     "Right?",
@@ -19,8 +19,7 @@ RIGHT, MEMORY, TRAFFIC, TIME = (
     "Traffic of a step, in bytes",
     "Time of a step",
 )
-OFFLOAD, COLLECTIVES, KERNELS = "Offload in a step, in bytes", "Collectives on this machine", "Kernels"
-FITS = "Largest model within a limit of memory"
+OFFLOAD = "Offload in a step, in bytes"
 MEMORY_NAMES = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -34,14 +33,12 @@ MEMORY_NAMES = {
 }
 _OFFLOAD_NAMES = {"to_host": "to host", "to_device": "to device", "read": "read", "written": "written"}
 _EXACT = "=: just what the closed form predicts, on every rank; a number in brackets: what it predicts instead."
-_MEASURED = ("right", "wrong")
 
 
-def tables(frames: Frames) -> list[Table]:
+def make_tables(frames: Frames) -> list[Table]:
     """Every table that has a row, in the order of the report."""
     every = [_right(frames), _memory(frames), _traffic(frames), _time(frames), _offload(frames)]
-    of_machine = [_collectives(frames), _kernels(frames), _fits(frames)]
-    return [table for table in [*every, *of_machine] if table.rows]
+    return [table for table in [*every, *tables_beside(frames.results)] if table.rows]
 
 
 def _names(frames: Frames) -> list[Column]:
@@ -51,16 +48,16 @@ def _names(frames: Frames) -> list[Column]:
     ]
 
 
-def _name(frames: Frames, row: int) -> list[str]:
-    subject, stage = frames.cases["subject"][row], frames.cases["stage"][row]
-    return [str(subject), UNKNOWN if pd.isna(stage) else str(stage), *map(str, frames.knobs.iloc[row])]
+def _name(frames: Frames, case: int) -> list[str]:
+    subject, stage = frames.cases["subject"][case], frames.cases["stage"][case]
+    return [str(subject), UNKNOWN if pd.isna(stage) else str(stage), *map(str, frames.knobs.iloc[case])]
 
 
-def _rows(frames: Frames, yardstick: bool = False) -> Iterator[tuple[int, Json]]:
-    """Each row's number and line; compute-only computes nothing that could be right, and holds and moves nothing."""
-    for row, line in enumerate(frames.cases.to_dict("records")):
+def _cases(frames: Frames, yardstick: bool = False) -> Iterator[tuple[int, Json]]:
+    """Each case's number and values; compute-only computes nothing that could be right, and holds and moves nothing."""
+    for case, line in enumerate(frames.cases.to_dict("records")):
         if yardstick or line["subject"] != COMPUTE_ONLY:
-            yield row, {str(name): value for name, value in line.items()}
+            yield case, {str(name): value for name, value in line.items()}
 
 
 def _table(frames: Frames, title: str, columns: list[Column], lines: list[list[str]], legend: list[str]) -> Table:
@@ -68,9 +65,9 @@ def _table(frames: Frames, title: str, columns: list[Column], lines: list[list[s
     return Table(title, heads, cells, legend)
 
 
-def _missing(state: str, width: int) -> list[str]:
-    """The cells of a row that was not measured: what became of it instead."""
-    return [state if state not in _MEASURED else "not measured", *[UNKNOWN] * (width - 1)]
+def _missing(verdict: str, width: int) -> list[str]:
+    """The cells of a case that was not measured: what became of it instead."""
+    return [verdict if verdict not in RAN else "not measured", *[UNKNOWN] * (width - 1)]
 
 
 def _right(frames: Frames) -> Table:
@@ -81,15 +78,15 @@ def _right(frames: Frames) -> Table:
         Column("first loss"),
         Column("last loss"),
     ]
-    lines = [[*_name(frames, row), *_right_cells(line)] for row, line in _rows(frames)]
+    lines = [[*_name(frames, case), *_right_cells(line)] for case, line in _cases(frames)]
     return _table(frames, RIGHT, columns, lines, _right_legend(frames))
 
 
 def _right_cells(line: Json) -> list[str]:
-    if line["state"] not in _MEASURED:
-        return _missing(line["state"], 5)
+    if line["verdict"] not in RAN:
+        return _missing(line["verdict"], 5)
     return [
-        verdict(line),
+        _rightness(line),
         number(line["error"], ".3g"),
         number(line["budget_used"], ".0%"),
         number(line["first_loss"], ".4f"),
@@ -97,9 +94,9 @@ def _right_cells(line: Json) -> list[str]:
     ]
 
 
-def verdict(line: Json) -> str:
-    """How right a measured case is."""
-    if line["state"] == "wrong":
+def _rightness(line: Json) -> str:
+    """How right a case is that ran."""
+    if line["verdict"] == "wrong":
         return "WRONG"
     if not line["judged"]:
         return "not judged"
@@ -125,10 +122,10 @@ def _right_legend(frames: Frames) -> list[str]:
 
 def _memory(frames: Frames) -> Table:
     lines = []
-    for row, line in _rows(frames):
-        ledger = frames.ledger(row, "memory")
+    for case, line in _cases(frames):
+        ledger = frames.ledger(case, "memory")
         cells = [beside(ledger.get(name, {}).get("bytes")) for name in MEMORY_NAMES]
-        lines.append([*_name(frames, row), *(cells if ledger else _missing(line["state"], len(cells)))])
+        lines.append([*_name(frames, case), *(cells if ledger else _missing(line["verdict"], len(cells)))])
     legend = {
         "": f"Between steps, on the rank that holds most. {_EXACT}",
         "peak_parameters": "whole at once: the most bytes behind the model's parameters at any collective of a step.",
@@ -143,14 +140,14 @@ def _memory(frames: Frames) -> Table:
 
 def _traffic(frames: Frames) -> Table:
     lines = []
-    for row, line in _rows(frames):
-        ledger = frames.ledger(row, "traffic")
+    for case, line in _cases(frames):
+        ledger = frames.ledger(case, "traffic")
         for name, numbers in ledger.items():
             cells = [beside(numbers.get(each)) for each in ("calls", "sent", "received")]
             wire = number(line["wire"], ".3f") if name == TOTAL else UNKNOWN
-            lines.append([*_name(frames, row), name, *cells, wire])
+            lines.append([*_name(frames, case), name, *cells, wire])
         if not ledger:
-            lines.append([*_name(frames, row), *_missing(line["state"], 5)])
+            lines.append([*_name(frames, case), *_missing(line["verdict"], 5)])
     names = ("calls", "sent", "received", "wire / received")
     legend = [f"Logical bytes, of the rank with most. {_EXACT}"]
     if frames.cases["wire"].notna().any():
@@ -172,7 +169,7 @@ def _time(frames: Frames) -> Table:
         Column("tokens/s", "more"),
         Column("FLOP utilisation", "more"),
     ]
-    lines = [[*_name(frames, row), *_time_cells(line, len(columns))] for row, line in _rows(frames, yardstick=True)]
+    lines = [[*_name(frames, case), *_time_cells(line, len(columns))] for case, line in _cases(frames, yardstick=True)]
     legend = ["step: the median over rounds of the slowest rank; IQR: between its quartiles."]
     if frames.cases["ratio"].notna().any():
         legend.append(
@@ -192,7 +189,7 @@ def _time(frames: Frames) -> Table:
 
 
 def _peaks(peaks: list[Json]) -> str:
-    """The rates of each dtype: from the lowest to the highest, where several runs have measured one."""
+    """The rates of each dtype: from the lowest to the highest, if several runs have measured one."""
     rates: dict[str, list[float]] = {}
     for each in peaks:
         rates.setdefault(each["dtype"], []).append(each["flops_per_second"])
@@ -202,7 +199,7 @@ def _peaks(peaks: list[Json]) -> str:
 
 def _time_cells(line: Json, width: int) -> list[str]:
     if not is_known(line["seconds"]):
-        return _missing(line["state"], width)
+        return _missing(line["verdict"], width)
     return [
         scaled(line["seconds"], 1e-3),
         scaled(line["spread"], 1e-3),
@@ -216,13 +213,13 @@ def _time_cells(line: Json, width: int) -> list[str]:
 
 def _offload(frames: Frames) -> Table:
     lines = []
-    for row, line in _rows(frames):
-        ledger = frames.ledger(row, "offload")
+    for case, line in _cases(frames):
+        ledger = frames.ledger(case, "offload")
         if ledger:
             cells = [beside(ledger.get(name, {}).get("bytes")) for name in _OFFLOAD_NAMES]
-            lines.append([*_name(frames, row), str(line["offload"]), *cells])
-        elif line["state"] not in _MEASURED:
-            lines.append([*_name(frames, row), *_missing(line["state"], 1 + len(_OFFLOAD_NAMES))])
+            lines.append([*_name(frames, case), str(line["offload"]), *cells])
+        elif line["verdict"] not in RAN:
+            lines.append([*_name(frames, case), *_missing(line["verdict"], 1 + len(_OFFLOAD_NAMES))])
     columns = [Column("offload", text=True), *(Column(title, "less") for title in _OFFLOAD_NAMES.values())]
     offloads = any(part == "offload" for _, part in frames.largest)
     legend = [f"On the rank with most. {_EXACT}"]
@@ -231,96 +228,3 @@ def _offload(frames: Frames) -> Table:
             "Device and host are one memory on this machine: what would be on the host is counted as if it were."
         )
     return _table(frames, OFFLOAD, columns, lines if offloads else [], legend)
-
-
-def _collectives(frames: Frames) -> Table:
-    columns = [
-        Column("collective", text=True),
-        Column("ranks"),
-        Column("bytes"),
-        Column("backend", text=True),
-        Column("time, us", "less"),
-        Column("algorithm GB/s", "more"),
-        Column("bus GB/s", "more"),
-    ]
-    lines = [
-        [
-            str(each["collective"]),
-            number(each["world"], "d"),
-            number(each["bytes"], ",d"),
-            str(each.get("backend") or UNKNOWN),
-            scaled(each["seconds"], 1e-6),
-            scaled(each["algorithm_bandwidth"], 1e9),
-            scaled(each["bus_bandwidth"], 1e9),
-        ]
-        for each in frames.results["collectives"] or []
-    ]
-    return Table(COLLECTIVES, columns, lines, ["Bandwidths as nccl-tests defines them; 1 GB is 10^9 bytes."])
-
-
-def _kernels(frames: Frames) -> Table:
-    columns = [
-        Column("kernel", text=True),
-        Column("implementation", text=True),
-        Column("elements"),
-        Column("bytes"),
-        Column("time, us", "less"),
-        Column("GB/s", "more"),
-        Column("x faster", "more"),
-        Column("than", text=True),
-    ]
-    lines = [
-        [
-            str(each["kernel"]),
-            str(each["implementation"]),
-            number(each["elements"], ",d"),
-            number(each["bytes"], ",d"),
-            scaled(each["seconds"], 1e-6),
-            scaled(each["bandwidth"], 1e9),
-            number(each["ratio"], ".2f"),
-            str(each["against"] or UNKNOWN),
-        ]
-        for each in frames.results["kernels"] or []
-    ]
-    return Table(KERNELS, columns, lines, ["1 GB is 10^9 bytes."])
-
-
-def _fits(frames: Frames) -> Table:
-    columns = [
-        Column("subject", text=True),
-        Column("stage"),
-        Column("offload", text=True),
-        Column("dtype", text=True),
-        Column("ranks"),
-        Column("limit, MiB"),
-        Column("parameters", "more"),
-        Column("x first", "more"),
-        Column("too many"),
-        Column("step, ms", "less"),
-    ]
-    fits = frames.results["fits"] or []
-    first = {each["limit"]: each["parameters"] for each in reversed(fits)}
-    lines = [
-        [
-            str(each["subject"]),
-            str(each["stage"]),
-            str(each["offload"] or "none"),
-            str(each["dtype"]),
-            number(each["world"], "d"),
-            number(each["limit"] >> 20, ",d"),
-            number(each["parameters"], ",d") if each["verdict"] == "ok" else each["verdict"],
-            number(_times(each["parameters"], first[each["limit"]]), ".2f"),
-            number(each["beyond"], ",d"),
-            scaled(each["seconds"], 1e-3),
-        ]
-        for each in fits
-    ]
-    legend = [
-        "parameters: of the largest model that trained; too many: of the next one, which did not.",
-        "x first: as many times those of the first line with this limit.",
-    ]
-    return Table(FITS, columns, lines, legend)
-
-
-def _times(value: int | None, first: int | None) -> float | None:
-    return value / first if value is not None and first else None

@@ -1,8 +1,8 @@
-"""Compare: what differs between two results, as one pure function; ``zerobench compare`` and the gate build on it.
+"""Comparison: the differences between two results, as ``zerobench compare`` tells them and the gate judges them.
 
-A case is a subject in a Scenario. Bytes and calls are exact: any difference is a change. Peaks and shares of an error
-budget are bounded: their changes are told, and judged by who knows the bound. Times are ratios and judge nothing: two
-files were not measured by turns, so that their ratio holds the machine's mood as well.
+Bytes and calls are exact: any difference is a change. Peaks and shares of an error budget are bounded: their changes
+are told, and only a reader who knows the bound can judge them. Times are ratios and judge nothing: two files were not
+measured in alternation, so that their ratio holds the machine's mood as well.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from zerobench.bench.rounds import COMPUTE_ONLY
 from zerobench.errors import UsageError
+from zerobench.results import Json
+from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.verdict import FAILING, PASSED, RAN, Verdict
 
-Json = dict[str, Any]
-#: What became of a case; only right and wrong ones were measured.
-State = Literal["right", "wrong", "unsupported", "failed", "crashed", "timeout", "not measured"]
 #: One value for each rank; of an error budget there is one for all ranks. None is not measured.
 Values = tuple[float | None, ...]
 
-FAILING = frozenset({"wrong", "failed", "crashed", "timeout"})
-_MEASURED = frozenset({"right", "wrong"})
-#: Where these are the same, so are the bits of a trajectory.
+#: If these are the same, so are the bits of a trajectory.
 _PLATFORM = ("torch", "platform", "cpu", "cpu_capability", "gpu")
 _BOUNDED = frozenset({"memory: peak", "memory: reserved", "memory: pinned", "budget used"})
 
@@ -33,12 +30,12 @@ class Incomparable(UsageError):
 
 @dataclass(frozen=True)
 class Transition:
-    """What a case was in the base and is in the head."""
+    """The verdicts on a case in the base and in the head."""
 
     case: str
-    base: State
-    head: State
-    reason: str  # the head's, or, where that is right, the base's
+    base: Verdict
+    head: Verdict
+    reason: str  # the head's, or the base's if the head passed
 
 
 def growth(base: Values, head: Values) -> list[float]:
@@ -47,7 +44,7 @@ def growth(base: Values, head: Values) -> list[float]:
 
 
 def furthest(grown: list[float]) -> int:
-    """The rank whose value grew most, or shrank most where none grew."""
+    """The rank whose value grew most, or shrank most if none grew."""
     return grown.index(max(grown)) if max(grown) > 0 else grown.index(min(grown))
 
 
@@ -123,68 +120,65 @@ def compare(base: Json, head: Json) -> Comparison:
         _demand_same(part.replace("_", " "), base.get(part), head.get(part))
     for part in ("settings", "text"):
         _demand_same_items(part, base.get(part) or {}, head.get(part) or {})
-    ours, theirs = _by_case(base), _by_case(head)
-    common = [case for case in ours if case in theirs]
+    ours, theirs = _by_label(base), _by_label(head)
+    common = [name for name in ours if name in theirs]
     if ours and theirs and not common:
         raise Incomparable(f"no case is in both: the base has {_few(ours)}, the head {_few(theirs)}")
-    for case in common:
-        _demand_same(f"the Scenario of {case}", ours[case]["scenario"], theirs[case]["scenario"])
-    pairs = {case: (ours[case], theirs[case]) for case in common}
-    ran = {case: pair for case, pair in pairs.items() if {state(pair[0]), state(pair[1])} <= _MEASURED}
-    transitions = [_transition(case, *pair) for case, pair in pairs.items()]
+    for name in common:
+        _demand_same(f"the Scenario of {name}", ours[name]["scenario"], theirs[name]["scenario"])
+    pairs = {name: (ours[name], theirs[name]) for name in common}
+    ran = {name: pair for name, pair in pairs.items() if {pair[0]["verdict"], pair[1]["verdict"]} <= RAN}
+    transitions = [_transition(name, *pair) for name, pair in pairs.items()]
     return Comparison(
         compared=tuple(ran),
         newly_failing=tuple(each for each in transitions if _broke(each)),
-        fixed=tuple(each for each in transitions if each.head == "right" and each.base in FAILING | {"unsupported"}),
+        fixed=tuple(each for each in transitions if each.head in PASSED and each.base in FAILING | {"unsupported"}),
         still_failing=tuple(each for each in transitions if each.base in FAILING and each.head in FAILING),
-        new=tuple(case for case in theirs if case not in ours),
-        gone=tuple(case for case in ours if case not in theirs or _lost(ours[case], theirs[case])),
-        unmeasured=tuple(lost for case, pair in ran.items() for lost in _only_first(case, *pair)),
-        appeared=tuple(new for case, (ours, theirs) in ran.items() for new in _only_first(case, theirs, ours)),
-        changes=tuple(change for case, pair in ran.items() for change in _changes(case, *pair)),
-        moved=tuple(case for case, pair in ran.items() if _same_platform(base, head) and _moved(*pair)),
-        timings=tuple(timing for case, pair in ran.items() for timing in _timing(case, *pair)),
+        new=tuple(name for name in theirs if name not in ours),
+        gone=tuple(name for name in ours if name not in theirs or _lost(ours[name], theirs[name])),
+        unmeasured=tuple(lost for name, pair in ran.items() for lost in _only_first(name, *pair)),
+        appeared=tuple(new for name, (ours, theirs) in ran.items() for new in _only_first(name, theirs, ours)),
+        changes=tuple(change for name, pair in ran.items() for change in _changes(name, *pair)),
+        moved=tuple(name for name, pair in ran.items() if _same_platform(base, head) and _moved(*pair)),
+        timings=tuple(timing for name, pair in ran.items() for timing in _timing(name, *pair)),
     )
 
 
-def case_of(row: Json) -> str:
-    """The name of a row's case for people: subject, stage, and, where the file has one (schema 2), the id."""
-    name = row["subject"] if row["stage"] is None else f"{row['subject']} stage {row['stage']}"
-    return f"{name} ({row['case']})" if row.get("case") else str(name)
+def label_of(case: Json) -> str:
+    """A case for people: subject, stage and id."""
+    name = case["subject"] if case["stage"] is None else f"{case['subject']} stage {case['stage']}"
+    return f"{name} ({case['id']})"
 
 
-def state(row: Json) -> State:
-    """What became of a row."""
-    judgement = row["judgement"]
-    if row["verdict"] == "ok":
-        return "wrong" if judgement and not judgement["right"] else "right"
-    verdict: State = row["verdict"]
-    return verdict
+def reason_of(case: Json) -> str:
+    """Why a case did not pass, if it did not; else what could not be measured of it."""
+    reason: str = case["judgement"]["message"] if case["verdict"] == "wrong" else case["reason"]
+    return reason
 
 
-def metrics(row: Json) -> dict[str, Values]:
+def metrics(case: Json) -> dict[str, Values]:
     """Every metric that is compared, by rank; bytes, calls, and the share of the error budget.
 
-    A collective that one side never called is no metric of it; :func:`compare` takes it as zero. A rank that has no
-    value where others have one holds nothing of it.
+    A collective that one side never called is no metric of it; :func:`compare` takes it as zero. If only some ranks
+    have a value, the others hold nothing of it.
     """
     found: dict[str, Values] = {}
     for part in ("memory", "offload"):
-        ranks = (row.get(part) or {}).get("measured") or []
+        ranks = (case.get(part) or {}).get("measured") or []
         for name in dict.fromkeys(name for rank in ranks for name in rank):
             found[f"{part}: {name}"] = tuple(rank.get(name) for rank in ranks)
-    ledgers = (row["traffic"] or {}).get("measured") or []
+    ledgers = (case["traffic"] or {}).get("measured") or []
     for collective in sorted({name for ledger in ledgers for name in ledger}):
         for number in ("calls", "sent", "received"):
             values = tuple(ledger.get(collective, {}).get(number, 0) for ledger in ledgers)
             found[f"traffic: {collective} {number}"] = values
-    if row["judgement"] and row["judgement"]["budget_used"] is not None:
-        found["budget used"] = (row["judgement"]["budget_used"],)
+    if case["judgement"] and case["judgement"]["budget_used"] is not None:
+        found["budget used"] = (case["judgement"]["budget_used"],)
     known = {name: values for name, values in found.items() if any(value is not None for value in values)}
     return {name: tuple(0 if value is None else value for value in values) for name, values in known.items()}
 
 
-def machine(environment: Json, names: Sequence[str]) -> Json:
+def platform_of(environment: Json, names: Sequence[str]) -> Json:
     """What an environment says under these names; of GPUs, what they are: clocks and heat are never twice the same."""
     gpu = environment.get("gpu")
     if isinstance(gpu, dict):
@@ -203,18 +197,19 @@ def _demand_same(what: str, base: Any, head: Any) -> None:
 
 
 def _demand_same_items(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """What both say must be the same; one may say more, and None says that rows differ."""
+    """What both say must be the same; one may say more, and None says that cases differ."""
     for name in base.keys() & head.keys():
         if base[name] is not None and head[name] is not None:
             _demand_same(f"{what}, {name},", base[name], head[name])
 
 
-def _by_case(results: Json) -> dict[str, Json]:
+def _by_label(results: Json) -> dict[str, Json]:
     cases: dict[str, Json] = {}
-    for row in results["rows"]:
-        if case_of(row) in cases and row["subject"] != COMPUTE_ONLY:
-            raise Incomparable(f"{case_of(row)} is twice in one file")
-        cases.setdefault(case_of(row), row)
+    for case in results["cases"]:
+        name = label_of(case)
+        if name in cases and case["subject"] != COMPUTE_ONLY:
+            raise Incomparable(f"{name} is twice in one file")
+        cases.setdefault(name, case)
     return cases
 
 
@@ -223,27 +218,26 @@ def _few(cases: Mapping[str, Json]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _transition(case: str, base: Json, head: Json) -> Transition:
-    said = base if state(head) == "right" else head
-    reason = said["judgement"]["message"] if state(said) == "wrong" else said["reason"]
-    return Transition(case, state(base), state(head), reason)
+def _transition(name: str, base: Json, head: Json) -> Transition:
+    said = base if head["verdict"] in PASSED else head
+    return Transition(name, base["verdict"], head["verdict"], reason_of(said))
 
 
 def _broke(each: Transition) -> bool:
     if each.base in FAILING:
         return False
-    return each.head in FAILING or (each.base == "right" and each.head == "unsupported")
+    return each.head in FAILING or (each.base in PASSED and each.head == "unsupported")
 
 
 def _lost(base: Json, head: Json) -> bool:
-    return state(base) != "not measured" and state(head) == "not measured"
+    return bool(base["verdict"] != head["verdict"] == "not measured")
 
 
-def _only_first(case: str, row: Json, other: Json) -> Iterator[tuple[str, str]]:
-    has = {_group(name) for name in metrics(other)}
-    for group in dict.fromkeys(map(_group, metrics(row))):
+def _only_first(name: str, case: Json, other: Json) -> Iterator[tuple[str, str]]:
+    has = {_group(metric) for metric in metrics(other)}
+    for group in dict.fromkeys(map(_group, metrics(case))):
         if group not in has:
-            yield case, group
+            yield name, group
 
 
 def _group(metric: str) -> str:
@@ -251,23 +245,23 @@ def _group(metric: str) -> str:
     return "traffic" if metric.startswith("traffic: ") else metric
 
 
-def _changes(case: str, base: Json, head: Json) -> Iterator[Change]:
+def _changes(name: str, base: Json, head: Json) -> Iterator[Change]:
     """What the head lacks may not have been measured; what a ledger of the base lacks, there was none of."""
     ours, theirs = metrics(base), metrics(head)
-    for name in dict.fromkeys([*ours, *theirs]):
-        before = ours.get(name) or _nothing(base, name)
-        after = theirs.get(name) or (_nothing(head, name) if _group(name) == "traffic" else ())
+    for metric in dict.fromkeys([*ours, *theirs]):
+        before = ours.get(metric) or _nothing(base, metric)
+        after = theirs.get(metric) or (_nothing(head, metric) if _group(metric) == "traffic" else ())
         if before and after and before != after:
-            yield Change(case, name, "bounded" if name in _BOUNDED else "exact", before, after)
+            yield Change(name, metric, "bounded" if metric in _BOUNDED else "exact", before, after)
 
 
-def _nothing(row: Json, metric: str) -> Values:
-    """Zero on every rank, where the ledger that the metric is of was measured; else empty."""
-    return (0,) * len((row.get(metric.partition(":")[0]) or {}).get("measured") or [])
+def _nothing(case: Json, metric: str) -> Values:
+    """Zero on every rank, if the ledger that the metric is of was measured; else empty."""
+    return (0,) * len((case.get(metric.partition(":")[0]) or {}).get("measured") or [])
 
 
 def _same_platform(base: Json, head: Json) -> bool:
-    return machine(base["environment"], _PLATFORM) == machine(head["environment"], _PLATFORM)
+    return platform_of(base["environment"], _PLATFORM) == platform_of(head["environment"], _PLATFORM)
 
 
 def _moved(base: Json, head: Json) -> bool:
@@ -275,9 +269,9 @@ def _moved(base: Json, head: Json) -> bool:
     return None not in digests and digests[0] != digests[1]
 
 
-def _timing(case: str, base: Json, head: Json) -> Iterator[Timing]:
+def _timing(name: str, base: Json, head: Json) -> Iterator[Timing]:
     if base["time"] and head["time"]:
         before, after = base["time"]["median"], head["time"]["median"]
         (before_low, before_high), (after_low, after_high) = base["time"]["quartiles"], head["time"]["quartiles"]
         if before and before_low:
-            yield Timing(case, before, after, after / before, after_low / before_high, after_high / before_low)
+            yield Timing(name, before, after, after / before, after_low / before_high, after_high / before_low)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from typing import TYPE_CHECKING
 
 from zerobench.errors import UsageError, unknown
-from zerobench.subject import Subject
 
-#: Where each subject's class is; imported only when asked for.
+if TYPE_CHECKING:
+    from zerobench.subject import Subject
+
+#: The module and class of each subject; imported only when asked for.
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
@@ -25,21 +28,23 @@ def load(name: str) -> type[Subject]:
     Raises:
         UsageError: no such name, module or class, or a class that is not a Subject.
     """
+    from zerobench.subject import Subject  # here, for their names are known without torch
+
     if ":" not in name and name not in REGISTRY:
         raise unknown("subject", name, [*REGISTRY, "package.module:Class"])
     module, _, attribute = REGISTRY.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the module of a user does when it is imported
-        told = f"({type(error).__name__}: {error}{_place(error)}); name an importable package.module:Class"
+        told = f"({type(error).__name__}: {error}{_line_of(error)}); name an importable package.module:Class"
         raise UsageError(f"cannot load the subject {name!r} {told}") from error
     if not (isinstance(found, type) and issubclass(found, Subject)):
         raise UsageError(f"{name!r} is not a subject; give a class derived from zerobench.subject.Subject")
     return found
 
 
-def _place(error: Exception) -> str:
-    """Where an import went wrong: the last line of the imported module itself, where it came that far."""
+def _line_of(error: Exception) -> str:
+    """The place of an import's failure: the last line of the imported module itself, if it came that far."""
     passed = (__file__, importlib.__file__, "<frozen")
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(passed)]
     own = [each for each in frames if each.filename == frames[0].filename]

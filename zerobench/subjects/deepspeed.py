@@ -63,7 +63,7 @@ class DeepSpeed(Subject):
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
-        """Inside, ``functional.linear`` is what DeepSpeed last made of it."""
+        """Inside, ``functional.linear`` is the one that DeepSpeed last put there."""
         before, functional.linear = functional.linear, self._linear
         try:
             yield
@@ -95,7 +95,7 @@ class DeepSpeed(Subject):
         return loss
 
     def parameters(self) -> State:
-        if self.scenario.stage == 0:
+        if not self.scenario.placement.optimizer:
             return {name: p.detach() for name, p in self.trained.items()}
         return self._read(self.zero.utils.safe_get_full_fp32_param)
 
@@ -108,7 +108,7 @@ class DeepSpeed(Subject):
         return {name: value.detach().float() for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:
-        whole = list(self.model.parameters()) if self.scenario.stage == 3 else []
+        whole = list(self.model.parameters()) if self.scenario.placement.parameters else []
         with self.zero.zero.GatheredParameters(whole, enabled=bool(whole)):
             return {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
@@ -120,7 +120,7 @@ class DeepSpeed(Subject):
         return found
 
     def _states(self, key: str) -> State:
-        if self.scenario.stage > 0:
+        if self.scenario.placement.optimizer:
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states = self.optimizer.state
         return {name: states[p][key] if p in states else torch.zeros_like(p) for name, p in self.trained.items()}
@@ -129,7 +129,8 @@ class DeepSpeed(Subject):
         parameters = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
         whole = [p for p in self.model.parameters() if p.numel()]
         inner = getattr(self.optimizer, "optimizer", self.optimizer)
-        masters = [p for group in inner.param_groups for p in group["params"]] if self.scenario.stage else []
+        sharded = self.scenario.placement.optimizer
+        masters = [p for group in inner.param_groups for p in group["params"]] if sharded else []
         own = {tensor.untyped_storage().data_ptr() for tensor in (*parameters, *whole)}
         return {
             "parameters": storages([*parameters, *whole]),
@@ -154,8 +155,9 @@ class DeepSpeed(Subject):
 
 def _unsupported_setting(scenario: Scenario) -> str | None:
     """What DeepSpeed 0.19.8 refuses, does not look at, or lets nobody read."""
-    plain = scenario.stage == 0
+    plain = not scenario.placement.optimizer
     refused = {
+        "is not asked for hybrid sharding here": scenario.replicate > 1,
         "has no public way to read the fp32 masters of stage 0": plain and scenario.dtype != "fp32",
         "accumulates in fp32 at stage 0": plain and scenario.accumulator_dtype not in (None, "fp32"),
         "does not check fp32 for overflow at stage 0": plain and bool(scenario.poison),
@@ -163,7 +165,7 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
             scenario.optimizer_at != "none" or scenario.parameters_at != "none"
         ),
         "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
-            scenario.optimizer.second_group and scenario.stage in (1, 2)
+            scenario.optimizer.second_group and not plain and not scenario.placement.parameters
         ),
     }
     return next((f"DeepSpeed {what}" for what, there in refused.items() if there), None)
@@ -171,11 +173,12 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
 
 def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
     """Each found by trying DeepSpeed 0.19.8: the first two raise, the third has no state or raises, the last hangs."""
+    shards = scenario.placement.optimizer
     refused = {
         "broadcast a 0-dimensional parameter": model.scalar,
         "broadcast a parameter that is not contiguous": model.transposed,
-        "shard a parameter with no element": model.empty and scenario.stage > 0,
-        "shard a block that only some ranks use": model.routed and scenario.stage > 0 and scenario.world > 1,
+        "shard a parameter with no element": model.empty and shards,
+        "shard a block that only some ranks use": model.routed and shards and scenario.world > 1,
     }
     return next((f"DeepSpeed cannot {what}" for what, there in refused.items() if there), None)
 
@@ -221,7 +224,7 @@ def _imported(device: str) -> Any:
 def _tell_device(device: str) -> None:
     """Have LOCAL_RANK say which GPU of its host this rank computes on: DeepSpeed takes the one for the other.
 
-    Where ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
+    If ranks share a GPU they are not the same. Of Open MPI's own name for it DeepSpeed demands that it agrees.
     """
     number = str(torch.cuda.current_device() if device == "cuda" else 0)
     os.environ["LOCAL_RANK"] = number

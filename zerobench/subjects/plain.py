@@ -1,4 +1,4 @@
-"""A model and torch.optim in one process: the compute-only step, and what torch's own subjects share."""
+"""A model and torch.optim in one process: the compute-only step, and the base of torch's own subjects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.subject import Batch, Outcome, State, Subject, Theory
+from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
 
@@ -25,13 +26,17 @@ class Plain(Subject):
     so that between steps :meth:`resident` shows them.
     """
 
-    #: The only stages offered; all where empty.
+    #: The only stages offered; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
+    #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
+    hybrid: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
         if cls.stages and scenario.stage not in cls.stages:
             return f"{cls.name} is stage {' or '.join(map(str, cls.stages))}, not {scenario.stage}"
+        if scenario.replicate > 1 and not cls.hybrid:
+            return f"{cls.name} has no hybrid sharding"
         if scenario.optimizer_at != "none" or scenario.parameters_at != "none":
             return f"{cls.name} keeps all states on the device"
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
@@ -51,7 +56,7 @@ class Plain(Subject):
         self.micro_steps = 0  # since the last step
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
-        """Cast the model to the Scenario's dtype and return fp32 copies of what it trains; nothing in fp32."""
+        """Cast the model to the Scenario's dtype and return fp32 copies of its trained parameters; nothing in fp32."""
         if self.scenario.dtype == "fp32":
             return {}
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -72,7 +77,7 @@ class Plain(Subject):
         return nullcontext()
 
     def _full(self, tensor: Tensor) -> Tensor:
-        """The whole of what this rank may hold a shard of."""
+        """The whole tensor, of which this rank may hold a shard."""
         return tensor.detach()
 
     def micro_step(self, batch: Batch) -> Tensor:
@@ -106,7 +111,7 @@ class Plain(Subject):
                 grad.mul_(1.0 / self.scale)
 
     def _clip(self) -> float | None:
-        """Clip where asked for; the norm, which fp16 needs in any case, or None."""
+        """Clip if asked to; the norm, which fp16 needs in any case, or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)
@@ -152,6 +157,10 @@ class ComputeOnly(Plain):
     """Each rank trains on its own leaves and sends nothing: the time that no engine can go below."""
 
     name = "compute-only"
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.Silent()
 
 
 def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import zerobench.engine as zero
 from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Offloaded, Outcome, State, Subject
+from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
+from zerobench.theory.reference import ReferenceTheory
 
 
 class Reference(Subject):
@@ -22,6 +23,16 @@ class Reference(Subject):
     name = "reference"
     promises_bits = True
     moves = True
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.replicate > 1:
+            return "the reference engine shards over all ranks: it has no hybrid sharding"
+        return None
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return ReferenceTheory()
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model = model
@@ -77,24 +88,10 @@ class Reference(Subject):
         return found
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
-        arrangement = self.engine.arrangement
-        stepped = [state for state in self._trained if not arrangement.steps_off_device(state.unit)]
-        kept = [state for state in self.engine.states if not arrangement.keeps_off_device(state.unit)]
-        return {
-            "parameters": [*(p.detach() for p in self.model.parameters()), *(state.shard for state in kept)],
-            "gradients": [state.gradient for state in self._trained],
-            "optimizer": [
-                *(state.master for state in stepped if state.has_master_copy),
-                *(tensor for state in stepped for tensor in state.optimizer.values()),
-            ],
-        }
+        return dict(self.engine.resident())
 
     def offloaded(self) -> Offloaded:
-        return Offloaded(self.engine.arrangement.host(), self.engine.arrangement.files())
-
-    @property
-    def _trained(self) -> list[Any]:
-        return [state for state in self.engine.states if state.unit.trainable]
+        return Offloaded(self.engine.stores.host(), self.engine.stores.files())
 
     def close(self) -> None:
         self.engine.destroy()

@@ -8,7 +8,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Odd, Scenario
+from zerobench.subject import Theory
 from zerobench.subjects.plain import Plain
+from zerobench.theory import peers
 
 
 class TorchDdp(Plain):
@@ -26,6 +28,10 @@ class TorchDdp(Plain):
         if scenario.accumulator_dtype not in (None, scenario.dtype):
             return f"{cls.name} accumulates in the model's dtype, {scenario.dtype}, not {scenario.accumulator_dtype}"
         return _unsupported_sum(scenario) or _unsupported_model(scenario)
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.Ddp()
 
     def _wrap(self) -> nn.Module:
         module = DistributedDataParallel(
@@ -48,7 +54,7 @@ def _some_unused(scenario: Scenario) -> bool:
 
 
 def _unsupported_sum(scenario: Scenario) -> str | None:
-    """Every all-reduce but the first of a step averages once more what was averaged before."""
+    """Every all-reduce but the first of a step averages values once more that were averaged before."""
     again = scenario.reduction == "micro_step" and scenario.accumulation > 1
     if scenario.data == "dyadic" and again and scenario.world & (scenario.world - 1):
         return f"DDP's reduction at every micro-step is not exact over {scenario.world} ranks"

@@ -1,18 +1,21 @@
-"""torch's FSDP2 (``fully_shard``) on each block and the root: stages 2 and 3."""
+"""torch's FSDP2 (``fully_shard``) on each block and the root: stages 2 and 3, also as hybrid sharding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from zerobench.ranks.mesh import groups
 from zerobench.scenario import Odd, Scenario
-from zerobench.subject import Batch
+from zerobench.subject import Batch, Theory
 from zerobench.subjects.plain import Plain, storages, tensors_of
+from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
 
@@ -24,6 +27,7 @@ class TorchFsdp2(Plain):
 
     name = "torch-fsdp2"
     stages = (2, 3)
+    hybrid = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -35,21 +39,38 @@ class TorchFsdp2(Plain):
             return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}"
         return _unsupported_model(scenario.model, scenario.world) if isinstance(scenario.model, Odd) else None
 
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.Fsdp2()
+
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}
 
     def _wrap(self) -> nn.Module:
         scenario = self.scenario
-        mesh = DeviceMesh.from_group(self.group, scenario.device)
+        mesh = self._mesh()
         policy = MixedPrecisionPolicy(
             param_dtype=DTYPES[scenario.dtype],
             reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
         )
         blocks = self.model.get_submodule("blocks").children()
         for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=scenario.stage == 3)
+            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=scenario.placement.parameters)
         fully_shard(self.model, mesh=mesh, mp_policy=policy)
         return self.model
+
+    def _mesh(self) -> DeviceMesh:
+        """All ranks in a row or, with replicas, a row of shards for each."""
+        mesh = self.scenario.mesh
+        if mesh.replicate == 1:
+            return DeviceMesh.from_group(self.group, self.scenario.device)
+        shards, replicas = groups(self.group, mesh.shard)
+        return DeviceMesh.from_group(
+            [replicas, shards],
+            self.scenario.device,
+            mesh=torch.arange(mesh.world).view(mesh.replicate, mesh.shard),
+            mesh_dim_names=("replicate", "shard"),
+        )
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, FSDPModule)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
-from zerobench.subject import State
+from zerobench.subject import State, Theory
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.theory import peers
 
 with warnings.catch_warnings():  # importing its package compiles scripts, which torch itself warns of
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -25,6 +26,10 @@ class TorchZero1(TorchDdp):
 
     name = "torch-zero1"
     stages = (1,)
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.Zero1()
 
     def _optimizer(self) -> torch.optim.Optimizer:
         spec = self.scenario.optimizer

@@ -1,6 +1,8 @@
-"""Closed forms of what a Scenario costs, from the Scenario and the model alone: no engine's code is read or run.
+"""Closed forms of a Scenario's costs, from the Scenario and the model alone: no engine's code is read or run.
 
-:mod:`memory`: bytes resident on a rank; :mod:`traffic`: calls and bytes by collective in a step; :mod:`layout`: units,
-shards and padding; :mod:`touches` and :mod:`rounds`: in which order parameters are touched, and what stage 3 gathers
-for it; :mod:`peers`: torch's own engines.
+A subject says by :meth:`zerobench.subject.Subject.theory` which forms are its own. :mod:`peers` has those of torch's
+engines, :mod:`reference` those of the reference engine, which it puts together from :mod:`memory`: bytes on a rank;
+:mod:`traffic`: calls and bytes by collective in a step; :mod:`offload`: bytes off the device; :mod:`layout`: units,
+shards and padding; :mod:`touches` and :mod:`rounds`: the order in which parameters are touched, and stage 3's gathers
+for it.
 """

@@ -1,4 +1,4 @@
-"""The reference engine's layout in closed form: how a model is cut in units, what each rank owns, and the padding."""
+"""The reference engine's layout in closed form: units, the shards that each rank owns, and the padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Unit:
         return self.shard * self.world
 
     def buckets(self, elements: int) -> int:
-        """Collectives that carry the unit, where each may carry ``elements``: every rank's share is whole chunks."""
+        """Collectives that carry the unit, if each may carry ``elements``: every rank's share is whole chunks."""
         width = max(1, elements // (self.world * self.chunk)) * self.chunk
         return -(-self.shard // width)
 
@@ -53,12 +53,13 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
     end on, while they train no more elements than a reduction's bucket takes, and 2**21.
     """
     parameters = dict(model.named_parameters())
-    threshold = scenario.persistence if scenario.stage == 3 else 0
+    sharded = scenario.placement.parameters
+    threshold = scenario.persistence if sharded else 0
     small = [name for name, p in parameters.items() if p.requires_grad and p.numel() < threshold]
     cut: list[Unit] = []
     for home, names in _homes(scenario, model):
         rest = [name for name in names if name not in small]
-        kinds = (True, False) if scenario.stage == 3 else (True,)
+        kinds = (True, False) if sharded else (True,)
         for trainable in kinds:
             members = [name for name in rest if parameters[name].requires_grad == trainable]
             cut += _unit(scenario, home, {name: parameters[name] for name in members})
@@ -66,10 +67,10 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
 
 
 def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
-    """The parameters' names by what they share a unit with, in order."""
+    """The parameters' names by the home of their unit, in order."""
     parameters = dict(model.named_parameters())
     found = [(home, list(names)) for home, names in groupby(parameters, key=lambda name: _home(model, name))]
-    if scenario.stage == 3:
+    if scenario.placement.parameters:
         return found
     room = together(scenario)
     for at in range(len(found) - 1, 0, -1):  # the model's end has the start of backward

@@ -1,4 +1,4 @@
-"""Bytes of training state resident on one rank between steps, in closed form, padding included."""
+"""Bytes of the reference engine's training state on one rank between steps, in closed form, padding included."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from fractions import Fraction
 
 from torch import nn
 
+from zerobench.placement import Placement
 from zerobench.scenario import Scenario
-from zerobench.theory import offload, peers
+from zerobench.subject import Bytes
+from zerobench.theory import offload
 from zerobench.theory.layout import owned, units, whole
-from zerobench.theory.peers import Bytes
 from zerobench.theory.rounds import play
 from zerobench.workload.data import DTYPES
 
@@ -27,20 +28,15 @@ FORMULAS = {
 }
 
 
-def predicted(
-    scenario: Scenario, model: nn.Module, rank: int = 0, subject: str = "reference", steps: int = 1
-) -> Bytes | None:
-    """Bytes of ``parameters``, ``gradients`` and ``optimizer`` on ``rank`` after ``steps`` steps, none of them skipped.
+def predicted(scenario: Scenario, model: nn.Module) -> Bytes:
+    """Bytes of ``parameters``, ``gradients`` and ``optimizer``.
 
-    The reference engine holds the same bytes on every rank from its building on (with stage 3's ``max_live``, which
-    may keep units whole between micro-steps, too: a step makes their values old). torch's subjects hold no gradients
-    and no optimizer state before the first step. None where no closed form of the subject is known.
+    They are the same on every rank from the engine's building on (with stage 3's ``max_live``, which may keep units
+    whole between micro-steps, too: a step makes their values old).
     """
-    if subject != "reference":
-        return peers.memory(scenario, model, rank, subject, steps)
-    cut = units(scenario, model)
+    cut, placement = units(scenario, model), scenario.placement
     trained = [unit for unit in cut if unit.trainable]
-    kept = [unit for unit in cut if scenario.stage < 3 or unit.persistent]
+    kept = [unit for unit in cut if not placement.parameters or unit.persistent]
     sharded = [unit for unit in cut if unit not in kept]
     elsewhere = offload.kept_off(scenario, cut)
     stepped_off = offload.stepped_off(scenario, cut)
@@ -48,19 +44,21 @@ def predicted(
     summed_here = trained if scenario.accumulation > 1 else stepped_here
     master = [unit for unit in stepped_here if scenario.dtype != "fp32" or unit in elsewhere]
     size = DTYPES[scenario.dtype].itemsize
-    held = whole if scenario.stage < 1 else owned
+    held = owned if placement.optimizer else whole
     return {
         "parameters": size
         * (whole(kept) + owned(u for u in sharded if u not in elsewhere) + _frozen_in_place(scenario, model)),
         "gradients": DTYPES[scenario.accumulator_dtype or "fp32"].itemsize
-        * (whole(trained) if scenario.stage < 2 else owned(summed_here)),
+        * (owned(summed_here) if placement.gradients else whole(trained)),
         "optimizer": _FP32 * (offload.states(scenario) * held(stepped_here) + held(master)),
     }
 
 
 def _frozen_in_place(scenario: Scenario, model: nn.Module) -> int:
     """Elements of frozen parameters, which are in no unit below stage 3."""
-    return 0 if scenario.stage == 3 else sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    if scenario.placement.parameters:
+        return 0
+    return sum(p.numel() for p in model.parameters() if not p.requires_grad)
 
 
 def chunk_order(scenario: Scenario, model: nn.Module) -> int:
@@ -71,11 +69,11 @@ def chunk_order(scenario: Scenario, model: nn.Module) -> int:
 def parameter_peak(scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> int:
     """The most bytes of the model's parameters that are whole at once on ``rank`` in a step of the reference engine.
 
-    Below stage 3 all of them always are; at stage 3 the persistent unit is, and what the touches of the step need
+    Below stage 3 all of them always are; at stage 3 the persistent unit is, and the units that the step's touches need
     (:mod:`zerobench.theory.rounds`). The shards, memory of their own, are not counted.
     """
     cut, size = units(scenario, model), DTYPES[scenario.dtype].itemsize
-    if scenario.stage < 3:
+    if not scenario.placement.parameters:
         return size * (whole(cut) + _frozen_in_place(scenario, model))
     sharded_peak = max(micro_step.peaks[rank] for micro_step in play(scenario, model, step + 1)[step])
     return size * (whole(unit for unit in cut if unit.persistent) + sharded_peak)
@@ -87,10 +85,10 @@ def paper(stage: int, parameters: int | Fraction, world: int, k: int = 12) -> di
     Stage 0: 2 + 2 + K; 1: 4 + K/N; 2: 2 + (2 + K)/N; 3: (4 + K)/N, of ``parameters`` elements each; no padding. K is
     12 for Adam with an fp32 master, momentum and variance.
     """
-    elements = Fraction(parameters)
+    elements, sharded = Fraction(parameters), Placement.of_stage(stage)
     shard = elements / world
     return {
-        "parameters": 2 * (shard if stage >= 3 else elements),
-        "gradients": 2 * (shard if stage >= 2 else elements),
-        "optimizer": k * (shard if stage >= 1 else elements),
+        "parameters": 2 * (shard if sharded.parameters else elements),
+        "gradients": 2 * (shard if sharded.gradients else elements),
+        "optimizer": k * (shard if sharded.optimizer else elements),
     }

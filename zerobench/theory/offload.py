@@ -1,4 +1,4 @@
-"""What the reference engine keeps off the device, and what a step moves between device, host and files, in bytes.
+"""Bytes that the reference engine keeps off the device, and that a step moves between device, host and files.
 
 Everything is integer arithmetic on the layout. Of the units whose optimizer is offloaded, s are this rank's elements,
 S = 1 + the optimizer's states of an element, e and a the bytes of an element of the training dtype and of the gradient
@@ -13,10 +13,10 @@ file_written   0                                           4 * S * s + a * s
 file_read      0                                           4 * S * s + a * s
 =============  ==========================================  ==============================================
 
-a is the accumulator's e, or that of the dtype that travels where that is less and only one contribution makes the sum
+a is the accumulator's e, or that of the dtype that travels if that is less and only one contribution makes the sum
 (N = 1, and A = 1 or the boundary schedule): a sum of several does not fit into 16 bits, and no bit may change. So in
 16-bit training a step moves exactly 4 bytes for each owned element, both ways together, wherever gradients are kept in
-16 bits (``accumulator_dtype``) or one rank trains without accumulation, and 6 where they are kept in fp32.
+16 bits (``accumulator_dtype``) or one rank trains without accumulation, and 6 if they are kept in fp32.
 
 Of units whose parameters are offloaded nothing comes up after the update: e * s goes up for each gather, from the host
 or from the file, and comes down after an update on the device.
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from zerobench.oracles.rules import state_keys
-from zerobench.recording import Offload
+from zerobench.recording import OffloadBytes
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
@@ -85,11 +85,11 @@ def arriving(scenario: Scenario) -> int:
     return min(wire, accumulator) if contributions == 1 else accumulator
 
 
-def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> Offload:
+def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> OffloadBytes:
     """The same on every rank; moved in step ``step`` (from 0), which is not skipped."""
     cut = units(scenario, model)
     off = _Off(scenario, cut)
-    return Offload(*map(_known, (off.host(), off.files(), off.moved(_gathers(scenario, model, step)))))
+    return OffloadBytes(*map(_known, (off.host(), off.files(), off.moved(_gathers(scenario, model, step)))))
 
 
 def _known(sizes: dict[str, int]) -> dict[str, int]:
@@ -104,7 +104,7 @@ def _gathers(scenario: Scenario, model: nn.Module, step: int) -> list[Unit]:
 
 
 class _Off:
-    """A Scenario's units off the device, and what they take."""
+    """A Scenario's units off the device, and their bytes."""
 
     def __init__(self, scenario: Scenario, cut: list[Unit]) -> None:
         self.scenario, self.cut = scenario, cut
@@ -113,7 +113,7 @@ class _Off:
         self.in_memory, self.in_file = in_memory, [unit for unit in self.kept if unit not in in_memory]
         self.e, self.a = DTYPES[scenario.dtype].itemsize, arriving(scenario)
         self.fp32 = _FP32 * (1 + states(scenario))
-        self.rounded = self.e if scenario.dtype != "fp32" else 0  # where it is not, the master itself goes up
+        self.rounded = self.e if scenario.dtype != "fp32" else 0  # in fp32 the master itself goes up
 
     def host(self) -> dict[str, int]:
         """By category."""
@@ -153,14 +153,14 @@ class _Off:
         return sum(_up(each * elements) for each in (self.fp32, self.a, self.rounded))
 
     def _sub_group(self) -> int:
-        """Elements of a sub-group in files: what is asked for, in whole chunks, as far as it fits the buffers."""
+        """Elements of a sub-group in files: the setting, in whole chunks, as far as it fits the buffers."""
         scenario, chunk = self.scenario, self.scenario.chunk
         budget = _FP32 * scenario.buffer_count * scenario.buffer_size // self._buffers
         fitting = (budget - 3 * _PAGE) // (self.fp32 + self.a + self.rounded) // chunk * chunk
         return max(chunk, min(scenario.sub_group // chunk * chunk, fitting, _largest(self.stepped)))
 
     def _pages(self, size: int) -> int:
-        """Bytes in files of what takes ``size`` bytes an element, all sub-groups together."""
+        """Bytes in files of a state of ``size`` bytes an element, all sub-groups together."""
         if not self.stepped:
             return 0
         group = self._sub_group()

@@ -2,7 +2,7 @@
 
 DDP, and ZeroRedundancyOptimizer on top of it, reduce their gradients in buckets: one that holds all parameters before
 the first backward, then, unless some parameter may go unused, buckets filled in the order in which gradients were
-complete; where the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
+complete; if the order is new it is broadcast. FSDP2 pads each parameter to rows that the ranks can share evenly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from itertools import groupby
 from torch import nn
 
 from zerobench.oracles.rules import RULES, state_keys
+from zerobench.placement import Mesh
 from zerobench.recording import Traffic
 from zerobench.scenario import Odd, Scenario
+from zerobench.subject import Bytes, Theory
 from zerobench.theory.touches import events
 from zerobench.workload.data import DTYPES, leaf
-
-#: Bytes by category; the categories are those of :class:`zerobench.recording.Memory`.
-Bytes = dict[str, int]
 
 _Parameters = dict[str, nn.Parameter]
 
@@ -27,39 +26,58 @@ _FP32 = _INT32 = 4
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20  # bytes after which DDP closes a bucket: the first one, any other
 
 
-def memory(scenario: Scenario, model: nn.Module, rank: int, subject: str, steps: int) -> Bytes | None:
-    """Bytes on ``rank`` after ``steps`` steps, as :func:`zerobench.theory.memory.predicted` describes."""
-    if subject == "torch-fsdp2":
-        return _fsdp2_memory(scenario, model, rank, steps)
-    if subject not in ("torch-ddp", "torch-zero1"):
-        return None
-    trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
-    masters = _FP32 * _numel(trained.values()) if scenario.dtype != "fp32" else 0
-    stepped = _with_state(scenario, model, steps)
-    owned = _owners(scenario, trained)[rank] if subject == "torch-zero1" else set(trained)
-    return {
-        "parameters": size * _numel(model.parameters()),
-        "gradients": size * _numel(trained.values()) if steps else 0,  # the buckets, of which gradients are views
-        "optimizer": masters + sum(_state(scenario, trained[name].numel()) for name in stepped & owned),
-    }
+class Silent(Theory):
+    """An engine that sends nothing."""
 
-
-def traffic(scenario: Scenario, model: nn.Module, rank: int, subject: str, step: int) -> dict[str, Traffic] | None:
-    """Traffic on ``rank`` in one step, as :func:`zerobench.theory.traffic.predicted` describes."""
-    if subject == "compute-only":
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
         return {}
-    if subject == "torch-fsdp2":
-        return _fsdp2_traffic(scenario, model, rank, step)
-    if subject not in ("torch-ddp", "torch-zero1"):
-        return None
-    total = _ddp_traffic(scenario, model, rank, step)
-    if subject == "torch-zero1":
-        trained = _trained(model)
-        own = _owners(scenario, trained)[rank]
+
+
+class Ddp(Theory):
+    """No gradients and no optimizer state before the first step."""
+
+    def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes:
+        trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
+        masters = _FP32 * _numel(trained.values()) if scenario.dtype != "fp32" else 0
+        stepped = _with_state(scenario, model, steps) & self._owned(scenario, trained, rank)
+        return {
+            "parameters": size * _numel(model.parameters()),
+            "gradients": size * _numel(trained.values()) if steps else 0,  # the buckets, of which gradients are views
+            "optimizer": masters + sum(_state(scenario, trained[name].numel()) for name in stepped),
+        }
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        """The first step and the second differ from the rest."""
+        return _ddp_traffic(scenario, model, rank, step)
+
+    def _owned(self, scenario: Scenario, trained: _Parameters, rank: int) -> set[str]:
+        """The parameters whose optimizer state the rank keeps."""
+        return set(trained)
+
+
+class Zero1(Ddp):
+    """ZeroRedundancyOptimizer on top of DDP: a broadcast of every parameter by its owner."""
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        total, trained = super().traffic(scenario, model, rank, step), _trained(model)
+        own = self._owned(scenario, trained, rank)
         for name, p in trained.items():
-            spread = _broadcast(scenario.world, name in own, _FP32 * p.numel())
-            total["broadcast"] = total.get("broadcast", Traffic()) + spread
-    return total
+            updated = _broadcast(scenario.world, name in own, _FP32 * p.numel())
+            total["broadcast"] = total.get("broadcast", Traffic()) + updated
+        return total
+
+    def _owned(self, scenario: Scenario, trained: _Parameters, rank: int) -> set[str]:
+        return _owners(scenario, trained)[rank]
+
+
+class Fsdp2(Theory):
+    """No gradients and no optimizer state before the first step."""
+
+    def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes:
+        return _fsdp2_memory(scenario, model, rank, steps)
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        return _fsdp2_traffic(scenario, model, rank, step)
 
 
 def _trained(model: nn.Module) -> _Parameters:
@@ -187,10 +205,10 @@ def _held(p: nn.Parameter, world: int, rank: int) -> int:
 
 def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -> Bytes:
     """The shards are the fp32 masters: parameters in fp32, else optimizer; gradients are padded, the state is not."""
-    trained, world = _trained(model), scenario.world
+    trained, world = _trained(model), scenario.mesh.shard
     ever, last = _with_state(scenario, model, steps), _active(scenario, model, range(max(0, steps - 1), steps))
     shards = _FP32 * sum(_shard(p, world) for p in model.parameters())
-    state = sum(_state(scenario, _held(trained[name], world, rank)) for name in ever)
+    state = sum(_state(scenario, _held(trained[name], world, rank % world)) for name in ever)
     low = scenario.dtype != "fp32"
     return {
         "parameters": 0 if low else shards,
@@ -200,29 +218,31 @@ def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -
 
 
 def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
-    """Every block and the root gather once in forward, and the blocks once more in backward where stage 3 let go.
+    """Every block and the root gather once in forward, and the blocks once more in backward if stage 3 resharded them.
 
-    A block that is called twice gathers for each call, at stage 2 because its first backward lets go of it. A norm,
-    which clipping and fp16 take, reduces the norms of all gradients together.
+    A block that is called twice gathers for each call, at stage 2 because its first backward reshards it. A norm,
+    which clipping and fp16 take, reduces the norms of all gradients together. With replicas each reduced shard is
+    summed over them.
     """
-    if scenario.world == 1:
-        return {}
+    mesh = scenario.mesh
     active = _active(scenario, model, range(step, step + 1))
-    gathered = reduced = Traffic()
+    gathered = reduced = summed = Traffic()
     for block, members in _fsdp2_groups(model).items():
         calls = 2 if block == "blocks.0" and isinstance(scenario.model, Odd) and scenario.model.reused else 1
-        times = 2 * calls if block and scenario.stage == 3 else calls
-        shard = sum(_shard(p, scenario.world) for p in members.values())
-        gathered += _moved(scenario, times, shard * DTYPES[scenario.dtype].itemsize)
-        shard = sum(_shard(p, scenario.world) for name, p in members.items() if name in active)
+        times = 2 * calls if block and scenario.placement.parameters else calls
+        shard = sum(_shard(p, mesh.shard) for p in members.values())
+        gathered += _moved(mesh, times, shard * DTYPES[scenario.dtype].itemsize)
+        shard = sum(_shard(p, mesh.shard) for name, p in members.items() if name in active)
         if shard:
             wire = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
-            reduced += _moved(scenario, 1, shard * wire)
+            reduced += _moved(mesh, 1, shard * wire)
+            summed += _all_reduce(mesh.replicate, rank // mesh.shard, shard, wire)
     reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
+    sums = _times(summed, reductions) if mesh.replicate > 1 else Traffic()
+    if (scenario.clip or scenario.dtype == "fp16") and mesh.shard > 1:
+        sums += _all_reduce(mesh.shard, rank % mesh.shard, len(active), _FP32)
     total = {"all_gather": _times(gathered, scenario.accumulation), "reduce_scatter": _times(reduced, reductions)}
-    if scenario.clip or scenario.dtype == "fp16":
-        total["all_reduce"] = _all_reduce(scenario.world, rank, len(active), _FP32)
-    return total
+    return (total if mesh.shard > 1 else {}) | ({"all_reduce": sums} if sums.calls else {})
 
 
 def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
@@ -234,8 +254,8 @@ def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
     return groups
 
 
-def _moved(scenario: Scenario, calls: int, size: int) -> Traffic:
-    moved = (scenario.world - 1) * size * calls
+def _moved(mesh: Mesh, calls: int, size: int) -> Traffic:
+    moved = (mesh.shard - 1) * size * calls
     return Traffic(calls, moved, moved)
 
 

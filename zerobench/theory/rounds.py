@@ -1,12 +1,12 @@
 """What the reference engine gathers at stage 3, by playing its protocol through on paper, all ranks in step.
 
 Nothing is computed and nothing is sent: ranks are generators that announce, for each round, the units they want whole,
-and are told what all of them want. The rules are those that docs and docstrings of the engine state: a unit is gathered
-when it is touched and not whole; a touch first gives back what is neither in use nor still to be used, while more than
-``max_live`` elements are whole; what comes next in the order of the pass before is announced with it: two touches, as
-many more as ``prefetch_bucket`` elements allow, and none where that is 0; a rank that has completed another batch of
-units' gradients says so in a round of its own, batches being as many neighbours as train no more elements together than
-a reduction's bucket takes, and 2**21; the last round finds every rank at its end.
+and are told the units that all of them want. The rules are those of the engine's pages and docstrings: a unit is
+gathered when it is touched and not whole; a touch first reshards units that are neither in use nor still to be used,
+while more than ``max_live`` elements are whole; the next units in the order of the pass before are announced with it:
+two, as many more as ``prefetch_bucket`` elements allow, and none if that is 0; a rank that has completed another batch
+of units' gradients says so in a round of its own, batches being as many neighbours as train no more elements together
+than a reduction's bucket takes, and 2**21; the last round finds every rank at its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerobench.theory.layout import Unit, together, units
 from zerobench.theory.touches import Event, events
 from zerobench.workload.data import leaf
 
-#: What a rank says in a round (positions of the units it wants; whether it is at its end), and what it is told.
+#: A rank's message in a round (positions of the units it wants; whether it is at its end), and the answer.
 _Rounds = Generator[tuple[frozenset[int], bool], tuple[frozenset[int], bool], None]
 
 
@@ -30,7 +30,7 @@ _Rounds = Generator[tuple[frozenset[int], bool], tuple[frozenset[int], bool], No
 class MicroStep:
     """One micro-step of all ranks."""
 
-    rounds: tuple[tuple[Unit, ...], ...]  # what each round gathered
+    rounds: tuple[tuple[Unit, ...], ...]  # gathered in each round
     peaks: tuple[int, ...]  # by rank: the most elements of sharded units that were whole at once
 
 
@@ -54,7 +54,7 @@ def _events(scenario: Scenario, model: nn.Module, step: int, index: int) -> list
 
 
 def _micro_step(ranks: list[_Rank], happening: list[list[Event]]) -> MicroStep:
-    """Let all ranks announce, tell all what was announced, until all have returned, which they do together."""
+    """Let all ranks announce, tell all of them all announcements, until all return, which they do together."""
     passes = [rank.micro_step(each) for rank, each in zip(ranks, happening, strict=True)]
     rounds = []
     said = [next(each) for each in passes]
@@ -67,7 +67,7 @@ def _micro_step(ranks: list[_Rank], happening: list[list[Event]]) -> MicroStep:
 
 
 def _tell(each: _Rounds, wanted: frozenset[int], over: bool) -> tuple[frozenset[int], bool] | None:
-    """What the rank says next; None where it has returned."""
+    """The rank's next message; None if it has returned."""
     try:
         return each.send((wanted, over))
     except StopIteration:
@@ -120,7 +120,7 @@ class _Rank:
         yield from self._end()
 
     def _complete(self, names: tuple[str, ...]) -> _Rounds:
-        """Gradients are there; a round of its own where they complete the next batch in the order of reduction."""
+        """Gradients are there; a round of its own if they complete the next batch in the order of reduction."""
         for members in self.incomplete:
             members.difference_update(names)
         if not self.incomplete or self.incomplete[0]:
@@ -175,7 +175,7 @@ class _Rank:
         return sum(self.sharded[i].padded for i in self.whole)
 
     def _settle(self) -> _Rounds:
-        """Hear what was agreed on the round announced, if there is one, and gather it."""
+        """Hear the agreement on the round announced, if there is one, and gather its units."""
         if self.announced is not None:
             wanted, _ = yield self.announced, False
             self._gather(wanted)
@@ -194,6 +194,6 @@ class _Rank:
             self._gather(wanted)
         self.order, self.recent = self.touched, frozenset()
         self.coming.clear()
-        # Not before an order of touches is known, and not where reentrant recomputation runs a backward within another.
+        # Not before an order of touches is known, and not if reentrant recomputation runs a backward within another.
         self.offers = self.scenario.overlap and self.scenario.model.recompute != "reentrant"
         self._give_back()

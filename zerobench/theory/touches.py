@@ -1,7 +1,8 @@
 """The order in which a pass through a zerobench model touches its parameters, and in which gradients are complete.
 
-It follows from the models' structure (:mod:`zerobench.workload.models`) and from what autograd saves: a linear layer
-its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding and a sum nothing.
+It follows from the models' structure (:mod:`zerobench.workload.models`) and from the values that autograd saves: a
+linear layer its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding and a
+sum nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _odd_backward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
 
 
 def _odd_prologue(spec: Odd) -> Iterator[Event]:
-    """Backward of what comes before the blocks; the data have no gradient, so that stem and side save no weight."""
+    """Backward of the part before the blocks; the data have no gradient, so that stem and side save no weight."""
     if spec.tiny:
         yield Event("complete", ("two",))
         yield from _factor("one")
@@ -130,7 +131,7 @@ def _odd_calls(spec: Odd, route: bool) -> list[str]:
 def _block(
     model: nn.Module, name: str, layers: tuple[str, ...], *, recompute: bool, complete: bool = True
 ) -> Iterator[Event]:
-    """Backward of a block; recomputation uses all of it first and what its backward needs with it."""
+    """Backward of a block; recomputation uses all of it first, and the values that its backward needs with it."""
     if recompute:
         yield _use(model, name)
     for layer in layers:

@@ -1,10 +1,10 @@
-"""Calls and bytes of every collective of one optimizer step, in closed form.
+"""Calls and bytes of every collective of one optimizer step of the reference engine, in closed form.
 
-With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank: what a ring's
-all-gather or reduce-scatter of the padded unit moves. With one rank nothing is sent.
+With N ranks a unit's gather or exchange sends and receives (N - 1) * shard * e bytes on every rank, as a ring's
+all-gather or reduce-scatter of the padded unit does. With one rank nothing is sent.
 
 ======================  ========================================  ==========================================
-what                    how often in a step                       elements, and their dtype
+data                    how often in a step                       elements, and their dtype
 ======================  ========================================  ==========================================
 gradients (all_to_all)  A or, at the boundary, 1                  trainable units, communication dtype
 vote (gather)           1                                         8 bytes a chunk owned + 1 a parameter
@@ -39,7 +39,6 @@ from torch import nn
 
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
-from zerobench.theory import peers
 from zerobench.theory.layout import Unit, owned, units
 from zerobench.theory.rounds import play
 from zerobench.workload.data import DTYPES
@@ -55,21 +54,14 @@ FORMULAS = {
 }
 
 
-def predicted(
-    scenario: Scenario, model: nn.Module, rank: int = 0, subject: str = "reference", step: int = 2
-) -> dict[str, Traffic] | None:
-    """Calls and bytes by collective on ``rank`` in step ``step`` (from 0; the first and, for torch's DDP, the second
-    differ from the rest), its A micro-steps and the update, without any reading; no step so far was skipped.
-
-    None where no closed form of the subject is known.
-    """
-    if subject != "reference":
-        return peers.traffic(scenario, model, rank, subject, step)
+def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> dict[str, Traffic]:
+    """Calls and bytes by collective in step ``step`` (from 0; the first differs from the rest), the same on every rank:
+    its A micro-steps and the update, without any reading; no step so far was skipped."""
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
     gathered, agreed = _vote(scenario, model, cut) + _spread(scenario, cut), Traffic(0, 0, 0)
-    if scenario.stage == 3 and not all(unit.persistent for unit in cut):
+    if scenario.placement.parameters and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
         gathered += _gathered(scenario, rounds)
         agreed = _agreed(scenario, cut, len(rounds))
@@ -118,9 +110,10 @@ def _vote(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffic:
 
 
 def _spread(scenario: Scenario, cut: list[Unit]) -> Traffic:
-    """What an owner has and the others need: at stage 0 gradients before the update, else parameters after it."""
-    needed = [unit for unit in cut if unit.trainable and (scenario.stage < 3 or unit.persistent)]
-    dtype = scenario.dtype if scenario.stage else scenario.accumulator_dtype or "fp32"
+    """An owner's values that the others need: at stage 0 gradients before the update, else parameters after it."""
+    placement = scenario.placement
+    needed = [unit for unit in cut if unit.trainable and (not placement.parameters or unit.persistent)]
+    dtype = scenario.dtype if placement.optimizer else scenario.accumulator_dtype or "fp32"
     return _moved(scenario, needed, scenario.allgather_bucket, DTYPES[dtype].itemsize)
 
 

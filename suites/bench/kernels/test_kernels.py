@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from zerobench.results.document import Json
-from zerobench.suites.bench.kernels.cases import names, rivals, sizes
+from zerobench.results import Json
+from zerobench.suites.bench.kernels.workloads import names, rivals, sizes
 from zerobench.suites.bench.replaying import CLOCK
 from zerobench.suites.bench.runs import Runs
 

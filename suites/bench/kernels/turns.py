@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from zerobench.engine.native import building, cpu, describe_kernels
-from zerobench.results.document import Json
-from zerobench.suites.bench.kernels.cases import Case, Work, in_turn
+from zerobench.results import Json
+from zerobench.suites.bench.kernels.workloads import Work, Workload, in_turn
 
 ROUNDS = 15
 _WARMUP = 2
@@ -29,20 +29,20 @@ _MOVED_AT_ONCE, _AT_ONCE = 1 << 32, 100
 KERNEL = "kernel"
 
 
-def by_turns(case: Case, device: str, rounds: int = ROUNDS) -> dict[str, list[float]]:
+def by_turns(workload: Workload, device: str, rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Seconds of each round, of the kernel, of the copy and of every rival, by name."""
-    copied = min(case.moved, _COPIED)
-    scale = {"copy": case.moved / copied}
-    copies = in_turn([_copy(copied, device) for _ in range(case.sets)])
-    everyone = {KERNEL: case.work, "copy": copies, **case.rivals}
-    timers = {name: _timer(work, at_once(case), device) for name, work in everyone.items()}
+    copied = min(workload.moved, _COPIED)
+    scale = {"copy": workload.moved / copied}
+    copies = in_turn([_copy(copied, device) for _ in range(workload.sets)])
+    everyone = {KERNEL: workload.work, "copy": copies, **workload.rivals}
+    timers = {name: _timer(work, at_once(workload), device) for name, work in everyone.items()}
     turns = [{name: timer() for name, timer in timers.items()} for _ in range(_WARMUP + rounds)]
     return {name: [scale.get(name, 1.0) * turn[name] for turn in turns[_WARMUP:]] for name in timers}
 
 
-def at_once(case: Case) -> int:
+def at_once(workload: Workload) -> int:
     """How often a GPU does the work in a turn: on each set of buffers as often as on the others."""
-    return case.sets * max(1, min(_AT_ONCE, _MOVED_AT_ONCE // case.moved) // case.sets)
+    return workload.sets * max(1, min(_AT_ONCE, _MOVED_AT_ONCE // workload.moved) // workload.sets)
 
 
 def _timer(work: Work, times: int, device: str) -> Callable[[], float]:

@@ -44,7 +44,7 @@ class Simulated(Kernels):
 
 
 @cache
-def kernels() -> Simulated:
+def simulated_kernels() -> Simulated:
     """The CUDA kernels of this checkout."""
     return Simulated(library())
 

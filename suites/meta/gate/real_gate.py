@@ -46,11 +46,11 @@ def cloned(tree: Path) -> Path:
     """The last commit in a folder of its own, with a baseline and results of one run."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
     assert _zerobench(tree, "run", "--model", "nano", "--steps", "1", "--stages", "0", "--out", "r").returncode == 0
-    assert gate(tree, "--update").returncode == 0
+    assert run_gate(tree, "--update").returncode == 0
     return tree
 
 
-def gate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_gate(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """``zerobench gate`` on the clone's results."""
     return _zerobench(tree, "gate", "--baseline", "b.json", "--results", "r/results.json", *options)
 
@@ -62,7 +62,7 @@ def _zerobench(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_same_code_is_not_slower(clone: Path) -> None:
     """A/A: base and head are one commit."""
-    done = gate(clone, "--time-against", "HEAD")
+    done = run_gate(clone, "--time-against", "HEAD")
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| SLOWER" not in done.stdout
@@ -72,7 +72,7 @@ def test_a_slowdown_of_15_percent_fails(clone: Path) -> None:
     """The head waits, in every call, for 15 % of the time that the call took."""
     with (clone / "zerobench" / "subjects" / "reference.py").open("a", encoding="utf-8") as source:
         source.write(SLOWER)
-    done = gate(clone, "--time-against", "HEAD")
+    done = run_gate(clone, "--time-against", "HEAD")
     print(done.stdout)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "| SLOWER" in done.stdout

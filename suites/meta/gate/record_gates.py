@@ -25,14 +25,14 @@ def record(number: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         tree = real_gate.cloned(Path(directory, "tree"))
         while len(gates) < number:
-            done = real_gate.gate(tree, "--time-against", "HEAD", "--json")
+            done = real_gate.run_gate(tree, "--time-against", "HEAD", "--json")
             if done.returncode not in (0, 1):
                 sys.exit(done.stderr)
             value = json.loads(done.stdout)
             gates.append([_short(each) for each in value["times"]["rounds"]])
             _write(gates)
             said = ", ".join(f"{each['verdict']} {each['ratio']:.3f}" for each in value["times"]["timed"])
-            print(f"{value['verdict']}, {len(gates[-1])} rounds: {said}", flush=True)
+            print(f"{value['outcome']}, {len(gates[-1])} rounds: {said}", flush=True)
 
 
 def _short(of_round: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

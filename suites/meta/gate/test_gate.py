@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,13 @@ from zerobench.cli import commands, options
 from zerobench.errors import Unmeasured
 from zerobench.gate import grid, outcome, revisions, timing
 from zerobench.gate.baseline import Baseline
-from zerobench.gate.cases import cases, platform
-from zerobench.results.load import load
+from zerobench.gate.cases import common_platform, gated_cases
+from zerobench.results import Json
+from zerobench.results.files import read
 from zerobench.scenario import Scenario
 from zerobench.suites.support.checkout import ROOT
 from zerobench.workload import models
 
-Json = dict[str, Any]
 Gate = Callable[..., tuple[int, str]]
 
 _ENGINES = ("Same", "OneMoreGather", "OneMoreByte", "Leak", "SmallLeak")
@@ -36,13 +35,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
         tmp_path_factory.mktemp("measured"),
     )
     assert commands.main(["run", "--subjects", ",".join(names), *_RUN, "--out", str(directory)]) == 0
-    whole = load([directory / "results.json"])
-    rows = {row["subject"].partition(":")[2]: row for row in whole["rows"]}
-    return {name: {**whole, "rows": [_renamed(rows[name], rows["Same"])]} for name in _ENGINES}
+    whole = read(directory / "results.json")
+    cases = {case["subject"].partition(":")[2]: case for case in whole["cases"]}
+    return {name: {**whole, "cases": [_renamed(cases[name], cases["Same"])]} for name in _ENGINES}
 
 
-def _renamed(row: Json, like: Json) -> Json:
-    return {**row, "subject": like["subject"], "case": like["case"]}
+def _renamed(case: Json, like: Json) -> Json:
+    return {**case, "subject": like["subject"], "id": like["id"]}
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def _file(directory: Path, results: Json) -> str:
 def _bare(results: Json, verdict: str, reason: str) -> Json:
     """Results of one case that has no numbers."""
     nothing = dict.fromkeys(("judgement", "memory", "traffic", "digest", "held", "time"))
-    return {**results, "rows": [{**results["rows"][0], **nothing, "verdict": verdict, "reason": reason}]}
+    return {**results, "cases": [{**results["cases"][0], **nothing, "verdict": verdict, "reason": reason}]}
 
 
 def test_the_same_passes(gate: Gate, measured: dict[str, Json]) -> None:
@@ -122,7 +121,7 @@ def test_a_small_leak_warns(gate: Gate, measured: dict[str, Json]) -> None:
 def test_better_is_to_be_committed(gate: Gate, measured: dict[str, Json]) -> None:
     """A byte less fails, too."""
     results = copy.deepcopy(measured["Same"])
-    results["rows"][0]["memory"]["measured"][1]["gradients"] -= 1
+    results["cases"][0]["memory"]["measured"][1]["gradients"] -= 1
     code, said = gate(results)
     assert code == 1
     assert "-1 bytes on rank 1: better, commit it" in said
@@ -131,7 +130,7 @@ def test_better_is_to_be_committed(gate: Gate, measured: dict[str, Json]) -> Non
 def test_other_bits_fail_on_the_same_platform_only(gate: Gate, measured: dict[str, Json]) -> None:
     """Elsewhere they are shown as not comparable."""
     results = copy.deepcopy(measured["Same"])
-    results["rows"][0]["digest"] = "0" * 64
+    results["cases"][0]["digest"] = "0" * 64
     code, said = gate(results)
     assert (code, "1 regression" in said) == (1, True)
     results["environment"]["torch"] = "0.0"
@@ -143,7 +142,7 @@ def test_other_bits_fail_on_the_same_platform_only(gate: Gate, measured: dict[st
 def test_other_owners_fail(gate: Gate, measured: dict[str, Json]) -> None:
     """Two ranks that change places hold as many bytes as before."""
     results = copy.deepcopy(measured["Same"])
-    held = results["rows"][0]["held"]
+    held = results["cases"][0]["held"]
     assert held[0] != held[1]
     held.reverse()
     code, said = gate(results)
@@ -163,7 +162,7 @@ def test_newly_failing_fails(gate: Gate, measured: dict[str, Json]) -> None:
 def test_what_is_no_longer_measured_is_an_error(gate: Gate, measured: dict[str, Json], lost: str) -> None:
     """A metric of the baseline that matches nothing."""
     results = copy.deepcopy(measured["Same"])
-    results["rows"][0][lost] = None
+    results["cases"][0][lost] = None
     code, said = gate(results)
     assert code == 2, said
     assert "NOT ENOUGH MEASURED" in said
@@ -182,7 +181,7 @@ def test_what_is_no_longer_measured_is_an_error(gate: Gate, measured: dict[str, 
 def test_what_the_baseline_does_not_have_fails(gate: Gate, measured: dict[str, Json], new: str, metric: str) -> None:
     """A metric that is measured and that nothing watches, whichever rule is its."""
     without = copy.deepcopy(measured["Same"])
-    without["rows"][0][new] = None
+    without["cases"][0][new] = None
     assert gate(without, "--update")[0] == 0
     code, said = gate(measured["Same"])
     [line] = [line for line in said.splitlines() if f"| {_plain(metric)} " in line]
@@ -192,10 +191,10 @@ def test_what_the_baseline_does_not_have_fails(gate: Gate, measured: dict[str, J
 def test_every_failing_case_says_its_scenario(gate: Gate, measured: dict[str, Json]) -> None:
     """Also where the short names of two are the same; what can be asked for on the command line is in the name."""
     results = copy.deepcopy(measured["Same"])
-    [row] = results["rows"]
+    [case] = results["cases"]
     changes: list[Json] = [{"offload_optimizer": "cpu"}, {"clip": 0.5}, {"seed": 1}, {"seed": 2}]
-    results["rows"] = [
-        {**row, "case": str(at) * 12, "scenario": {**row["scenario"], **change}} for at, change in enumerate(changes)
+    results["cases"] = [
+        {**case, "id": str(at) * 12, "scenario": {**case["scenario"], **change}} for at, change in enumerate(changes)
     ]
     _, said = gate(results)
     for change in changes:
@@ -207,16 +206,37 @@ def test_every_failing_case_says_its_scenario(gate: Gate, measured: dict[str, Js
 def test_a_dropped_case_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
     """An entry of the baseline that matches nothing; what is there instead is listed as new."""
     results = copy.deepcopy(measured["Same"])
-    results["rows"][0]["case"] = "0123456789ab"
+    results["cases"][0]["id"] = "0123456789ab"
     code, said = gate(results)
     assert code == 1
     assert "an entry of the baseline that matches nothing" in said
     assert "new: nothing watches it" in said
 
 
+def test_a_case_that_nobody_judged_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
+    """It was right in the baseline; its bytes are still compared."""
+    results = copy.deepcopy(measured["Same"])
+    results["cases"][0] |= {"verdict": "measured", "judgement": None}
+    code, said = gate(results)
+    assert (code, "| right " in said, "| measured " in said) == (2, True, True)
+    results["cases"][0]["memory"]["measured"][0]["optimizer"] += 1
+    code, said = gate(results)
+    assert (code, "+1 bytes on rank 0" in said) == (1, True)
+
+
+def test_a_baseline_of_schema_1(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
+    """It called a verdict a state: it is read as it is, and written in the words of today."""
+    path = tmp_path / "baseline.json"
+    text = path.read_text()
+    path.write_text(text.replace('"schema": 2,', '"schema": 1,').replace('"verdict":', '"state":'))
+    assert gate(measured["Same"])[0] == 0
+    Baseline.read(path).write(path)
+    assert path.read_text() == text
+
+
 def test_an_empty_result_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
     """Nothing measured is never a pass."""
-    code, said = gate({**measured["Same"], "rows": []})
+    code, said = gate({**measured["Same"], "cases": []})
     assert code == 2
     assert "0 cases" in said
     assert "an entry of the baseline that matches nothing" in said
@@ -233,10 +253,10 @@ def test_update_makes_it_pass(gate: Gate, measured: dict[str, Json], engine: str
 def test_no_baseline_is_made_of_what_is_wrong(gate: Gate, measured: dict[str, Json]) -> None:
     """Nor of nothing; both are exit code 3."""
     results = copy.deepcopy(measured["Same"])
-    results["rows"][0]["judgement"]["right"] = False
+    results["cases"][0]["verdict"] = "wrong"
     code, said = gate(results, "--update")
     assert (code, "wrong: no baseline is made of that" in said) == (3, True)
-    assert gate({**measured["Same"], "rows": []}, "--update")[0] == 3
+    assert gate({**measured["Same"], "cases": []}, "--update")[0] == 3
     code, said = gate(_bare(measured["Same"], "unsupported", "SGD only"), "--update")
     assert (code, "nothing was measured" in said, "SGD only" in said) == (3, True, True)
 
@@ -246,7 +266,7 @@ def test_what_has_no_numbers_is_not_measured(gate: Gate, measured: dict[str, Jso
     path = tmp_path / "baseline.json"
     baseline = json.loads(path.read_text())
     for case in baseline["cases"].values():
-        case.update(state="unsupported", exact={}, bounded={}, digests={})
+        case.update(verdict="unsupported", exact={}, bounded={}, digests={})
     path.write_text(json.dumps(baseline))
     code, said = gate(_bare(measured["Same"], "unsupported", "SGD only"))
     assert (code, "0 cases measured" in said) == (2, True)
@@ -255,7 +275,7 @@ def test_what_has_no_numbers_is_not_measured(gate: Gate, measured: dict[str, Jso
 def test_results_of_two_platforms(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
     """Have no bits in common that could be gated."""
     other = copy.deepcopy(measured["Same"])
-    other["rows"][0]["case"] = "0123456789ab"
+    other["cases"][0]["id"] = "0123456789ab"
     other["environment"]["torch"] = "0.0"
     (tmp_path / "other.json").write_text(json.dumps(other))
     code, said = gate(measured["Same"], "--results", str(tmp_path / "results.json"), str(tmp_path / "other.json"))
@@ -268,7 +288,7 @@ def test_json_and_summary(gate: Gate, measured: dict[str, Json], tmp_path: Path)
     page = tmp_path / "page.md"
     code, said = gate(measured["OneMoreByte"], "--json", "--summary", str(page))
     value = json.loads(said)
-    assert (code, value["exit_code"], value["verdict"]) == (1, 1, "failed")
+    assert (code, value["exit_code"], value["outcome"]) == (1, 1, "failed")
     [finding] = [each for each in value["findings"] if each["metric"] == "memory: optimizer"]
     assert finding["scenario"]["stage"] == 1
     assert page.read_text().startswith("# Gate: FAILED")
@@ -280,7 +300,7 @@ def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest
     def pretended(revision: str, subject: str) -> outcome.Times:
         case, other = (json.dumps([subject, {"stage": stage}]) for stage in (1, 2))
         rounds = [timing.Round({case: 1.0, other: 1.0}, {case: 1.15})] * 7
-        return outcome.Times(revision, list(timing.judge(rounds)), [other], rounds)
+        return outcome.Times(revision, list(timing.time_verdicts(rounds)), [other], rounds)
 
     monkeypatch.setattr("zerobench.gate.command._times", pretended)
     code, said = gate(measured["Same"], "--time-against", "HEAD")
@@ -334,7 +354,7 @@ def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], 
         (None, "there is no baseline"),
         ("{", "cannot read the baseline"),
         ("[]", "is not a baseline"),
-        ('{"schema": 0}', "schema 0, expected 1"),
+        ('{"schema": 0}', "schema 0, expected 2"),
         ('{"schema": 1, "case_version": 0}', "case_version 0, expected 1"),
         ('{"schema": 1, "case_version": 1, "cases": {}}', "is not a baseline"),
     ],
@@ -369,11 +389,14 @@ def test_the_example_of_the_pages_has_a_baseline(tmp_path: Path) -> None:
     [source] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
     results = revisions.measure(tmp_path, next(grid.accounted("my_engine:HandMade")))
-    found = cases([results])
-    assert [(case.state, case.measured) for case in found.values()] == [("right", True), *[("unsupported", False)] * 3]
-    assert Baseline.of(found, platform([results])).cases.keys() == found.keys()
-    row = results["rows"][0]
-    count = len(list(models.shapes(Scenario.from_json(json.dumps(row["scenario"]))).parameters()))
-    fp32 = 4 * row["parameters"]
-    for held in row["memory"]["measured"]:
+    found = gated_cases([results])
+    assert [(case.verdict, case.measured) for case in found.values()] == [
+        ("right", True),
+        *[("unsupported", False)] * 3,
+    ]
+    assert Baseline.of(found, common_platform([results])).cases.keys() == found.keys()
+    case = results["cases"][0]
+    count = len(list(models.shapes(Scenario.from_json(json.dumps(case["scenario"]))).parameters()))
+    fp32 = 4 * case["parameters"]
+    for held in case["memory"]["measured"]:
         assert (held["parameters"], held["gradients"], held["optimizer"]) == (fp32, 0, 2 * fp32 + 4 * count)

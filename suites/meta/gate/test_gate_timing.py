@@ -61,7 +61,7 @@ def gates(machine: Callable[[int], Callable[[Side], Multiples]], number: int) ->
     return [timing.measure(machine(seed))[0] for seed in range(number)]
 
 
-def said(every: Sequence[Sequence[Timed]], verdict: timing.Verdict) -> int:
+def said(every: Sequence[Sequence[Timed]], verdict: timing.TimeVerdict) -> int:
     """How many gates said it of any case."""
     return sum(any(each.verdict == verdict for each in timed) for timed in every)
 
@@ -90,7 +90,7 @@ def test_twenty_gates_of_a_slower_head_on_recorded_noise() -> None:
 
 def test_real_gates_of_the_same_code() -> None:
     """None of those that record_gates.py has run fails, nor would have, had it ended earlier."""
-    looks = [list(timing.judge(rounds[:stop])) for rounds in _GATES for stop in stops(rounds)]
+    looks = [list(timing.time_verdicts(rounds[:stop])) for rounds in _GATES for stop in stops(rounds)]
     assert said(looks, "SLOWER") == 0
 
 
@@ -131,7 +131,7 @@ def test_a_change_below_the_effect_is_none() -> None:
 
 
 def test_order_and_number_of_runs() -> None:
-    """A warm-up of each; then each side is first by turns, and only those unsure ask for more than seven pairs."""
+    """A warm-up of each; then the sides alternate; only cases that are unsure ask for more than seven pairs."""
     order: list[Side] = []
 
     def run(side: Side) -> Multiples:
@@ -172,7 +172,7 @@ def test_unsure_measures_up_to_the_cap() -> None:
 def test_a_case_that_one_side_lacks_has_no_verdict() -> None:
     """It is for the caller to say that it was not timed."""
     both, one = {"a": 1.0, "b": 1.0}, {"a": 1.0}
-    assert [each.case for each in timing.judge([Round(both, one)] * 7)] == ["a"]
+    assert [each.case for each in timing.time_verdicts([Round(both, one)] * 7)] == ["a"]
 
 
 @given(st.sampled_from(PAIRS), st.integers(0, 1000))

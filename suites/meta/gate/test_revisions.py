@@ -39,7 +39,7 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     arguments = ("--subjects", _ENGINE, "--model", "nano", "--steps", "1", "--stages", "0")
     with revisions.worktree(tmp_path, "HEAD~1") as tree:
-        assert revisions.measure(tree, arguments)["rows"][0]["reason"] == "first"
+        assert revisions.measure(tree, arguments)["cases"][0]["reason"] == "first"
     assert not tree.exists()
     assert len(_git(tmp_path, "worktree", "list").splitlines()) == 1
 

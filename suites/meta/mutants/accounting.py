@@ -9,12 +9,13 @@ from torch import Tensor
 
 from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class GathersTwice(Mutant):
     """Right, but the bytes are not those of the algorithm."""
 
-    points_at = r"send|recv|all_gather"
+    points_at = Points("traffic", name="recv")
 
     def sabotage(self) -> None:
         spread = self.engine.stepper._spread
@@ -24,7 +25,7 @@ class GathersTwice(Mutant):
 class KeepsTheWholeGradient(Mutant):
     """Claims stage 2 and holds what stage 1 holds."""
 
-    points_at = r"gradients"
+    points_at = Points("resident", name="gradients")
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         held = super().resident()
@@ -35,16 +36,16 @@ class KeepsTheWholeGradient(Mutant):
 class HidesAState(Mutant):
     """Keeps a copy of everything where no ledger looks."""
 
-    points_at = r"alive|hidden|declared"
+    points_at = Points("undeclared")
 
     def sabotage(self) -> None:
-        self.hidden = [state.shard.clone() for state in self.engine.states]
+        self.hidden = [state.parameter_store.load().clone() for state in self.engine.states]
 
 
 class GrowsWithEveryStep(Mutant):
     """Forgets to free something in each step."""
 
-    points_at = r"alive|grow"
+    points_at = Points("undeclared", "growth")
 
     def sabotage(self) -> None:
         self.leaked: list[Tensor] = []
@@ -57,7 +58,7 @@ class GrowsWithEveryStep(Mutant):
 class HoldsTheFirstGradients(Mutant):
     """Reduces nothing before the first backward has ended."""
 
-    points_at = r"alive at once"
+    points_at = Points("unreduced", name="gradients", step=0)
 
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin

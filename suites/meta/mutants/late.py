@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerobench.engine.comm.collectives import Done
-from zerobench.suites.meta.mutants.offload import ToHost, offloading_places
+from zerobench.suites.meta.mutants.offload import ToHost, offloading_stores
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.support.late import Late, LateWork
+from zerobench.suites.meta.points import Points
+from zerobench.suites.support.late import ChangedWhileSent, Late, LateWork
 
 
 class _Forgetful:
@@ -36,31 +37,31 @@ def _passed_by(works: Iterable[Any]) -> list[Any]:
 
 
 class StepsOnSumsThatAreStillComingDown(ToHost, Mutant, Late):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients", "optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            place._arrived = _ForgetfulDict()
+        for store in offloading_stores(self):
+            store._arrived = _ForgetfulDict()
 
 
 class ReusesStagingThatIsStillGoingUp(ToHost, Mutant, Late):
-    points_at = r"model_parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            place._leaving = _ForgetfulList(place._leaving)
+        for store in offloading_stores(self):
+            store._leaving = _ForgetfulList(store._leaving)
 
 
 class NeverJoinsItsCopies(ToHost, Mutant, Late):
-    points_at = r"model_parameters|loss|gradient"
+    points_at = (Points("model_parameters", "losses"), Points("raised", name=ChangedWhileSent.__name__))
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            place.copies.join = lambda handle=None: None
+        for store in offloading_stores(self):
+            store.copies.join = lambda handle=None: None
 
 
 class FoldsWhatHasNotArrived(Mutant, Late):
-    points_at = r"gradient|skip"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         reducer = self.engine.reducer
@@ -76,17 +77,17 @@ class FoldsWhatHasNotArrived(Mutant, Late):
 
 
 class ComputesWithUnitsThatHaveNotArrived(Mutant, Late):
-    points_at = r"loss"
+    points_at = Points("losses")
 
     def sabotage(self) -> None:
-        gatherer = self.engine.gatherer
-        if gatherer is not None:
-            arriving = gatherer._arriving
-            gatherer._arrive = lambda state: _passed_by(arriving.pop(state, []))  # type: ignore[method-assign,assignment]
+        unsharder = self.engine.unsharder
+        if unsharder is not None:
+            arriving = unsharder._arriving
+            unsharder._arrive = lambda state: _passed_by(arriving.pop(state, []))  # type: ignore[method-assign,assignment]
 
 
 class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
-    points_at = r"gradient|parameters|optimizer|skip"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         class Nowhere(list[Any]):
@@ -98,7 +99,7 @@ class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
 
 
 class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):
-    points_at = r"model_parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         spread = self.engine.stepper._spread

@@ -10,16 +10,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Done
+from zerobench.engine.errors import OffloadError
 from zerobench.engine.state.scratch import page_memory
-from zerobench.scenario import Offload, Scenario
+from zerobench.scenario import OffloadTarget, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class Offloading:
     """Offloads the optimizer where the stage allows it, in sub-groups of which several fit into most shards."""
 
-    place: ClassVar[Offload]
+    place: ClassVar[OffloadTarget]
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         pipeline = {"pipeline_read": True, "pipeline_write": True}
@@ -38,51 +40,51 @@ class ToFiles(Offloading):
 
 
 class LeavesStaleParametersOnTheDevice(ToHost, Mutant):
-    points_at = r"model.parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         for state in self.engine.states:
-            state.home.accept = lambda start, values, *, host: mock.Mock()  # type: ignore[method-assign]
-            state.home.view = lambda start, stop, *, host: None  # type: ignore[method-assign]
+            state.parameter_store.accept = lambda start, values, *, host: mock.Mock()  # type: ignore[method-assign]
+            state.parameter_store.view = lambda start, stop, *, host: None  # type: ignore[method-assign]
 
 
 class LosesGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            keep = place._keep
-            place._keep = lambda state, start, stop, values, keep=keep: keep(
-                state, start, stop, values if start == 0 else values * 0
+        for store in offloading_stores(self):
+            keep = store._keep
+            store._keep = lambda portion, start, stop, values, keep=keep: keep(
+                portion, start, stop, values if start == 0 else values * 0
             )
 
 
 class RoundsGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            keep = place._keep
-            place._keep = lambda state, start, stop, values, keep=keep: keep(
-                state, start, stop, values.bfloat16().to(values.dtype)
+        for store in offloading_stores(self):
+            keep = store._keep
+            store._keep = lambda portion, start, stop, values, keep=keep: keep(
+                portion, start, stop, values.bfloat16().to(values.dtype)
             )
 
 
 class ReadsTheWrongSubGroup(ToFiles, Mutant):
-    points_at = r"gradient|parameters|optimizer|does not hold"
+    points_at = (Points("optimizer_state", "parameters"), Points("raised", name=OffloadError.__name__))
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            last = place._order[-1]
-            place._order[0].at["states"] = last.at["states"]
+        for store in offloading_stores(self):
+            last = store._order[-1]
+            store._order[0].at["states"] = last.at["states"]
 
 
 class SwapsTwoSubGroups(ToFiles, Mutant):
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            for one, other in zip(place._order, place._order[1:], strict=False):
+        for store in offloading_stores(self):
+            for one, other in zip(store._order, store._order[1:], strict=False):
                 if one.stop - one.start == other.stop - other.start:
                     one.at["states"], other.at["states"] = other.at["states"], one.at["states"]
                     return
@@ -91,22 +93,22 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
 class ReadsBeforeItHasWritten(ToFiles, Mutant):
     """What is read of a state is what was written the time before."""
 
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            states = {group.at["states"] for group in place._order}
-            place.file.write = _one_behind(place.file.write, states)
+        for store in offloading_stores(self):
+            states = {group.at["states"] for group in store._order}
+            store.file.write = _one_behind(store.file.write, states)
 
 
 class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
     """A write takes what its buffer holds by the time of the next read."""
 
-    points_at = r"gradient|parameters|optimizer"
+    points_at = Points("gradients", "optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            write, read = place.file.write, place.file.read
+        for store in offloading_stores(self):
+            write, read = store.file.write, store.file.read
             waiting: list[tuple[int, Tensor]] = []
 
             def late(offset: int, values: Tensor, after: Any = None, waiting: Any = waiting) -> Done:
@@ -119,34 +121,36 @@ class ReusesABufferThatIsBeingWritten(ToFiles, Mutant):
                 waiting.clear()
                 return read(*args)
 
-            place.file.write, place.file.read = late, reading
+            store.file.write, store.file.read = late, reading
 
 
 class CopiesTwice(Mutant):
     """Right, but the bytes are not those of the algorithm."""
 
-    points_at = r"to_host"
+    points_at = Points("moved", name="to_host")
 
     def sabotage(self) -> None:
-        for place in offloading_places(self):
-            down = place.copies.down
+        for store in offloading_stores(self):
+            down = store.copies.down
 
             def twice(device: Tensor, host: Tensor, down: Any = down) -> Any:
                 down(device, host)
                 return down(device, host)
 
-            place.copies.down = twice
+            store.copies.down = twice
 
 
 class RightInFiles(ToFiles, Reference):
     """Only offloaded; must pass."""
 
 
-def offloading_places(mutant: Mutant) -> list[Any]:
-    """The place of what is offloaded, if anything is."""
+def offloading_stores(mutant: Mutant) -> list[Any]:
+    """The optimizer store of the offloaded units, if there are any."""
     engine = mutant.engine
     trained = [state for state in engine.states if state.unit.trainable]
-    return list({id(s.place): s.place for s in trained if engine.arrangement.steps_off_device(s.unit)}.values())
+    return list(
+        {id(s.optimizer_store): s.optimizer_store for s in trained if engine.stores.steps_off_device(s.unit)}.values()
+    )
 
 
 def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Engines that are wrong in one way each, and one that is right but slow.
 
-Each is the reference engine with a small patch, named after what is wrong. ``points_at`` is a pattern that the suite's
-message must match: a failure that does not say where to look is half a failure.
+Each is the reference engine with a small patch, named after its bug. ``points_at`` holds the places at which the bug
+shows first, and the suite's failure must name one: a failure that does not say where to look is half a failure.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects.reference import Reference
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.meta.points import Points
 from zerobench.suites.support.padding import NanPadding
 
 
 class Mutant(Reference):
     """The reference engine, sabotaged after it is built."""
 
-    points_at: ClassVar[str]
+    points_at: ClassVar[Points | tuple[Points, ...]]
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         super().__init__(model, scenario, group)
@@ -40,7 +41,7 @@ class Mutant(Reference):
         """Break something."""
 
     def patch_vote(self, change: Any) -> None:
-        """Let ``change(vote)`` replace what the ranks agreed on."""
+        """Let ``change(vote)`` replace the ranks' common decision."""
         original = self.engine.stepper.vote
         self.engine.stepper.vote = lambda *args: change(original(*args))  # type: ignore[method-assign]
 
@@ -61,28 +62,28 @@ class Mutant(Reference):
 
 
 class ForgetsToAverage(Mutant):
-    points_at = r"(gradient|norm).*"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         self.patch_leaves(lambda leaves: 1)
 
 
 class AveragesTwice(Mutant):
-    points_at = r"(gradient|norm)"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         self.patch_leaves(lambda leaves: leaves * leaves)
 
 
 class AveragesOverRanksOnly(Mutant):
-    points_at = r"(gradient|norm)"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         self.patch_leaves(lambda leaves: self.engine.ranks.world)
 
 
 class DropsTheTailBucket(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         reducer = self.engine.reducer
@@ -99,7 +100,7 @@ class DropsTheTailBucket(Mutant):
 
 
 class NeverReduces(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         def only_mine(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
@@ -110,21 +111,21 @@ class NeverReduces(Mutant):
 
 
 class DropsTheLastRank(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         self.patch_fold(lambda acc, rows, *, first: fold(acc, rows[:-1] if len(rows) > 1 else rows, first=first))
 
 
 class AddsInReverseOrder(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         self.patch_fold(lambda acc, rows, *, first: fold(acc, rows.flip(0), first=first))
 
 
 class AddsInTheWireDtype(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         def low(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
@@ -137,27 +138,27 @@ class AddsInTheWireDtype(Mutant):
 
 
 class AccumulatesOverTheBoundary(Mutant):
-    points_at = r"step 1.*gradient|gradient.*step 1"
+    points_at = Points("gradients", step=1)
 
     def sabotage(self) -> None:
         self.patch_fold(lambda acc, rows, *, first: fold(acc, rows, first=first and self.engine.global_steps == 0))
 
 
 class LosesEarlierMicroSteps(Mutant):
-    points_at = r"gradient"
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
         def forgetful(micro_step: int, steps: int, loss: Tensor) -> None:
             begin(micro_step, steps, loss)
-            self.engine.reducer._first = True
+            self.engine.reducer.backward.first = True
 
         self.engine.reducer.begin = forgetful  # type: ignore[method-assign]
 
 
 class DoubleCountsATiedWeight(Mutant):
-    points_at = r"gradient[^\n]*stem\.weight|stem\.weight"
+    points_at = Points("gradients", name="stem.weight")
 
     def sabotage(self) -> None:
         names = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
@@ -167,7 +168,7 @@ class DoubleCountsATiedWeight(Mutant):
 
 
 class UsesTheLocalNorm(Mutant):
-    points_at = r"norm"
+    points_at = Points("norm")
 
     def sabotage(self) -> None:
         stepper, engine_ = self.engine.stepper, self.engine
@@ -180,14 +181,14 @@ class UsesTheLocalNorm(Mutant):
 
 
 class ClipsTheScaledNorm(Mutant):
-    points_at = r"norm"
+    points_at = Points("norm")
 
     def sabotage(self) -> None:
         self.patch_vote(lambda vote: dataclasses.replace(vote, norm=vote.norm * self.engine.loss_scale))
 
 
 class NeverClips(Mutant):
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         zero = self.engine.config.model_copy(update={"gradient_clipping": 0.0})
@@ -195,15 +196,15 @@ class NeverClips(Mutant):
 
 
 class LeaksPadding(NanPadding, Mutant):
-    points_at = r"norm"
+    points_at = Points("norm")
 
     def sabotage(self) -> None:
         for state in self.engine.states:
-            state.clear_padding = lambda values, start: None  # type: ignore[method-assign]
+            object.__setattr__(state.portion, "clear_padding", lambda values, start: None)  # it is frozen
 
 
 class SeesOverflowOnRankZeroOnly(Mutant):
-    points_at = r"skip"
+    points_at = Points("skipped")
 
     def sabotage(self) -> None:
         self.bad = torch.zeros(1)
@@ -223,14 +224,14 @@ class SeesOverflowOnRankZeroOnly(Mutant):
 
 
 class NeverSkips(Mutant):
-    points_at = r"skip"
+    points_at = Points("skipped")
 
     def sabotage(self) -> None:
         self.patch_vote(lambda vote: dataclasses.replace(vote, overflow=False))
 
 
 class NeverLowersTheLossScale(Mutant):
-    points_at = r"loss.scale"
+    points_at = Points("loss_scale")
 
     def sabotage(self) -> None:
         update = self.engine.scaler.update
@@ -238,7 +239,7 @@ class NeverLowersTheLossScale(Mutant):
 
 
 class IgnoresTheSecondGroupsDecay(Mutant):
-    points_at = r"parameters"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups[1:]:
@@ -246,7 +247,7 @@ class IgnoresTheSecondGroupsDecay(Mutant):
 
 
 class IgnoresTheSecondGroupsRate(Mutant):
-    points_at = r"parameters"
+    points_at = Points("parameters")
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups[1:]:
@@ -254,14 +255,14 @@ class IgnoresTheSecondGroupsRate(Mutant):
 
 
 class MovesInactiveParameters(Mutant):
-    points_at = r"parameters|optimizer"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         self.patch_vote(lambda vote: dataclasses.replace(vote, active=[True] * len(vote.active)))
 
 
 class SharesOneStepCount(Mutant):
-    points_at = r"parameters"
+    points_at = Points("parameters")
 
     def sabotage(self) -> None:
         stepper = self.engine.stepper
@@ -277,34 +278,35 @@ class SharesOneStepCount(Mutant):
 class KeepsStaleParametersWhole(Mutant):
     """Stage 3 does not gather again after a step."""
 
-    points_at = r"loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
-        if self.engine.gatherer is not None:
-            self.engine.gatherer.max_live = 10**9
-            self.engine.gatherer.invalidate = lambda: None  # type: ignore[method-assign]
+        if self.engine.unsharder is not None:
+            self.engine.unsharder.max_live = 10**9
+            self.engine.unsharder.reshard_all = lambda: None  # type: ignore[method-assign]
 
 
 class DoesNotSpreadNewParameters(Mutant):
-    points_at = r"model_parameters|loss"
+    points_at = Points("model_parameters", "losses")
 
     def sabotage(self) -> None:
         self.engine.stepper._spread = lambda state: []  # type: ignore[method-assign]
 
 
 class RoundsMasterWeights(Mutant):
-    points_at = r"parameters"
+    points_at = Points("parameters")
 
     def step(self) -> Outcome:
         outcome = super().step()
         for state in self.engine.states:
             if state.unit.trainable:
-                state.master.copy_(state.master.bfloat16())
+                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
+                    master.copy_(master.bfloat16())
         return outcome
 
 
 class FlipsTheSign(Mutant):
-    points_at = r"parameters"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         step = self.engine.stepper.step
@@ -312,25 +314,26 @@ class FlipsTheSign(Mutant):
 
 
 class NeverSteps(Mutant):
-    points_at = r"parameters"
+    points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         self.engine.stepper.step = lambda vote, factor: None  # type: ignore[method-assign]
 
 
 class MovesStateWhenBuilt(Mutant):
-    points_at = r"parameters|loss|optimizer"
+    points_at = Points("optimizer_state", step=0)
 
     def sabotage(self) -> None:
-        for state in self.engine.states:
-            for tensor in state.optimizer.values():
-                tensor.add_(1e-3)
+        for state in (each for each in self.engine.states if each.unit.trainable):
+            for name, tensor in state.optimizer_store.memory(state.portion).items():
+                if name != "master":
+                    tensor.add_(1e-3)
 
 
 class DdpForgetsToAverage(TorchDdp):
     """Not the reference: an engine that promises nothing is held to exact data and to the bound of its sums."""
 
-    points_at: ClassVar[str] = r"gradient"
+    points_at: ClassVar[Points] = Points("gradients")
 
     def gradients(self) -> dict[str, Tensor]:
         return {name: g * 2 for name, g in super().gradients().items()}

@@ -17,12 +17,13 @@ from zerobench.engine.rules.lion import Lion, LionValues
 from zerobench.engine.rules.rule import Group
 from zerobench.scenario import Scenario
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class _RuleMutant(Mutant):
     """After one step the difference is in the states that the rule wrote."""
 
-    points_at = r"where +step 0, (optimizer state|parameters), "
+    points_at = Points("optimizer_state", "parameters", step=0)
     rule: ClassVar[str]  # the Scenario's optimizer for which another one steps
 
 

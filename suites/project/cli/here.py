@@ -10,7 +10,7 @@ from pathlib import Path
 from zerobench.cli import commands
 
 
-def zerobench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_zerobench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """How it ended and what it printed, as of a process of its own."""
     said, complained = io.StringIO(), io.StringIO()
     with chdir(cwd or Path.cwd()), redirect_stdout(said), redirect_stderr(complained):

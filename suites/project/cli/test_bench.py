@@ -15,23 +15,27 @@ from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from zerobench.bench import flops, rank_tasks
-from zerobench.bench.oracle_runs import Trial
-from zerobench.bench.rounds import Bench, Measured, rows
+from zerobench.bench.case_json import cases_json
+from zerobench.bench.document import all_right, make_document
+from zerobench.bench.oracle_runs import OracleRuns
+from zerobench.bench.plan import plan_cases
+from zerobench.bench.rounds import Bench, CaseResult
 from zerobench.digests import held
 from zerobench.driver import to_cpu
 from zerobench.errors import RankFailure
-from zerobench.machine.environment import environment
+from zerobench.machine.environment import describe_environment
 from zerobench.meters import PeakMeter
+from zerobench.oracles import questions
 from zerobench.ranks import Pool
 from zerobench.recording import Memory
 from zerobench.results import schema
-from zerobench.results.document import all_right, document, rows_of
+from zerobench.results.identity import Case
 from zerobench.scenario import Dtype, Scenario
 from zerobench.subject import State
 from zerobench.suites.bench import grid
 from zerobench.suites.bench.runs import Runs
 from zerobench.suites.project.cli.test_judge import double, recorded
-from zerobench.workload.models import SIZES
+from zerobench.workload.sizes import SIZES
 
 _BASE = Scenario(model=SIZES["nano"], steps=2, micro_batch=1, data="text")
 _SUBJECT = "zerobench.suites.project.cli.broken:{}"
@@ -56,38 +60,40 @@ def out_of_room(group: dist.ProcessGroup, *args: object) -> None:
     raise MemoryError("no room")
 
 
-def test_rows_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where oracles and peak fail the rows keep times and bytes and say what is not there; all is not right."""
-    monkeypatch.setattr(rank_tasks, "ask", out_of_room)
+def test_cases_outlive_the_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If oracles and peak fail the cases keep times and bytes and say what is missing; all is not right."""
+    monkeypatch.setattr(questions, "answer_share", out_of_room)
     monkeypatch.setattr(flops, "peak", out_of_room)
     with Pool(1) as pool:
-        bench = Bench(pool, rows(_BASE.but(world=1), ["reference"], [1]), 60.0, lambda what: None)
+        bench = Bench(pool, plan_cases(_BASE.but(world=1), ["reference"], [1]), 60.0, lambda what: None)
         bench.train(2)
         bench.meter()
-        trial, peak = Trial.of(bench), bench.peak("fp32")
-    value = document(rows_of(bench.rows, trial, 1, peak), "zerobench", environment(), trial=trial, peaks=[peak])
-    row = value["rows"][0]
+        oracle_runs, peak = OracleRuns.of(bench), bench.peak("fp32")
+    told = cases_json(bench.results, oracle_runs, 1, peak)
+    value = make_document(told, "zerobench", describe_environment(), oracle_runs=oracle_runs, peaks=[peak])
+    case = value["cases"][0]
     assert schema.flaw(value) == ""
-    assert (row["verdict"], row["judgement"], row["time"]["utilisation"], value["peaks"]) == ("ok", None, None, None)
-    assert row["time"]["ratio"] > 0
-    assert row["memory"]["measured"][0]["optimizer"] > 0
+    assert (case["verdict"], case["judgement"]) == ("measured", None)
+    assert (case["time"]["utilisation"], value["peaks"]) == (None, None)
+    assert case["time"]["ratio"] > 0
+    assert case["memory"]["measured"][0]["optimizer"] > 0
     for lost in ("not judged", "without a peak to compare with"):
-        assert f"{lost}: rank 0 raised MemoryError: no room" in row["reason"]
+        assert f"{lost}: rank 0 raised MemoryError: no room" in case["reason"]
     assert not all_right(value)
 
 
 def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row of it ends with what ended the first."""
+    """Every case of it ends with what ended the first."""
     failing = mock.Mock(side_effect=RankFailure("no room"))
     monkeypatch.setattr(Runs, "_measure", failing)
     runs = Runs("cpu", lambda what: None)
     for _ in range(2):
         with pytest.raises(RankFailure, match="no room"):
-            runs.row(grid.Point("a point", _BASE), "a case")
+            runs.case(grid.Point("a point", _BASE), Case("reference", _BASE))
     assert failing.call_count == 1
 
 
-def test_a_recording_that_cannot_be_told_is_a_failed_row() -> None:
+def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
     """A norm that is no number costs the others nothing."""
     scenario = _BASE.but(world=1)
     both = [recorded(scenario), recorded(scenario)]
@@ -95,29 +101,30 @@ def test_a_recording_that_cannot_be_told_is_a_failed_row() -> None:
         each.seconds, each.memory, each.traffic, each.held = [0.1, 0.1], Memory(1, 1, 1), {}, "0" * 64
     norm: Any = {"the norm": 3.0}
     both[1].steps[0].norm = norm
-    trial = Trial({"any": recorded(scenario, subject="canonical")}, double(recorded(scenario)), "canonical", 1e-6)
-    good, bad = rows_of([Measured("reference", scenario, trajectories=[each]) for each in both], trial, 0)
-    assert (good["verdict"], good["judgement"]["right"]) == ("ok", True)
-    assert (bad["verdict"], bad["judgement"], bad["time"]) == ("failed", None, None)
+    canonical = {"any": recorded(scenario, subject="canonical")}
+    oracle_runs = OracleRuns(canonical, double(recorded(scenario)), "canonical", 1e-6)
+    case = Case("reference", scenario)
+    good, bad = cases_json([CaseResult(case, trajectories=[each]) for each in both], oracle_runs, 0)
+    assert good["verdict"] == "right"
+    assert (bad["verdict"], bad["judgement"], bad["time"]) == ("raised", None, None)
     assert bad["reason"].startswith("Traceback")
 
 
-def finished(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[State | None, bool]:
+def finished(group: dist.ProcessGroup, case: Case) -> tuple[State | None, bool]:
     """What a rank sends of a subject's parameters after a step, and whether anything is left of the subject."""
-    key = subject, scenario
-    rank_tasks.build(group, key)
-    seen = weakref.ref(rank_tasks._subjects[key][0])
+    rank_tasks.build(group, case)
+    seen = weakref.ref(rank_tasks._subjects[case][0])
     rank_tasks.hush(group)
-    rank_tasks.timed_step(group, key, 0)
-    return rank_tasks.finish(group, key, True), seen() is not None
+    rank_tasks.timed_step(group, case, 0)
+    return rank_tasks.finish(group, case, True), seen() is not None
 
 
 def test_equal_parameters_travel_once(ranks: Pool) -> None:
     """Rank 0 sends them, another rank only where it has other bits."""
-    (first, _), (second, _) = ranks.run(finished, "reference", _BASE)
+    (first, _), (second, _) = ranks.run(finished, Case("reference", _BASE))
     assert first
     assert second is None
-    (first, _), (second, _) = ranks.run(finished, _SUBJECT.format("Stale"), _BASE)
+    (first, _), (second, _) = ranks.run(finished, Case(_SUBJECT.format("Stale"), _BASE))
     assert first
     assert second
     assert not torch.equal(first["blocks.1.up.weight"], second["blocks.1.up.weight"])
@@ -125,7 +132,7 @@ def test_equal_parameters_travel_once(ranks: Pool) -> None:
 
 def test_nothing_is_left_of_a_closed_subject(ranks: Pool) -> None:
     """Also where it is a cycle, and the garbage collector was kept from looking at it while steps were timed."""
-    assert [left for _, left in ranks.run(finished, _SUBJECT.format("Cycle"), _BASE)] == [False, False]
+    assert [left for _, left in ranks.run(finished, Case(_SUBJECT.format("Cycle"), _BASE))] == [False, False]
 
 
 class _Cyclic:
@@ -148,7 +155,7 @@ def test_peaks_start_without_garbage() -> None:
 def test_states_have_a_digest_where_bits_are_promised(ranks: Pool) -> None:
     """No other's are copied and hashed."""
     for subject, promises in (("reference", True), ("torch-ddp", False)):
-        digests = [digest for *_, digest in ranks.run(rank_tasks.meter, (subject, _BASE))]
+        digests = [metered.held for metered in ranks.run(rank_tasks.meter, Case(subject, _BASE))]
         assert [digest is not None for digest in digests] == [promises, promises]
 
 
@@ -172,8 +179,8 @@ def test_no_bytes_are_a_number(ranks: Pool) -> None:
     """Host memory of which one rank keeps none is measured on all; where nothing is offloaded it is not known."""
     subject = _SUBJECT.format("Lopsided")
     off = _BASE.but(stage=1, offload_optimizer="cpu")
-    some, none = (memory.host for memory, *_ in ranks.run(rank_tasks.meter, (subject, off)))
+    some, none = (metered.memory.host for metered in ranks.run(rank_tasks.meter, Case(subject, off)))
     assert some
     assert none == 0
-    on_device = [memory for memory, *_ in ranks.run(rank_tasks.meter, (subject, off.but(offload_optimizer="none")))]
-    assert {(each.host, each.file) for each in on_device} == {(None, None)}
+    on_device = ranks.run(rank_tasks.meter, Case(subject, off.but(offload_optimizer="none")))
+    assert {(each.memory.host, each.memory.file) for each in on_device} == {(None, None)}

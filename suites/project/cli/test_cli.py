@@ -18,10 +18,11 @@ import torch
 
 import zerobench
 from zerobench import report
+from zerobench.bench.document import make_document
 from zerobench.cli import commands
+from zerobench.cli import run as run_command
 from zerobench.errors import UsageError
-from zerobench.results import schema
-from zerobench.results.document import document
+from zerobench.results import Json, schema
 from zerobench.scenario import Odd, Scenario
 from zerobench.suites.project.cli import here
 from zerobench.suites.project.reports.page import markdown_tables, received
@@ -30,9 +31,6 @@ from zerobench.suites.support.forked import LIMIT
 from zerobench.workload.data import text
 
 _STAGES = [("reference", stage) for stage in range(4)]
-
-Json = dict[str, Any]
-
 
 Done = tuple[Path, subprocess.CompletedProcess[str]]
 
@@ -46,14 +44,14 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_here(directory: Path, *arguments: str) -> Done:
     """``zerobench run`` of a small model in this process: where its report is and how it ended."""
-    return directory, here.zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
+    return directory, here.run_zerobench("run", "--model", "nano", *arguments, "--out", str(directory))
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The main job, small: its report's directory and how it ended."""
     directory = tmp_path_factory.mktemp("clean")
-    done = here.zerobench("run", "--model", "nano", "--steps", "4", "--json", cwd=directory)
+    done = here.run_zerobench("run", "--model", "nano", "--steps", "4", "--json", cwd=directory)
     return directory / "zerobench-report", done
 
 
@@ -88,29 +86,28 @@ def test_main_job_is_right(clean: Done) -> None:
     """The reference engine has the canonical trainer's bits at every stage, the peers are right, the exit code is 0."""
     directory, done = clean
     assert done.returncode == 0, done.stderr
-    rows = results(directory)["rows"]
-    assert [(row["subject"], row["stage"]) for row in rows] == [
+    cases = results(directory)["cases"]
+    assert [(case["subject"], case["stage"]) for case in cases] == [
         *_STAGES, ("torch-ddp", 0), ("torch-fsdp2", 3), ("compute-only", None)
     ]  # fmt: skip
-    assert all(row["verdict"] == "ok" for row in rows)
-    assert all(row["judgement"]["bitwise"] for row in rows if row["subject"] == "reference")
-    assert all(row["judgement"]["right"] for row in rows if row["judgement"])
-    assert all(row["loss"]["last"] < row["loss"]["first"] for row in rows)
+    assert [case["verdict"] for case in cases] == ["right"] * 6 + ["measured"]
+    assert all(case["judgement"]["bitwise"] for case in cases if case["subject"] == "reference")
+    assert all(case["loss"]["last"] < case["loss"]["first"] for case in cases)
 
 
 def test_measured_bytes_are_those_predicted(clean: Done) -> None:
     """Every rank of every subject holds and moves the bytes of the closed forms (suites/accounting has all of them)."""
-    for row in results(clean[0])["rows"][:-1]:
-        for measured, predicted in zip(row["memory"]["measured"], row["memory"]["predicted"], strict=True):
+    for case in results(clean[0])["cases"][:-1]:
+        for measured, predicted in zip(case["memory"]["measured"], case["memory"]["predicted"], strict=True):
             assert all(measured[state] == predicted[state] for state in ("parameters", "gradients", "optimizer"))
-        if row["stage"] < 3:
-            assert row["traffic"]["measured"] == row["traffic"]["predicted"]
+        if case["stage"] < 3:
+            assert case["traffic"]["measured"] == case["traffic"]["predicted"]
 
 
 def test_what_was_received_crossed_the_wire(clean: Done) -> None:
-    """Each row has the kernel's count, which holds at least what the meters count on all ranks."""
-    for row in results(clean[0])["rows"][:-1]:
-        traffic = row["traffic"]
+    """Each case has the kernel's count, which holds at least what the meters count on all ranks."""
+    for case in results(clean[0])["cases"][:-1]:
+        traffic = case["traffic"]
         if traffic["wire"] is None:
             pytest.skip("the kernel has no counter of loopback")
         assert traffic["wire"] >= received(traffic) > 0
@@ -141,17 +138,17 @@ def test_results_fit_their_schema(clean: Done, broken: Done) -> None:
 
 def test_one_digest_for_all_stages(clean: Done) -> None:
     """Without accumulation stages train the same bits; only who promises bits has a digest; each case is its own."""
-    rows = results(clean[0])["rows"]
-    assert len({row["digest"] for row in rows[:4]}) == 1
-    assert [row["digest"] is None for row in rows] == [False] * 4 + [True] * 3
-    assert len({row["case"] for row in rows}) == len(rows)
+    cases = results(clean[0])["cases"]
+    assert len({case["digest"] for case in cases[:4]}) == 1
+    assert [case["digest"] is None for case in cases] == [False] * 4 + [True] * 3
+    assert len({case["id"] for case in cases}) == len(cases)
 
 
-def test_rows_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> None:
+def test_cases_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> None:
     """What they have in common stays in the settings; what they differ in is null there."""
     value = results(clean[0])
-    other = [row | {"scenario": row["scenario"] | {"dtype": "bf16"}, "model": "mini"} for row in value["rows"]]
-    both = document([*value["rows"], *other], "zerobench", value["environment"])
+    other = [case | {"scenario": case["scenario"] | {"dtype": "bf16"}, "model": "mini"} for case in value["cases"]]
+    both = make_document([*value["cases"], *other], "zerobench", value["environment"])
     assert schema.flaw(both) == ""
     differing = {name for name in both["settings"] if both["settings"][name] != value["settings"][name]}
     assert differing == {"dtype", "model"}
@@ -163,21 +160,21 @@ def test_rows_of_several_runs_make_one_document(clean: Done, tmp_path: Path) -> 
 def test_the_schema_refuses(clean: Done) -> None:
     """A value of another type, a missing one and an unknown one."""
     value = results(clean[0])
-    row = value["rows"][0]
-    for wrong in (row | {"stage": 4}, row | {"verdict": None}, row | {"more": 1}, {"subject": "reference"}):
-        assert schema.flaw(value | {"rows": [wrong]}).startswith("$.rows[0]")
+    case = value["cases"][0]
+    for wrong in (case | {"stage": 4}, case | {"verdict": None}, case | {"more": 1}, {"subject": "reference"}):
+        assert schema.flaw(value | {"cases": [wrong]}).startswith("$.cases[0]")
 
 
 def test_report_shows_the_numbers_of_the_results(clean: Done) -> None:
     """Bytes exact; suites/project/reports has the other numbers, on results that are made up."""
     found = tables(clean[0])
-    judged = [row for row in results(clean[0])["rows"] if row["memory"]]
-    for cells, row in zip(found["Memory on each rank, in bytes"], judged, strict=True):
+    judged = [case for case in results(clean[0])["cases"] if case["memory"]]
+    for cells, case in zip(found["Memory on each rank, in bytes"], judged, strict=True):
         for category in ("parameters", "gradients", "optimizer", "peak"):
-            assert _number(cells[category]) == max(rank[category] for rank in row["memory"]["measured"])
+            assert _number(cells[category]) == max(rank[category] for rank in case["memory"]["measured"])
     totals = [cells for cells in found["Traffic of a step, in bytes"] if cells["collective"] == "total"]
-    for cells, row in zip(totals, judged, strict=True):
-        ledgers = row["traffic"]["measured"]
+    for cells, case in zip(totals, judged, strict=True):
+        ledgers = case["traffic"]["measured"]
         assert _number(cells["sent"]) == max(sum(each["sent"] for each in ledger.values()) for ledger in ledgers)
 
 
@@ -200,7 +197,8 @@ def test_times_only(tmp_path: Path) -> None:
     """
     _, done = run_here(tmp_path, "--subjects", "reference", "--stages", "3", "--steps", "3", "--times-only")
     assert done.returncode == 0, done.stderr
-    of_stage_3, alone = results(tmp_path)["rows"]
+    of_stage_3, alone = results(tmp_path)["cases"]
+    assert (of_stage_3["verdict"], alone["verdict"]) == ("measured", "measured")
     assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
     assert of_stage_3["time"]["ratio"] > 0
     assert alone["time"]["ratio"] == 1
@@ -214,24 +212,23 @@ def test_ranks_compute_in_batches(clean: Done) -> None:
     assert results(clean[0])["environment"]["scheduling"] == "batch"
 
 
-def test_subjects_that_fail_are_rows_and_the_others_go_on(broken: Done) -> None:
+def test_subjects_that_fail_are_told_and_the_others_go_on(broken: Done) -> None:
     """Each with its own verdict and reason; the exit code is 1."""
     directory, done = broken
     assert done.returncode == 1, done.stderr
-    raises, dies, stale, unreduced, shards = results(directory)["rows"][2:7]
-    assert raises["verdict"] == "failed"
+    raises, dies, stale, unreduced, shards = results(directory)["cases"][2:7]
+    assert raises["verdict"] == "raised"
     assert "the flux is not aligned" in raises["reason"]
     assert dies["verdict"] == "crashed"
     assert dies["reason"].startswith("rank 1 was killed by SIGKILL")
-    assert stale["verdict"] == "ok"
-    assert not stale["judgement"]["right"]
+    assert stale["verdict"] == "wrong"
     assert "only rank 1 of 2 differs" in stale["judgement"]["message"]
-    assert unreduced["verdict"] == "failed"
+    assert unreduced["verdict"] == "raised"
     assert "returned a loss of shape [2]; expected a 0-dimensional tensor" in unreduced["reason"]
-    assert not shards["judgement"]["right"]
+    assert shards["verdict"] == "wrong"
     assert "got       torch.float32 [6144]\n  expected  torch.float32 [256, 48]" in shards["judgement"]["message"]
     shown = [row["right?"] for row in tables(directory)["Right?"]]
-    assert shown == ["bitwise", "within budget", "failed", "crashed", "WRONG", "failed", "WRONG"]
+    assert shown == ["bitwise", "within budget", "raised", "crashed", "WRONG", "raised", "WRONG"]
     assert "the flux is not aligned" in done.stdout
 
 
@@ -372,8 +369,8 @@ def test_what_cannot_be_written_is_printed(
         (tmp_path / "r").touch()
         return value
 
-    monkeypatch.setattr(commands, "pool", lambda *_: nullcontext())
-    monkeypatch.setattr(commands, "_measure", measured)
+    monkeypatch.setattr(run_command, "open_pool", lambda *_: nullcontext())
+    monkeypatch.setattr(run_command, "_measure", measured)
     assert commands.main(["run", "--out", str(tmp_path / "r")]) == 2
     output = capsys.readouterr()
     assert json.loads(output.out) == value
@@ -388,7 +385,7 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
             return True
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    progress = commands._Progress()
+    progress = run_command._Progress()
     progress("round 1 of 2")
     progress.close()
     assert isinstance(sys.stderr, Terminal)
@@ -396,7 +393,7 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_offload(tmp_path: Path) -> None:
-    """Offloaded rows are right, and what they keep and move off the device is what the closed forms say."""
+    """Offloaded cases are right, and what they keep and move off the device is what the closed forms say."""
     chosen = "--steps", "2", "--subjects", "reference", "--stages", "0,3", "--offload", "none,cpu,nvme"
     _, done = run_here(tmp_path, *chosen, "--nvme-path", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Replay: what a row of ``zerobench run`` was given, and no more memory than a model of its size allows."""
+"""Replay: the settings of a case of ``zerobench run``, and no more memory than a model of its size allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.bench.replay import replay
+from zerobench.bench.replay import replay_scenario
 from zerobench.errors import UsageError
 from zerobench.judge.judgement import Judgement
 from zerobench.ranks import Pool
@@ -36,7 +36,7 @@ class _Watched(Pool):
 def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """All cores between the ranks, and the time limit for each step."""
     monkeypatch.setattr("zerobench.bench.replay.Pool", _Watched)
-    verdict = replay(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference")
+    verdict = replay_scenario(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference")
     assert isinstance(verdict, Judgement)
     assert verdict.right
     assert _Watched.threads_given == len(os.sched_getaffinity(0))
@@ -47,7 +47,7 @@ def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its states are compared after the last step only, by which a wrong engine is still caught."""
     monkeypatch.setattr("zerobench.bench.replay._ROOM", 0)
     scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2)
-    right, wrong = replay(scenario, "reference"), replay(scenario, _STALE)
+    right, wrong = replay_scenario(scenario, "reference"), replay_scenario(scenario, _STALE)
     assert isinstance(right, Judgement)
     assert isinstance(wrong, Judgement)
     assert right.bitwise
@@ -60,4 +60,4 @@ def test_a_configuration_that_the_subject_refuses() -> None:
     """One line of its own, not the tracebacks of ranks."""
     scenario = Scenario(stage=1, world=1, offload_optimizer="cpu", offload_ratio=1.5)
     with pytest.raises(UsageError, match=r"reference: .*less than or equal to 1"):
-        replay(scenario, "reference")
+        replay_scenario(scenario, "reference")

@@ -9,7 +9,8 @@ import time
 import torch.distributed as dist
 
 from zerobench.errors import RankFailure, UsageError
-from zerobench.ranks import Launch, Pool, follow, pool
+from zerobench.machine.launch import Launch
+from zerobench.ranks import Pool, follow, open_pool
 
 
 def refuses(ranks: Pool) -> None:
@@ -55,7 +56,7 @@ def main(what: str) -> int:
     if launch.rank:
         return follow(launch, "cpu", 1)
     try:
-        with pool(launch.world, "cpu", 1, launch) as ranks:
+        with open_pool(launch.world, "cpu", 1, launch) as ranks:
             {"refuses": refuses, "works": works, "hangs": hangs, "aborts": aborts}[what](ranks)
     except (RankFailure, UsageError) as error:
         print(error, file=sys.stderr)

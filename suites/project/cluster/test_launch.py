@@ -16,8 +16,7 @@ import torch
 
 from zerobench.errors import UsageError
 from zerobench.machine import gpu
-from zerobench.ranks import Launch
-from zerobench.ranks.launch import MEETING
+from zerobench.machine.launch import MEETING, Launch
 from zerobench.results import schema
 from zerobench.subjects import deepspeed
 from zerobench.suites.support.alone import outside
@@ -70,7 +69,7 @@ def test_run_on_two_nodes(tmp_path: Path) -> None:
     first, second = _agents(tmp_path, "zerobench", "run", *_SMALL, "--subjects", "reference,torch-ddp", "--json")
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     value = report(first[1])
-    assert value["rows"][0]["judgement"]["bitwise"]
+    assert value["cases"][0]["judgement"]["bitwise"]
     assert sorted(path.name for path in (tmp_path / "node0" / "zerobench-report").iterdir()) == [
         "report.html",
         "report.md",

@@ -69,7 +69,7 @@ def test_run(tmp_path: Path, launcher: str) -> None:
     """Two processes that the launcher starts are two ranks of one run; rank 0 alone writes, and the code is 0."""
     done = _launched(tmp_path, launcher, "--subjects", "reference")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert report(done.stdout)["rows"][0]["judgement"]["bitwise"]
+    assert report(done.stdout)["cases"][0]["judgement"]["bitwise"]
     assert (tmp_path / "zerobench-report" / "results.json").is_file()
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.errors import RankFailure
-from zerobench.ranks import Launch, launched
-from zerobench.ranks.launch import MEETING
+from zerobench.machine.launch import MEETING, Launch
+from zerobench.ranks import launched
 from zerobench.suites.project.cluster.test_launch import free_port
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
@@ -22,7 +22,7 @@ from zerobench.suites.support.forked import Program
 
 #: Whose tasks belong to a module that every rank can name.
 _PROGRAM = "from zerobench.suites.project.cluster.launched import main; raise SystemExit(main('{}'))"
-_IMPATIENT = "from zerobench.ranks import launch; launch.MEETING = 1.0; "
+_IMPATIENT = "from zerobench.machine import launch; launch.MEETING = 1.0; "
 #: Seconds that two ranks may take; they wait for each other for longer.
 _LIMIT = MEETING - 20
 
@@ -73,12 +73,12 @@ def test_rank_0_does_not_come(tmp_path: Path) -> None:
 
 
 def test_the_port_is_taken() -> None:
-    """Where rank 0 cannot listen at MASTER_PORT, one error names the place."""
+    """Where rank 0 cannot listen at MASTER_PORT, one error names the address."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         launch = Launch(0, 2, 0, 2, "127.0.0.1", port, attempt="0", hosted=False)
         with pytest.raises(RankFailure, match=f"rank 0 did not meet the others at 127.0.0.1:{port}: "):
-            launched.pool(2, "cpu", 1, launch)
+            launched.open_pool(2, "cpu", 1, launch)
 
 
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_rank_that_aborts(tmp_path: Path) -> None:
     assert "in _abort" in other
 
 
-def test_callers_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_of_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who says nothing, hangs up in the middle or has another key is sent away; a rank is taken in, and may be slow."""
     monkeypatch.setattr(launched, "_GREETING", 1.0)
     silent, kept = socket.socketpair()
@@ -131,11 +131,11 @@ def _caller(key: bytes, *words: bytes) -> socket.socket:
     return ours
 
 
-def test_the_door_is_open_to_both() -> None:
+def test_the_listener_is_open_to_both() -> None:
     """Rank 0 can be called by an address of either kind."""
     for address in ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]:
-        with launched._door(1) as door, socket.create_connection((address, door.getsockname()[1]), timeout=5):
-            door.accept()[0].close()
+        with launched._listen(1) as listener, socket.create_connection((address, listener.getsockname()[1]), timeout=5):
+            listener.accept()[0].close()
 
 
 def test_the_next_task_is_not_the_end() -> None:

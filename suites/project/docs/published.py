@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
-from zerobench.results.document import Json
+from zerobench.results import Json
+from zerobench.results.files import read
 from zerobench.suites.support.checkout import ROOT
 
 
-def published(report: str) -> Json:
+def read_published(report: str) -> Json:
     """The results of a report under ``reports``."""
-    value: Json = json.loads((ROOT / "reports" / report / "results.json").read_text(encoding="utf-8"))
-    return value
+    return read(ROOT / "reports" / report / "results.json")

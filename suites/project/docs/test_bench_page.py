@@ -5,31 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from zerobench.bench.rounds import COMPUTE_ONLY, STAGES_OF_ZERO, rows
-from zerobench.results.document import Json
+from zerobench.bench.plan import STAGES_OF_ZERO, plan_cases
+from zerobench.results import Json
+from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.scenario import Scenario
+from zerobench.subjects import load
 from zerobench.suites.bench import capacity, grid
 from zerobench.suites.bench.collectives import COLLECTIVES
 from zerobench.suites.project.docs.pages import read
-from zerobench.suites.project.docs.published import published
+from zerobench.suites.project.docs.published import read_published
 from zerobench.suites.project.reports.page import markdown_tables, received
 from zerobench.theory import memory, offload, traffic
 from zerobench.workload import models
+from zerobench.workload.sizes import SIZES
 
 _STATES = ("parameters", "gradients", "optimizer")
-_BASE = Scenario(model=models.SIZES["vit-1b"], world=8, dtype="bf16", micro_batch=4, data="random", device="cuda")
+_BASE = Scenario(model=SIZES["vit-1b"], world=8, dtype="bf16", micro_batch=4, data="random", device="cuda")
 _STEP = 2
 
 
 def lines() -> Iterator[list[str]]:
     """Of each stage and offload setting: GB on the device, of parameters whole at once, elsewhere, and moved."""
-    for row in rows(_BASE, ["reference"], STAGES_OF_ZERO, ("none", "cpu", "nvme"))[:-1]:
-        scenario, model = row.scenario, models.shapes(row.scenario)
+    for case in plan_cases(_BASE, ["reference"], STAGES_OF_ZERO, ("none", "cpu", "nvme"))[:-1]:
+        scenario, model = case.scenario, models.shapes(case.scenario)
         held = memory.predicted(scenario, model)
         ledger = traffic.predicted(scenario, model, step=_STEP)
         off = offload.predicted(scenario, model, _STEP)
-        assert held
-        assert ledger
         values = [
             *(held[name] for name in ("parameters", "gradients", "optimizer")),
             sum(held.values()),
@@ -49,14 +50,14 @@ def _shown(title: str) -> list[list[str]]:
     return shown
 
 
-def _place(setting: str | None) -> str:
-    """Where the optimizer is, of an offload setting."""
+def _target(setting: str | None) -> str:
+    """The optimizer's target, of an offload setting."""
     return (setting or "optimizer none").split(",")[0].removeprefix("optimizer ")
 
 
 def of_collectives() -> list[list[str]]:
     """Of sizes 16 times apart, in MiB, on 2 and 4 ranks: milliseconds of each, and how much faster the engine's is."""
-    measured = published("cpu-collectives")["collectives"]
+    measured = read_published("cpu-collectives")["collectives"]
     found = {(each["world"], each["bytes"], each["collective"]): each for each in measured}
     lines = []
     for world in (2, 4):
@@ -75,14 +76,14 @@ def test_collectives() -> None:
 def of_scaling() -> list[list[str]]:
     """Of each subject and stage: multiples of compute-only on 1, 2 and 4 ranks, and wire / received on 2 and 4."""
     found: dict[tuple[str, int], dict[int, Json]] = {}
-    for row in published("cpu-scaling")["rows"]:
-        if row["subject"] != COMPUTE_ONLY:
-            world = Scenario.from_json(json.dumps(row["scenario"])).world
-            found.setdefault((row["subject"], row["stage"]), {})[world] = row
+    for case in read_published("cpu-scaling")["cases"]:
+        if case["subject"] != COMPUTE_ONLY:
+            world = Scenario.from_json(json.dumps(case["scenario"])).world
+            found.setdefault((case["subject"], case["stage"]), {})[world] = case
     lines = []
-    for (subject, stage), rows_of in found.items():
-        ratios = [f"{rows_of[world]['time']['ratio']:.2f}" for world in (1, 2, 4)]
-        lines.append([subject, str(stage), *ratios, *(_wire(rows_of[world]["traffic"]) for world in (2, 4))])
+    for (subject, stage), by_world in found.items():
+        ratios = [f"{by_world[world]['time']['ratio']:.2f}" for world in (1, 2, 4)]
+        lines.append([subject, str(stage), *ratios, *(_wire(by_world[world]["traffic"]) for world in (2, 4))])
     return lines
 
 
@@ -101,19 +102,19 @@ def test_predicted_table() -> None:
 
 
 def of_vit() -> list[list[str]]:
-    """Of each row: MB on the rank that has most, and the multiple of compute-only."""
+    """Of each case: MB on the rank that has most, and the multiple of compute-only."""
     found = []
-    for row in published("cpu-vit")["rows"]:
-        if row["subject"] == COMPUTE_ONLY:
+    for case in read_published("cpu-vit")["cases"]:
+        if case["subject"] == COMPUTE_ONLY:
             continue
-        ranks = row["memory"]["measured"]
+        ranks = case["memory"]["measured"]
         held = max(sum(rank[name] for name in _STATES) for rank in ranks)
         off = [max(rank[name] or 0 for rank in ranks) for name in ("host", "file")]
         megabytes = [f"{value / 1e6:.1f}" for value in (held, *off)]
         peak = f"{max(rank['peak'] for rank in ranks) / 1e6:,.0f}"
-        place = _place((row["offload"] or {}).get("setting"))
-        ratio = f"{row['time']['ratio']:.2f}"
-        found.append([row["subject"], str(row["stage"]), place, *megabytes, peak, ratio])
+        target = _target((case["offload"] or {}).get("setting"))
+        ratio = f"{case['time']['ratio']:.2f}"
+        found.append([case["subject"], str(case["stage"]), target, *megabytes, peak, ratio])
     return found
 
 
@@ -124,11 +125,11 @@ def test_measured_table() -> None:
 
 def of_capacity() -> list[list[str]]:
     """Of each search: the largest model, as many times the first, and what states alone allow by the closed forms."""
-    fits = published("cpu-capacity")["fits"]
-    asked = {_asked(each): each.row.scenario for each in grid.capacity(False, "cpu", 2)}
+    fits = read_published("cpu-capacity")["fits"]
+    asked = {_asked(each): each.case.scenario for each in grid.searches(False, "cpu", 2)}
     found = []
-    for fit in (each for each in fits if each["verdict"] == "ok"):
-        key = fit["subject"], str(fit["stage"]), _place(fit["offload"])
+    for fit in (each for each in fits if each["verdict"] == "measured"):
+        key = fit["subject"], str(fit["stage"]), _target(fit["offload"])
         numbers = [f"{fit['parameters'] / 1e6:.1f}", f"{fit['parameters'] / fits[0]['parameters']:.2f}"]
         scenario = capacity.with_layers(asked[key], fit["layers"])
         found.append([*key, *numbers, _states_alone(scenario, fit)])
@@ -141,12 +142,13 @@ def test_table_of_the_largest_models() -> None:
 
 
 def _asked(search: grid.Search) -> tuple[str, str, str]:
-    return search.row.subject, str(search.row.scenario.stage), search.row.scenario.optimizer_at
+    return search.case.subject, str(search.case.scenario.stage), search.case.scenario.optimizer_at
 
 
 def _states_alone(scenario: Scenario, fit: Json) -> str:
     """Million parameters in the limit at the states' bytes each, or the model's own 4; empty where no form is known."""
-    held = memory.predicted(scenario, models.shapes(scenario), subject=fit["subject"])
+    theory = load(fit["subject"]).theory()
+    held = None if theory is None else theory.memory(scenario, models.shapes(scenario))
     if held is None:
         return ""
     each = max(4, sum(held[name] for name in _STATES) / fit["parameters"])

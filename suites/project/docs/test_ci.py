@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from zerobench.bench import rounds
+from zerobench.bench.plan import plan_cases
 from zerobench.cli import options
-from zerobench.digests import case
 from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
+from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.suites.project.docs.pages import PAGES, commands
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
@@ -112,6 +112,6 @@ def test_the_baseline_has_the_cases_of_the_grid() -> None:
     for arguments in grid.accounted(grid.SUBJECT):
         given = options.parser().parse_args(["run", *arguments])
         base = options.base_scenario(given)
-        rows = rounds.rows(base, given.subjects, given.stages)
-        expected |= {case(row.subject, row.scenario) for row in rows if row.subject != rounds.COMPUTE_ONLY}
+        cases = plan_cases(base, given.subjects, given.stages)
+        expected |= {case.id for case in cases if case.subject != COMPUTE_ONLY}
     assert set(committed.cases) == expected

@@ -36,7 +36,7 @@ def _here(line: str, *more: str) -> str:
     """What a ``zerobench`` command prints, in this process."""
     name, *arguments = shlex.split(line)
     assert name == "zerobench"
-    done = here.zerobench(*arguments, *more)
+    done = here.run_zerobench(*arguments, *more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -114,12 +114,12 @@ def test_a_vit_that_recomputes(tmp_path: Path) -> None:
     line = _command("docs/how-to/run-benchmarks.md", "zerobench run ")
     value = json.loads(_here(line, "--json", "--out", str(tmp_path)))
     assert schema.flaw(value) == ""
-    for row in value["rows"][:-1]:
-        assert row["judgement"]["right"]
-        assert row["scenario"]["model"] == {**row["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
-        assert row["traffic"]["measured"] == row["traffic"]["predicted"]
-        assert row["time"]["tokens_per_second"] is None
-        assert row["loss"]["last"] < row["loss"]["first"]
+    for case in value["cases"][:-1]:
+        assert case["verdict"] == "right"
+        assert case["scenario"]["model"] == {**case["scenario"]["model"], "kind": "vit", "recompute": "non_reentrant"}
+        assert case["traffic"]["measured"] == case["traffic"]["predicted"]
+        assert case["time"]["tokens_per_second"] is None
+        assert case["loss"]["last"] < case["loss"]["first"]
     assert value["text"] is None
 
 

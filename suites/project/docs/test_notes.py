@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from zerobench.results.document import Json
+from zerobench.results import Json
 from zerobench.suites.project.docs.pages import read
-from zerobench.suites.project.docs.published import published
+from zerobench.suites.project.docs.published import read_published
 from zerobench.suites.project.reports.page import markdown_tables
 
 
 def of_kernels() -> list[list[str]]:
     """Of each kernel and size: ms, GB/s, and how many times as fast as a copy, torch and DeepSpeed it is."""
     found: dict[tuple[str, int], dict[str, Json]] = {}
-    for each in published("cpu-kernels")["kernels"]:
+    for each in read_published("cpu-kernels")["kernels"]:
         found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each
     lines = []
     for (kernel, elements), rivals in found.items():

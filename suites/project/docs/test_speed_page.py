@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from zerobench.bench.rounds import COMPUTE_ONLY
-from zerobench.results.document import Json
+from zerobench.results import Json
+from zerobench.results.identity import COMPUTE_ONLY
 from zerobench.suites.project.docs.pages import read
-from zerobench.suites.project.docs.published import published
+from zerobench.suites.project.docs.published import read_published
 from zerobench.suites.project.reports.page import markdown_tables
 from zerobench.suites.support.checkout import ROOT
+from zerobench.verdict import RAN
 
 _PAGE = read("docs/notes/speed.md")
 _AIMS = {0: 1.15, 1: 1.15, 2: 1.15, 3: 1.3}
@@ -24,7 +25,9 @@ def _met(value: float, aim: float, what: str) -> str:
 
 def of_aims() -> list[list[str]]:
     """Of each stage: the multiple of compute-only, its aim, and torch's engine beside it."""
-    ratios = {(row["subject"], row["stage"]): row["time"]["ratio"] for row in published("cpu-two-cores")["rows"]}
+    ratios = {
+        (case["subject"], case["stage"]): case["time"]["ratio"] for case in read_published("cpu-two-cores")["cases"]
+    }
     lines = []
     for stage, aim in _AIMS.items():
         ours = ratios["reference", stage]
@@ -38,9 +41,9 @@ def of_aims() -> list[list[str]]:
 def of_settings() -> list[list[str]]:
     """Of each stage: the least and the largest multiple over the settings in which nothing is offloaded."""
     found: dict[tuple[str, int], list[Json]] = defaultdict(list)
-    for row in published("cpu-grid")["rows"]:
-        if row["verdict"] == "ok" and row["offload"] is None and row["subject"] != COMPUTE_ONLY:
-            found[row["subject"], row["stage"]].append(row)
+    for case in read_published("cpu-grid")["cases"]:
+        if case["verdict"] in RAN and case["offload"] is None and case["subject"] != COMPUTE_ONLY:
+            found[case["subject"], case["stage"]].append(case)
     lines = []
     for stage in _AIMS:
         subject, name = _PEERS.get(stage, ("", ""))
@@ -49,9 +52,9 @@ def of_settings() -> list[list[str]]:
     return lines
 
 
-def _span(rows: list[Json]) -> str:
-    ratios = [row["time"]["ratio"] for row in rows]
-    fp32_only = all(row["scenario"].get("dtype", "fp32") == "fp32" for row in rows)
+def _span(cases: list[Json]) -> str:
+    ratios = [case["time"]["ratio"] for case in cases]
+    fp32_only = all(case["scenario"].get("dtype", "fp32") == "fp32" for case in cases)
     return f"{min(ratios):.2f} to {max(ratios):.2f}" + " (fp32 only)" * fp32_only
 
 

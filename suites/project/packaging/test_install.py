@@ -82,7 +82,7 @@ def test_run_beside_own_modules(python: Path, project: Path) -> None:
     command = [str(python), "-m", "zerobench", "run", "--model", "nano", "--steps", "2", "--stages", "0,3"]
     run(project, *command, "--subjects", "reference")
     results = json.loads((project / "zerobench-report" / "results.json").read_text(encoding="utf-8"))
-    assert [row["verdict"] for row in results["rows"]] == ["ok"] * 3
+    assert [case["verdict"] for case in results["cases"]] == ["right", "right", "measured"]
     assert "reference" in (project / "zerobench-report" / "report.md").read_text(encoding="utf-8")
 
 

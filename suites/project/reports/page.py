@@ -30,7 +30,7 @@ def _unescaped(cell: str) -> str:
 
 
 def received(traffic: dict[str, Any]) -> int:
-    """The bytes that all ranks received, of the traffic in a row of the results."""
+    """The bytes that all ranks received, of the traffic in a case of the results."""
     return sum(each["received"] for ledger in traffic["measured"] for each in ledger.values())
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import Any
 
-from zerobench.digests import case
+from zerobench.results import Json
+from zerobench.results.identity import Case
 from zerobench.scenario import Scenario
-
-Json = dict[str, Any]
 
 HOSTILE = "evil|*pkg*:<script>alert(1)</script>`x`"
 REASON = "rank 1: ValueError: <b>no</b> | such\n```\n# a heading\n[link](http://example.org)"
@@ -19,22 +17,22 @@ _PARAMETERS = 2_792_448
 
 
 def results() -> Json:
-    """A value of schema 2."""
-    rows = [
-        *(row("reference", stage) for stage in range(4)),
-        row("reference", 3, bf16=True),
-        offloaded(row("reference", 3), "cpu"),
-        row("torch-fsdp2", 3, bf16=True, right=False),
-        {**row("torch-ddp", 0), "memory": None, "traffic": None, "judgement": None},
+    """A value of schema 3."""
+    cases = [
+        *(case("reference", stage) for stage in range(4)),
+        case("reference", 3, bf16=True),
+        offloaded(case("reference", 3), "cpu"),
+        case("torch-fsdp2", 3, bf16=True, right=False),
+        {**case("torch-ddp", 0), "verdict": "measured", "memory": None, "traffic": None, "judgement": None},
         bare("deepspeed", 2, "unsupported", "deepspeed is not installed"),
         bare("deepspeed", 1, "not measured", ""),
-        bare(HOSTILE, 3, "failed", REASON),
+        bare(HOSTILE, 3, "raised", REASON),
         bare("torch-zero1", 1, "crashed", "rank 1 was killed by SIGKILL"),
         bare("torch-zero1", 2, "timeout", "no answer within 120 s"),
         compute_only(),
     ]
     return {
-        "schema": 2,
+        "schema": 3,
         "case_version": 1,
         "zerobench": "0.1.0",
         "command": "zerobench run --data 'my `data`|<i>.txt'",
@@ -45,7 +43,7 @@ def results() -> Json:
         "text": {"source": "my `data`|<i>.txt", "bytes": 466_195, "sha256": "2a95" * 16},
         "budget": {"yardstick": "torch-ddp", "error": 2.85e-06, "times": 2.0, "step": 4},
         "peaks": [{"dtype": "fp32", "size": 512, "flops_per_second": 9.5e10}],
-        "rows": [_named(each) for each in rows],
+        "cases": [_named(each) for each in cases],
         "collectives": [collective("all_to_all", 1 << at) for at in (10, 20)],
         "kernels": [kernel("adamw", "torch", None), kernel("adamw", f"c++ {HOSTILE}", "torch")],
         "fits": [fit(0, None, 28_579_328), fit(3, "parameters nvme", 126_509_568), fit(3, HOSTILE, 0), unfit(2)],
@@ -66,15 +64,15 @@ def gpu(heat: str) -> Json:
 
 
 def many(count: int) -> Json:
-    """Results of ``count`` rows: subjects at stages, in several precisions, worlds and accumulations."""
+    """Results of ``count`` cases: subjects at stages, in several precisions, worlds and accumulations."""
     value = results()
-    rows = (row("reference", at % 4, bf16=at % 8 > 3, accumulation=1 + at // 8) for at in range(count))
-    value["rows"] = [_named(each) for each in rows]
+    cases = (case("reference", at % 4, bf16=at % 8 > 3, accumulation=1 + at // 8) for at in range(count))
+    value["cases"] = [_named(each) for each in cases]
     return value
 
 
-def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumulation: int = 1) -> Json:
-    """A row that was measured, its bytes as predicted but for torch-fsdp2's."""
+def case(subject: str, stage: int, bf16: bool = False, right: bool = True, accumulation: int = 1) -> Json:
+    """A case that was measured, its bytes as predicted but for torch-fsdp2's."""
     states = {
         "parameters": _SIZE // (2 if stage == 3 else 1),
         "gradients": _SIZE // (2 if stage >= 2 else 1),
@@ -92,10 +90,11 @@ def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumu
         "stage": stage,
         "model": "mini",
         "parameters": _PARAMETERS,
-        "verdict": "ok",
+        "verdict": "right" if right else "wrong",
         "reason": "",
         "scenario": _scenario(stage, bf16, accumulation),
         "digest": None,
+        "held": None,
         "judgement": _judgement(subject, right, bitwise=subject == "reference"),
         "loss": {"first": 5.59, "last": 3.71},
         "memory": {"measured": held, "predicted": [states, states]},
@@ -106,12 +105,13 @@ def row(subject: str, stage: int, bf16: bool = False, right: bool = True, accumu
 
 
 def _named(value: Json) -> Json:
-    """The row with its case."""
-    return {"case": case(value["subject"], Scenario.from_json(json.dumps(value["scenario"]))), **value}
+    """The case with its id."""
+    scenario = Scenario.from_json(json.dumps(value["scenario"]))
+    return {"id": Case(value["subject"], scenario).id, **value}
 
 
 def offloaded(value: Json, setting: str) -> Json:
-    """A row whose optimizer state and masters lie in host memory; slower, with less on the device."""
+    """A case whose optimizer state and masters lie in host memory; slower, with less on the device."""
     ledger = {"to_host": 5_656_576, "to_device": 5_656_576, "read": 0, "written": 0}
     held = [each | {"host": each["optimizer"], "peak": 50_000_000} for each in value["memory"]["measured"]]
     return value | {
@@ -123,15 +123,15 @@ def offloaded(value: Json, setting: str) -> Json:
 
 
 def bare(subject: str, stage: int, verdict: str, reason: str) -> Json:
-    """A row of which there is only what became of it."""
+    """A case that has a verdict and nothing else."""
     nothing = dict.fromkeys(("judgement", "loss", "memory", "traffic", "offload", "time"))
-    return row(subject, stage) | nothing | {"verdict": verdict, "reason": reason}
+    return case(subject, stage) | nothing | {"verdict": verdict, "reason": reason}
 
 
 def compute_only() -> Json:
     """The step without communication."""
     nothing = dict.fromkeys(("judgement", "memory", "traffic", "stage"))
-    return row("compute-only", 0) | nothing
+    return case("compute-only", 0) | nothing | {"verdict": "measured"}
 
 
 def time(median: float, split: bool) -> Json:
@@ -169,7 +169,7 @@ def fit(stage: int, offload: str | None, parameters: int) -> Json:
     """The largest model in 512 MiB."""
     return {
         "subject": "reference", "stage": stage, "offload": offload, "dtype": "fp32", "world": 2, "limit": 512 << 20,
-        "verdict": "ok", "reason": "", "layers": parameters // 789_760, "parameters": parameters,
+        "verdict": "measured", "reason": "", "layers": parameters // 789_760, "parameters": parameters,
         "beyond": parameters + 789_760, "seconds": 0.5 if parameters else None,
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def fit(stage: int, offload: str | None, parameters: int) -> Json:
 def unfit(stage: int) -> Json:
     """A search that failed."""
     nothing = dict.fromkeys(("layers", "parameters", "beyond", "seconds"))
-    return fit(stage, None, 0) | nothing | {"verdict": "failed", "reason": REASON}
+    return fit(stage, None, 0) | nothing | {"verdict": "raised", "reason": REASON}
 
 
 def _scenario(stage: int, bf16: bool, accumulation: int) -> Json:
@@ -190,4 +190,4 @@ def _scenario(stage: int, bf16: bool, accumulation: int) -> Json:
 def _judgement(subject: str, right: bool, bitwise: bool) -> Json:
     used = 0.5 if right else 1.2
     message = f"{subject}: right" if right else f"{subject}: WRONG (120% of the budget)\n  only the end differs"
-    return {"right": right, "bitwise": bitwise, "error": used * 5.7e-06, "budget_used": used, "message": message}
+    return {"bitwise": bitwise, "error": used * 5.7e-06, "budget_used": used, "message": message}

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from zerobench.results import Json
 from zerobench.results.comparison import Incomparable, compare
+from zerobench.results.files import read
 from zerobench.suites.project.reports import sample
 
-Json = dict[str, Any]
 #: Of a real run, as schema 1 had it.
 _PUBLISHED = Path(__file__).parent / "schema-1.json"
 
 
 @pytest.fixture
 def base() -> Json:
-    """A real run: the reference at four stages, three peers and compute-only."""
-    value: Json = json.loads(_PUBLISHED.read_text(encoding="utf-8"))
+    """A real run: the reference at four stages, three peers and compute-only; their ids are the names for people."""
+    value = read(_PUBLISHED)
+    for case in value["cases"]:
+        case["id"] = str(case["stage"])
     return value
 
 
@@ -31,26 +32,26 @@ def head(base: Json) -> Json:
     return copy.deepcopy(base)
 
 
-def _crash(row: Json, verdict: str = "crashed") -> None:
-    row.update(verdict=verdict, reason="rank 1 was killed", judgement=None, loss=None)
-    row.update(memory=None, traffic=None, time=None)
+def _crash(case: Json, verdict: str = "crashed") -> None:
+    case.update(verdict=verdict, reason="rank 1 was killed", judgement=None, loss=None)
+    case.update(memory=None, traffic=None, time=None)
 
 
 def test_the_same_is_good(base: Json, head: Json) -> None:
     """Nothing to tell, and every case was compared, compute-only among them."""
     found = compare(base, head)
     assert found.exit_code == 0
-    assert len(found.compared) == len(base["rows"])
+    assert len(found.compared) == len(base["cases"])
     assert (found.changes, found.newly_failing, found.fixed, found.new, found.gone, found.unmeasured) == ((),) * 6
     assert {timing.ratio for timing in found.timings} == {1.0}
 
 
 def test_one_more_byte_on_one_rank(base: Json, head: Json) -> None:
     """Names case, metric and rank; a regression one way, a change to be told the other way."""
-    head["rows"][2]["memory"]["measured"][1]["optimizer"] += 1
+    head["cases"][2]["memory"]["measured"][1]["optimizer"] += 1
     found = compare(base, head)
     [change] = found.changes
-    assert (change.case, change.metric, change.rank) == ("reference stage 2", "memory: optimizer", 1)
+    assert (change.case, change.metric, change.rank) == ("reference stage 2 (2)", "memory: optimizer", 1)
     assert change.head[1] == (change.base[1] or 0) + 1
     assert (found.regressions, found.exit_code) == ((change,), 1)
     [shrunk] = compare(head, base).changes
@@ -59,7 +60,7 @@ def test_one_more_byte_on_one_rank(base: Json, head: Json) -> None:
 
 def test_one_more_collective(base: Json, head: Json) -> None:
     """One that the base never calls counts from zero; without it again, it is an improvement."""
-    for ledger in head["rows"][0]["traffic"]["measured"]:
+    for ledger in head["cases"][0]["traffic"]["measured"]:
         ledger["broadcast"] = {"calls": 1, "sent": 0, "received": 0}
     found = compare(base, head)
     assert [(change.metric, change.base, change.head) for change in found.changes] == [
@@ -71,8 +72,8 @@ def test_one_more_collective(base: Json, head: Json) -> None:
 
 def test_a_higher_peak_is_told_but_bounded(base: Json, head: Json) -> None:
     """As is a larger share of the error budget: who knows the bound judges."""
-    head["rows"][0]["memory"]["measured"][0]["peak"] += 1
-    head["rows"][1]["judgement"]["budget_used"] += 0.1
+    head["cases"][0]["memory"]["measured"][0]["peak"] += 1
+    head["cases"][1]["judgement"]["budget_used"] += 0.1
     found = compare(base, head)
     assert [(change.metric, change.kind) for change in found.changes] == [
         ("memory: peak", "bounded"), ("budget used", "bounded")
@@ -80,72 +81,73 @@ def test_a_higher_peak_is_told_but_bounded(base: Json, head: Json) -> None:
     assert found.exit_code == 0
 
 
-@pytest.mark.parametrize("verdict", ["failed", "crashed", "timeout", "unsupported"])
+@pytest.mark.parametrize("verdict", ["raised", "crashed", "timeout", "unsupported"])
 def test_newly_failing_and_fixed(base: Json, head: Json, verdict: str) -> None:
     """Each verdict as it is; the other way round it is fixed; its metrics are not called missing as well."""
-    _crash(head["rows"][3], verdict)
+    _crash(head["cases"][3], verdict)
     found = compare(base, head)
     [broken] = found.newly_failing
-    assert (broken.case, broken.base, broken.head) == ("reference stage 3", "right", verdict)
+    assert (broken.case, broken.base, broken.head) == ("reference stage 3 (3)", "right", verdict)
     assert broken.reason == "rank 1 was killed"
     assert (found.exit_code, found.unmeasured) == (1, ())
     back = compare(head, base)
-    assert ([each.case for each in back.fixed], back.exit_code) == (["reference stage 3"], 0)
+    assert ([each.case for each in back.fixed], back.exit_code) == (["reference stage 3 (3)"], 0)
 
 
 def test_wrong_is_newly_failing(base: Json, head: Json) -> None:
     """With the message that says why."""
-    head["rows"][0]["judgement"] |= {"right": False, "bitwise": False, "message": "reference: WRONG"}
+    head["cases"][0]["verdict"] = "wrong"
+    head["cases"][0]["judgement"] |= {"bitwise": False, "message": "reference: WRONG"}
     [broken] = compare(base, head).newly_failing
     assert (broken.head, broken.reason) == ("wrong", "reference: WRONG")
 
 
 def test_failing_as_before(base: Json) -> None:
     """Is told, and no regression."""
-    _crash(base["rows"][0])
+    _crash(base["cases"][0])
     found = compare(base, base)
-    assert [each.case for each in found.still_failing] == ["reference stage 0"]
+    assert [each.case for each in found.still_failing] == ["reference stage 0 (0)"]
     assert found.exit_code == 0
 
 
 def test_new_and_gone(base: Json, head: Json) -> None:
     """A case that is gone is less than was measured before; a new one is fine."""
-    del head["rows"][4]
+    del head["cases"][4]
     found = compare(base, head)
-    assert (found.gone, found.exit_code) == (("torch-ddp stage 0",), 2)
-    assert (compare(head, base).new, compare(head, base).exit_code) == (("torch-ddp stage 0",), 0)
+    assert (found.gone, found.exit_code) == (("torch-ddp stage 0 (0)",), 2)
+    assert (compare(head, base).new, compare(head, base).exit_code) == (("torch-ddp stage 0 (0)",), 0)
 
 
 @pytest.mark.parametrize("part", ["memory", "traffic"])
 def test_a_metric_that_is_gone(base: Json, head: Json, part: str) -> None:
     """A ledger that was measured and is not any more is not good."""
-    head["rows"][0][part] = None
+    head["cases"][0][part] = None
     found = compare(base, head)
-    assert {(case, metric.split(":")[0]) for case, metric in found.unmeasured} == {("reference stage 0", part)}
+    assert {(case, metric.split(":")[0]) for case, metric in found.unmeasured} == {("reference stage 0 (0)", part)}
     assert (found.changes, found.exit_code) == ((), 2)
 
 
 def test_a_metric_that_is_new(base: Json, head: Json) -> None:
     """What a measured ledger did not have, there was none of: it has grown. A ledger that is new is told."""
-    for rank in head["rows"][1]["memory"]["measured"]:
+    for rank in head["cases"][1]["memory"]["measured"]:
         rank["host"] = 500
-    base["rows"][0]["traffic"] = None
+    base["cases"][0]["traffic"] = None
     found = compare(base, head)
-    assert found.appeared == (("reference stage 0", "traffic"), ("reference stage 1", "memory: host"))
+    assert found.appeared == (("reference stage 0 (0)", "traffic"), ("reference stage 1 (1)", "memory: host"))
     [change] = found.changes
     assert (change.case, change.metric, change.base, change.head) == (
-        "reference stage 1", "memory: host", (0, 0), (500, 500)
+        "reference stage 1 (1)", "memory: host", (0, 0), (500, 500)
     )  # fmt: skip
     assert (found.regressions, found.exit_code) == ((change,), 1)
-    del head["rows"][1]
-    del base["rows"][1]
+    del head["cases"][1]
+    del base["cases"][1]
     assert compare(base, head).exit_code == 0
 
 
 def test_a_rank_that_holds_nothing(base: Json, head: Json) -> None:
     """Beside one that holds something: the other's bytes are compared."""
     for value, held in ((base, (None, 500)), (head, (None, 501))):
-        for rank, size in zip(value["rows"][0]["memory"]["measured"], held, strict=True):
+        for rank, size in zip(value["cases"][0]["memory"]["measured"], held, strict=True):
             rank["host"] = size
     [change] = compare(base, head).changes
     assert (change.metric, change.base, change.head) == ("memory: host", (0, 500), (0, 501))
@@ -153,42 +155,42 @@ def test_a_rank_that_holds_nothing(base: Json, head: Json) -> None:
 
 def test_not_measured_any_more(base: Json, head: Json) -> None:
     """Counts as gone."""
-    _crash(head["rows"][0], "not measured")
-    assert (compare(base, head).gone, compare(base, head).exit_code) == (("reference stage 0",), 2)
+    _crash(head["cases"][0], "not measured")
+    assert (compare(base, head).gone, compare(base, head).exit_code) == (("reference stage 0 (0)",), 2)
 
 
 def test_other_bits_on_the_same_platform(base: Json, head: Json) -> None:
     """Are a regression; on another platform they say nothing."""
-    base["rows"][0]["digest"], head["rows"][0]["digest"] = "a", "b"
-    assert (compare(base, head).moved, compare(base, head).exit_code) == (("reference stage 0",), 1)
+    base["cases"][0]["digest"], head["cases"][0]["digest"] = "a", "b"
+    assert (compare(base, head).moved, compare(base, head).exit_code) == (("reference stage 0 (0)",), 1)
     head["environment"]["cpu"] = "another"
     assert (compare(base, head).moved, compare(base, head).exit_code) == ((), 0)
 
 
 def test_a_gpu_is_the_same_at_another_temperature(base: Json, head: Json) -> None:
     """Clocks, power and other processes are not the platform; its name and driver are."""
-    base["rows"][0]["digest"], head["rows"][0]["digest"] = "a", "b"
+    base["cases"][0]["digest"], head["cases"][0]["digest"] = "a", "b"
     for value, heat in ((base, "35"), (head, "61")):
         value["environment"]["gpu"] = sample.gpu(heat)
-    assert compare(base, head).moved == ("reference stage 0",)
+    assert compare(base, head).moved == ("reference stage 0 (0)",)
     head["environment"]["gpu"]["names"] = ["another"]
     assert compare(base, head).moved == ()
 
 
 def test_nothing_measured(base: Json, head: Json) -> None:
     """An empty head, and one in which everything failed as before."""
-    head["rows"] = []
+    head["cases"] = []
     assert compare(base, head).exit_code == 2
-    for row in base["rows"]:
-        _crash(row)
+    for case in base["cases"]:
+        _crash(case)
     assert compare(base, base).exit_code == 2
 
 
 def test_times_judge_nothing(base: Json, head: Json) -> None:
     """Ten times slower is a ratio of ten between its quartiles, and good."""
-    for row in head["rows"]:
-        row["time"]["median"] *= 10
-        row["time"]["quartiles"] = [10 * quartile for quartile in row["time"]["quartiles"]]
+    for case in head["cases"]:
+        case["time"]["median"] *= 10
+        case["time"]["quartiles"] = [10 * quartile for quartile in case["time"]["quartiles"]]
     found = compare(base, head)
     assert found.exit_code == 0
     for timing in found.timings:
@@ -197,21 +199,21 @@ def test_times_judge_nothing(base: Json, head: Json) -> None:
 
 
 def _rename(value: Json) -> None:
-    for index, row in enumerate(value["rows"]):
-        row["case"] = f"case {index}"
+    for index, case in enumerate(value["cases"]):
+        case["id"] = f"case {index}"
 
 
 _OTHERS: dict[str, Callable[[Json], object]] = {
-    "schema differs: 1 in the base, 2 in the head": lambda value: value.update(schema=2),
+    "schema differs: 3 in the base, 4 in the head": lambda value: value.update(schema=4),
     "case version differs: None in the base, 3 in the head": lambda value: value.update(case_version=3),
     "settings, seed, differs: 0 in the base, 7 in the head": lambda value: value["settings"].update(seed=7),
     "settings, parameters, differs": lambda value: value["settings"].update(parameters=1),
     "text, sha256, differs": lambda value: value["text"].update(sha256="0"),
-    "the Scenario of reference stage 1, seed, differs: None in the base, 7": lambda value: value["rows"][1][
+    "the Scenario of reference stage 1 (1), seed, differs: None in the base, 7": lambda value: value["cases"][1][
         "scenario"
     ].update(seed=7),
-    "no case is in both: the base has reference stage 0, reference stage 1, reference stage 2 and 5 more": _rename,
-    "torch-ddp stage 0 is twice in one file": lambda value: value["rows"].append(dict(value["rows"][4])),
+    "both: the base has reference stage 0 (0), reference stage 1 (1), reference stage 2 (2) and 5 more": _rename,
+    "torch-ddp stage 0 (0) is twice in one file": lambda value: value["cases"].append(dict(value["cases"][4])),
 }
 
 

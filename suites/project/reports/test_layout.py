@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from zerobench.report import html
-from zerobench.report.document import document
+from zerobench.report.document import compose
 from zerobench.report.frame import Frames
-from zerobench.report.plots import plots
-from zerobench.results.load import load
+from zerobench.report.plots import draw
+from zerobench.results.files import read_all
 from zerobench.suites.project.reports import sample
 from zerobench.suites.project.reports.browser import browse, measured, needed
 from zerobench.suites.project.reports.page import Element, Page
@@ -28,12 +28,12 @@ _LEGIBLE = 9
 def _sample() -> str:
     """The sample's page, plots and all."""
     frames = Frames.of(sample.results())
-    return html.render(document(frames), plots(frames))
+    return html.render(compose(frames), draw(frames))
 
 
 def _published(results: Path) -> str:
     """A published report as this code renders it, without plots: drawing takes seconds, and all are of one width."""
-    return html.render(document(Frames.of(load([results]))), [])
+    return html.render(compose(Frames.of(read_all([results]))), [])
 
 
 def _style() -> dict[str, dict[str, str]]:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from zerobench import report
 from zerobench.errors import UsageError
+from zerobench.machine.files import check_writable
 from zerobench.report import markdown
-from zerobench.report.document import document
+from zerobench.report.document import compose
 from zerobench.report.frame import Frames
-from zerobench.report.summary import summary
+from zerobench.report.knobs import differing_fields
+from zerobench.report.summary import summarize
 from zerobench.report.table import scaled
-from zerobench.results.load import load
+from zerobench.results import Json
+from zerobench.results.files import read
 from zerobench.suites.project.reports import golden, sample
 from zerobench.suites.project.reports.page import Page, markdown_tables, received
 from zerobench.suites.support.checkout import ROOT
-from zerobench.suites.support.forked import LIMIT
-
-Json = dict[str, Any]
 
 _PUBLISHED = sorted((ROOT / "reports").glob("*/results.json"))
 _MARKS = " \N{DOWNWARDS ARROW}\N{UPWARDS ARROW}"
@@ -67,21 +64,21 @@ def test_markdown_and_html_show_the_same(page: Page, tables: dict[str, list[dict
 
 def test_bytes_are_those_of_the_json(written: Path, tables: dict[str, list[dict[str, str]]]) -> None:
     """Memory, traffic and offload: exact, the fullest rank's; what was predicted in brackets where it differs."""
-    rows = [row for row in _json(written)["rows"] if row["subject"] != "compute-only"]
-    for cells, row in zip(tables["Memory on each rank, in bytes"], rows, strict=True):
+    cases = [case for case in _json(written)["cases"] if case["subject"] != "compute-only"]
+    for cells, case in zip(tables["Memory on each rank, in bytes"], cases, strict=True):
         shown = {name: _number(cell) for name, cell in cells.items() if name in _PARTS and cell[0].isdigit()}
-        held = row["memory"]["measured"] if row["memory"] else []
+        held = case["memory"]["measured"] if case["memory"] else []
         keys = {"whole at once": "peak_parameters"}
         expected = {name: max(each.get(keys.get(name, name), -1) for each in held) for name in _PARTS} if held else {}
         assert shown == {name: most for name, most in expected.items() if most >= 0}
     totals = [cells for cells in tables["Traffic of a step, in bytes"] if cells["collective"] == "total"]
-    measured = [row for row in rows if row["traffic"]]
-    for cells, row in zip(totals, measured, strict=True):
+    measured = [case for case in cases if case["traffic"]]
+    for cells, case in zip(totals, measured, strict=True):
         for number in ("calls", "sent", "received"):
-            sums = [sum(each[number] for each in ledger.values()) for ledger in row["traffic"]["measured"]]
+            sums = [sum(each[number] for each in ledger.values()) for ledger in case["traffic"]["measured"]]
             assert _number(cells[number]) == max(sums)
-        wire = row["traffic"].get("wire")
-        assert cells["wire / received"] == (f"{wire / received(row['traffic']):.3f}" if wire else "-")
+        wire = case["traffic"].get("wire")
+        assert cells["wire / received"] == (f"{wire / received(case['traffic']):.3f}" if wire else "-")
     [off] = [cells for cells in tables["Offload in a step, in bytes"] if cells["offload"] == "cpu"]
     assert (off["to host"], off["written"]) == ("5,656,576 =", "0 =")
     [beside] = [cells["sent"] for cells in tables["Traffic of a step, in bytes"] if "(" in cells["sent"]][:1]
@@ -90,8 +87,8 @@ def test_bytes_are_those_of_the_json(written: Path, tables: dict[str, list[dict[
 
 def test_times_are_those_of_the_json(written: Path, tables: dict[str, list[dict[str, str]]]) -> None:
     """Medians, spread, parts and rates, as they are rounded."""
-    for cells, row in zip(tables["Time of a step"], _json(written)["rows"], strict=True):
-        took = row["time"]
+    for cells, case in zip(tables["Time of a step"], _json(written)["cases"], strict=True):
+        took = case["time"]
         if took is None:
             continue
         low, high = took["quartiles"]
@@ -108,7 +105,7 @@ def test_the_plots_hold_the_numbers_of_the_frames(written: Path) -> None:
     """What the plots say of themselves in words is what they draw."""
     text = (written / "report.html").read_text(encoding="utf-8")
     [memory] = re.findall(r'<desc id="memory-description">(.*?)</desc>', text)
-    held = _json(written)["rows"][0]["memory"]["measured"]
+    held = _json(written)["cases"][0]["memory"]["measured"]
     for name in ("parameters", "gradients", "optimizer"):
         assert f"{name} {max(rank[name] for rank in held) / 2**20:.4g}" in memory.split(";")[0]
     [trade] = re.findall(r'<desc id="trade-description">(.*?)</desc>', text)
@@ -118,22 +115,30 @@ def test_the_plots_hold_the_numbers_of_the_frames(written: Path) -> None:
 
 
 def test_every_verdict_is_told_apart_in_every_table(tables: dict[str, list[dict[str, str]]]) -> None:
-    """Unsupported, not measured, failed, crashed and timeout, each in each table that has rows."""
+    """Unsupported, not measured, raised, crashed and timeout, each in each table that has rows."""
     for title in tables.keys() - {"Collectives on this machine", "Kernels", "Largest model within a limit of memory"}:
         said = {cell for cells in tables[title] for cell in cells.values()}
-        assert {"unsupported", "not measured", "failed", "crashed", "timeout"} <= said, title
+        assert {"unsupported", "not measured", "raised", "crashed", "timeout"} <= said, title
 
 
 def test_columns_for_what_differs_and_no_others(tables: dict[str, list[dict[str, str]]]) -> None:
-    """The sample has two precisions and, at stage 3, two sub-groups; the width of the model, say, is no column."""
+    """The sample has two precisions and two sub-groups; the width of the model, say, is no column."""
     assert list(tables["Right?"][0])[:5] == ["subject", "stage", "dtype", "sub group", "right?"]
-    assert {cells["sub group"] for cells in tables["Right?"] if cells["stage"] != "3"} == {"-"}
+    assert {cells["sub group"] for cells in tables["Right?"]} == {"1,000,000,000", "1,000,000"}
+
+
+def test_a_setting_of_stage_3_is_no_setting_elsewhere() -> None:
+    """Cases of other stages do not differ in it; every stage has sub-groups, and differs in them."""
+    fields = differing_fields([{"stage": 1, "max_live": size, "sub_group": size} for size in (17, 100)], [1, 1])
+    assert fields == [{"sub_group": "17"}, {"sub_group": "100"}]
+    fields = differing_fields([{"stage": 3, "max_live": size} for size in (17, 100)] + [{}], [3, 3, 0])
+    assert fields == [{"max_live": "17"}, {"max_live": "100"}, {"max_live": "-"}]
 
 
 def test_the_summary_leads_with_what_is_wrong() -> None:
     """And then with what was not measured; the rest is read after that."""
-    points = [what for what, _ in summary(Frames.of(sample.results()))]
-    assert points[:6] == ["WRONG", "Crashed", "Failed", "Timeout", "Unsupported", "Not measured"]
+    points = [what for what, _ in summarize(Frames.of(sample.results()))]
+    assert points[:6] == ["WRONG", "Crashed", "Raised", "Timeout", "Unsupported", "Not measured"]
 
 
 def test_text_from_outside_stays_text(written: Path, page: Page) -> None:
@@ -169,8 +174,8 @@ def test_plots_can_be_read_without_seeing_them(written: Path) -> None:
 def test_a_measured_subject_with_a_hostile_name(tmp_path: Path) -> None:
     """It stays text in the plots, too."""
     value = sample.results()
-    for row in value["rows"][:2]:
-        row["subject"] = f"{sample.HOSTILE} $x^{{$"
+    for case in value["cases"][:2]:
+        case["subject"] = f"{sample.HOSTILE} $x^{{$"
     report.write(tmp_path, value)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "script" not in Page(text).elements
@@ -178,18 +183,18 @@ def test_a_measured_subject_with_a_hostile_name(tmp_path: Path) -> None:
 
 
 def _failed(value: Json) -> Json:
-    return value | {"rows": [sample.bare("reference", stage, "crashed", "gone") for stage in range(2)]}
+    return value | {"cases": [sample.bare("reference", stage, "crashed", "gone") for stage in range(2)]}
 
 
 @pytest.mark.parametrize("few", [
-    lambda value: value | {"rows": []},
+    lambda value: value | {"cases": []},
     _failed,
-    lambda value: value | {"rows": value["rows"][:1]},
-    lambda value: value | {"rows": value["rows"][-1:]},
+    lambda value: value | {"cases": value["cases"][:1]},
+    lambda value: value | {"cases": value["cases"][-1:]},
     lambda value: value | dict.fromkeys(("settings", "text", "budget", "peaks", "collectives", "kernels", "fits")),
-], ids=["no rows", "all crashed", "one row", "compute-only", "nothing in common"])  # fmt: skip
+], ids=["no case", "all crashed", "one case", "compute-only", "nothing in common"])  # fmt: skip
 def test_there_may_be_little_to_report(few: Callable[[Json], Json], tmp_path: Path) -> None:
-    """A run of collectives alone, one in which all crashed, one row: what there is is shown."""
+    """A run of collectives alone, one in which all crashed, one case: what there is is shown."""
     report.write(tmp_path, few(sample.results()))
     shown = markdown_tables((tmp_path / "report.md").read_text(encoding="utf-8"))
     assert shown
@@ -200,13 +205,13 @@ def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
     """A path or a message that is no UTF-8 costs no report, and can be printed."""
     value = sample.results()
     value["command"] += " --data caf\udce9.txt"
-    value["rows"][0]["subject"] = "mine\udcff"
-    value["rows"][-4]["reason"] = "cannot read \udcff"
+    value["cases"][0]["subject"] = "mine\udcff"
+    value["cases"][-4]["reason"] = "cannot read \udcff"
     text = report.write(tmp_path, value)
     assert all(said in text for said in ("caf\\udce9.txt", "cannot read \\udcff"))
     assert text.encode("utf-8") == (tmp_path / "report.md").read_bytes()
     assert "mine\\udcff stage 0" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert load([tmp_path / "results.json"])["rows"][0]["subject"] == "mine\\udcff"
+    assert read(tmp_path / "results.json")["cases"][0]["subject"] == "mine\\udcff"
 
 
 def test_results_outlive_a_report_that_cannot_be_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +234,7 @@ def test_a_directory_that_nobody_may_look_into(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "exists", denied)
     with pytest.raises(UsageError, match=r"cannot write to '.*': Permission denied"):
-        report.writable(tmp_path / "secret")
+        check_writable(tmp_path / "secret", report.FILES)
 
 
 def test_rendering_is_deterministic(written: Path, tmp_path: Path) -> None:
@@ -248,7 +253,7 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("results", _PUBLISHED, ids=lambda path: path.parent.name)
 def test_published_reports_show_their_results(results: Path) -> None:
     """`zerobench report` writes the Markdown that stands there."""
-    rendered = markdown.render(document(Frames.of(load([results]))))
+    rendered = markdown.render(compose(Frames.of(read(results))))
     assert rendered == (results.parent / "report.md").read_text(encoding="utf-8")
 
 
@@ -265,13 +270,6 @@ def test_time_grows_with_the_cases_and_no_faster(tmp_path: Path) -> None:
     assert seconds[1] < min(10 * seconds[0], 50)  # about 3 on a processor of 2024
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The first 40 of 500 cases; the table has all." in text
-
-
-def test_start_up_loads_neither_pandas_nor_matplotlib() -> None:
-    """The command line starts without what draws and what counts."""
-    code = "import sys, zerobench.cli.commands; print({'pandas', 'matplotlib', 'tabulate'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
-    assert done.stdout == "set()\n"
 
 
 def _json(directory: Path) -> Json:

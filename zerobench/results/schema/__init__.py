@@ -9,11 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 #: The version of the form: raised with every change that a reader could stumble over.
-VERSION = 2
+VERSION = 3
 
 
 def flaw(value: Any, part: str = "") -> str:
-    """Where ``value`` departs from the form, and how: the place as a JSON path; empty where it does not.
+    """Where ``value`` departs from the form, as a JSON path, and how; empty if it does not.
 
     Args:
         value: as json.loads gives it.

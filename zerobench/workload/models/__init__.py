@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +11,11 @@ from torch.overrides import TorchFunctionMode
 
 from zerobench.scenario import Gpt, Odd, Scenario, Vit
 from zerobench.workload.data import dyadic_weights
-from zerobench.workload.models import gpt, vit
 from zerobench.workload.models.gpt import GptModel
 from zerobench.workload.models.odd import OddModel
 from zerobench.workload.models.vit import VitModel
 
-__all__ = ["SIZES", "GptModel", "OddModel", "VitModel", "build", "name_of", "shapes"]
-
-#: The models that have a name.
-SIZES: dict[str, Gpt | Vit] = {**gpt.SIZES, **vit.SIZES}
+__all__ = ["GptModel", "OddModel", "VitModel", "build", "shapes"]
 
 
 def build(scenario: Scenario) -> nn.Module:
@@ -59,9 +54,3 @@ def _of(spec: Gpt | Vit | Odd) -> nn.Module:
     if isinstance(spec, Gpt):
         return GptModel(spec)
     return VitModel(spec) if isinstance(spec, Vit) else OddModel(spec)
-
-
-def name_of(spec: Gpt | Vit | Odd) -> str | None:
-    """The name of a size in :data:`SIZES`, with whatever recomputation and dropout; None where it has none."""
-    plain = dataclasses.replace(spec, recompute="none", dropout=0.0)
-    return next((name for name, size in SIZES.items() if size == plain), None)

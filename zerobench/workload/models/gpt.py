@@ -9,15 +9,6 @@ from torch import Tensor, nn
 from zerobench.scenario import Gpt
 from zerobench.workload.models.transformer import Block, call, initialize
 
-#: About 0.1, 2.8, 25, 124 and 1558 million parameters; the last two are GPT-2's own shapes.
-SIZES: dict[str, Gpt] = {
-    "nano": Gpt(context=32, width=48, layers=3, heads=3),
-    "mini": Gpt(),
-    "small": Gpt(context=256, width=512, layers=8, heads=8),
-    "gpt2": Gpt(vocab=50257, context=1024, width=768, layers=12, heads=12, tied=True),
-    "gpt2-xl": Gpt(vocab=50257, context=1024, width=1600, layers=48, heads=25, tied=True),
-}
-
 
 class GptModel(nn.Module):
     """``forward(tokens, targets)``, both int64 [B, T], is the mean cross-entropy in nats, in fp32 or wider.

@@ -11,17 +11,6 @@ from zerobench.scenario import Vit
 from zerobench.workload.data import CHANNELS
 from zerobench.workload.models.transformer import Block, call, initialize
 
-#: About 0.1, 22, 87, 304, 632 and 957 million parameters: a tiny one for tests, ViT-S/16 (DeiT's), ViT-B/16, ViT-L/16,
-#: ViT-H/14, and the width and depth of ViT-g/14 (whose own MLP is a little wider, for 1011 million).
-SIZES: dict[str, Vit] = {
-    "vit-tiny": Vit(image=32, patch=8, classes=10, width=48, layers=3, heads=3),
-    "vit-s": Vit(width=384, layers=12, heads=6),
-    "vit-b": Vit(),
-    "vit-l": Vit(width=1024, layers=24, heads=16),
-    "vit-h": Vit(patch=14, width=1280, layers=32, heads=16),
-    "vit-1b": Vit(patch=14, width=1408, layers=40, heads=16),
-}
-
 
 class VitModel(nn.Module):
     """``forward(images, labels)`` is the mean cross-entropy in nats, in fp32 or wider.

@@ -1,4 +1,4 @@
-"""Launch: the place of this process among ranks that somebody else has started, by the environment it was given.
+"""Launch: which rank this process is among those that a launcher has started, by its environment variables.
 
 torchrun, and anything that speaks as it does, sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; Slurm's srun and
 Open MPI's or MPICH's mpirun have names of their own. MASTER_ADDR names the host of rank 0 and MASTER_PORT a free port
@@ -11,10 +11,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING
 
 from zerobench.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 #: By launcher: rank, world size, rank on this host, ranks on this host.
 _NAMES = {
@@ -35,7 +37,7 @@ MEETING = 120.0
 
 @dataclass(frozen=True)
 class Launch:
-    """This process's place; ``address`` and ``port`` are where the ranks meet."""
+    """Which rank this process is, of how many; the ranks meet at ``address`` and ``port``."""
 
     rank: int
     world: int
@@ -53,6 +55,8 @@ class Launch:
 
     def store(self, host: bool) -> Store:
         """Where the ranks meet; ``host`` keeps the store here, unless the launcher does."""
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
         timeout = timedelta(seconds=MEETING)
         master = host and not self.hosted
         kept = TCPStore(self.address, self.port, is_master=master, timeout=timeout, wait_for_workers=False)
@@ -60,7 +64,7 @@ class Launch:
 
     @classmethod
     def seen(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
-        """The launch that the environment tells of; None where there is none, or Slurm's is an allocation or a shell.
+        """The launch that the environment tells of; None if there is none, or Slurm's is an allocation or a shell.
 
         Raises:
             UsageError: a launch that does not say where the ranks meet.
@@ -74,7 +78,7 @@ class Launch:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Whose names are there; of several, one that names the place on the host, as ``srun --mpi=pmi2`` sets PMI_RANK."""
+    """The launcher whose names are there; of several, one that names the rank on the host, as srun may set PMI_RANK."""
     present = [name for name, (rank, world, *_) in _NAMES.items() if rank in environment and world in environment]
     chosen = min(present, key=lambda name: _NAMES[name][2] not in environment, default=None)
     # A step of one task is what a shell in an allocation is (srun --pty bash): commands in it are not launched.

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pytest
 import torch.distributed as dist
 from torch import nn
 
 from zerobench import subjects
-from zerobench.bench.rank_tasks import off_device
 from zerobench.driver import model_for, run_step
 from zerobench.errors import Disagreement
 from zerobench.judge.judgement import reproduce
+from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
 from zerobench.meters import (
     OffloadMeter,
     ParameterPeak,
     Stray,
     TrafficMeter,
     live_tensors,
+    off_device,
     resident,
     unattributed,
 )
-from zerobench.recording import Offload, Traffic
+from zerobench.recording import OffloadBytes, Traffic
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
+from zerobench.subject import Subject, Theory
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
+
+T = TypeVar("T")
 
 #: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
 STEPS = 3
@@ -54,7 +57,7 @@ class Ledger:
     resident: list[dict[str, int]] = field(default_factory=list)  # after it
     traffic: list[dict[str, Traffic]] = field(default_factory=list)
     parameter_peaks: list[int] = field(default_factory=list)
-    offload: list[Offload] = field(default_factory=list)
+    offload: list[OffloadBytes] = field(default_factory=list)
 
 
 def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, asked: Account) -> Ledger:
@@ -164,28 +167,39 @@ def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -
     return most
 
 
+def theory_of(trials: Trials) -> Theory:
+    """The closed forms of an engine that has some."""
+    theory = trials.subject.theory()
+    assert theory is not None, f"no closed form of {trials.name} is known"
+    return theory
+
+
+def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
+    """The closed form; skip the test if the engine's theory has none of this part."""
+    if form is None:
+        pytest.skip(f"no closed form of {trials.name} is known: {part}")
+    return form
+
+
+def formula(trials: Trials, entry: Entry) -> str:
+    """The formula of a number, for a message."""
+    return theory_of(trials).formulas.get(entry.part, {}).get(entry.name, f"that of {trials.subject.name}")
+
+
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
-    """Skip the test, with the engine's own reason, where it does not offer the Scenario."""
+    """Skip the test, with the engine's own reason, if it does not offer the Scenario."""
     if reason := trials.subject.unsupported(scenario):
         pytest.skip(reason)
 
 
 def demand(
-    trials: Trials, scenario: Scenario, rank: int, what: str, got: object, expected: object, formula: str
+    trials: Trials, scenario: Scenario, rank: int, entry: Entry, got: object, expected: object, formula: str
 ) -> None:
-    """Raise where a measured number is not the closed form's, saying all there is to say.
+    """Raise if a measured number is not the closed form's.
 
     Raises:
         Disagreement: they differ.
     """
     if got != expected:
-        raise Disagreement(
-            f"{trials.name}, rank {rank}: {what}\n  got       {_plain(got)}\n  expected  {_plain(expected)}\n"
-            f"  formula   {formula}\n{reproduce(scenario, trials.name)}"
-        )
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Traffic):
-        return f"{value.calls} calls, {value.sent} bytes sent, {value.received} received"
-    return dict(value) if isinstance(value, Mapping) else value
+        found = LedgerDifference(trials.name, scenario, rank, entry, got, expected, formula)
+        raise Disagreement(f"{found}\n{reproduce(scenario, trials.name)}", found)

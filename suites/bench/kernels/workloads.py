@@ -26,7 +26,7 @@ _SGD_RULE = SgdValues(lr=1e-3, momentum=0.9, weight_decay=0.01)
 
 
 @dataclass(frozen=True)
-class Case:
+class Workload:
     """What a kernel does in one run, the bytes that it reads and writes, and rivals by name.
 
     Each run works on the next of ``sets`` sets of buffers.
@@ -46,23 +46,23 @@ def _zeros(n: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(n, device=device, dtype=dtype)
 
 
-def _adam_step(make: Callable[..., Tensor], half: bool, n: int, device: str) -> Case:
+def _adam_step(make: Callable[..., Tensor], half: bool, n: int, device: str) -> Workload:
     """28 bytes an element: three fp32 states in and out, and 16-bit gradient in, parameter out, or fp32 gradient in."""
     master, exp_avg, exp_avg_sq = _random(n, device), make(n, device), make(n, device)
     gradient = make(n, device, _HALF if half else torch.float32)
     parameter = _random(n, device, _HALF) if half else None
     rivals = {name: _stepped(of, gradient, parameter) for name, of in _optimizers(device).items()}
     work = partial(adam_step, master, gradient, exp_avg, exp_avg_sq, parameter, _FACTOR, _RULE)
-    return Case(work, 28 * n, rivals)
+    return Workload(work, 28 * n, rivals)
 
 
-def _sgd_step(n: int, device: str) -> Case:
+def _sgd_step(n: int, device: str) -> Workload:
     """20 bytes an element: 16-bit gradient in, 16-bit parameter out, master and momentum in and out."""
     master, momentum_buffer = _random(n, device), _random(n, device)
     gradient, parameter = _random(n, device, _HALF), _random(n, device, _HALF)
     theirs = partial(torch.optim.SGD, momentum=_SGD_RULE.momentum, fused=True)
     work = partial(sgd_step, master, gradient, momentum_buffer, parameter, _FACTOR, _SGD_RULE)
-    return Case(work, 20 * n, {"torch": _stepped(theirs, gradient, parameter)})
+    return Workload(work, 20 * n, {"torch": _stepped(theirs, gradient, parameter)})
 
 
 def _optimizers(device: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _stepped(make: Any, gradient: Tensor, parameter: Tensor | None) -> Work:
     return step
 
 
-def _fold(world: int, first: bool, n: int, device: str) -> Case:
+def _fold(world: int, first: bool, n: int, device: str) -> Workload:
     """2 bytes an element and rank in, 4 out, and 4 in where the accumulator counts; n elements are in all rows."""
     n //= world
     accumulator, rows = _random(n, device), torch.rand(world, n, device=device).to(_HALF)
@@ -104,31 +104,33 @@ def _fold(world: int, first: bool, n: int, device: str) -> Case:
             accumulator.add_(row)
 
     work = partial(fold, accumulator, rows, first=first)
-    return Case(work, n * (2 * world + (4 if first else 8)), {"torch": chain})
+    return Workload(work, n * (2 * world + (4 if first else 8)), {"torch": chain})
 
 
-def _chunk_sumsq(dtype: torch.dtype, n: int, device: str) -> Case:
+def _chunk_sumsq(dtype: torch.dtype, n: int, device: str) -> Workload:
     """Each element read once; torch's norm, which promises no order, stands beside it."""
     values = _random(n, device, dtype)
-    return Case(partial(chunk_sumsq, values, 1024), values.nbytes, {"torch": partial(torch.linalg.vector_norm, values)})
+    return Workload(
+        partial(chunk_sumsq, values, 1024), values.nbytes, {"torch": partial(torch.linalg.vector_norm, values)}
+    )
 
 
-def _pack(dtype: torch.dtype, to: torch.dtype, n: int, device: str) -> Case:
+def _pack(dtype: torch.dtype, to: torch.dtype, n: int, device: str) -> Workload:
     """64 tensors into one buffer, as they are or rounded."""
     size = n // 64
     tensors, starts = [_random(size, device, dtype) for _ in range(64)], list(range(0, 64 * size, size))
     flat = _zeros(64 * size, device, to)
     copies = partial(torch._foreach_copy_, list(torch.split(flat, size)), tensors)
-    return Case(partial(pack, flat, tensors, starts), 64 * tensors[0].nbytes + flat.nbytes, {"torch": copies})
+    return Workload(partial(pack, flat, tensors, starts), 64 * tensors[0].nbytes + flat.nbytes, {"torch": copies})
 
 
-def _unpack(n: int, device: str) -> Case:
+def _unpack(n: int, device: str) -> Workload:
     """One fp32 buffer into 64 tensors."""
     size = n // 64
     tensors, starts = [_zeros(size, device) for _ in range(64)], list(range(0, 64 * size, size))
     flat = _random(64 * size, device)
     copies = partial(torch._foreach_copy_, tensors, list(torch.split(flat, size)))
-    return Case(partial(unpack, tensors, flat, starts), 2 * flat.nbytes, {"torch": copies})
+    return Workload(partial(unpack, tensors, flat, starts), 2 * flat.nbytes, {"torch": copies})
 
 
 def in_turn(works: Sequence[Work]) -> Work:
@@ -154,16 +156,16 @@ def _cache(device: str) -> int:
     return int(torch.cuda.get_device_properties(device).L2_cache_size) if device == "cuda" else 0
 
 
-def out_of_cache(make: Callable[[int, str], Case], n: int, device: str) -> Case:
-    """The case on so many sets of buffers that none is in the cache when its turn comes again."""
+def out_of_cache(make: Callable[[int, str], Workload], n: int, device: str) -> Workload:
+    """The workload on so many sets of buffers that none is in the cache when its turn comes again."""
     first = make(n, device)
-    cases = [first, *(make(n, device) for _ in range(1, sets(first.moved, _cache(device))))]
-    rivals = {name: in_turn([case.rivals[name] for case in cases]) for name in first.rivals}
-    return Case(in_turn([case.work for case in cases]), first.moved, rivals, len(cases))
+    every = [first, *(make(n, device) for _ in range(1, sets(first.moved, _cache(device))))]
+    rivals = {name: in_turn([each.rivals[name] for each in every]) for name in first.rivals}
+    return Workload(in_turn([each.work for each in every]), first.moved, rivals, len(every))
 
 
 _FP32 = torch.float32
-_BY_NAME: dict[str, Callable[[int, str], Case]] = {
+_BY_NAME: dict[str, Callable[[int, str], Workload]] = {
     "adam_step": partial(_adam_step, _random, True),
     "adam_step fp32": partial(_adam_step, _random, False),
     "adam_step of zeros": partial(_adam_step, _zeros, True),
@@ -179,19 +181,21 @@ _BY_NAME: dict[str, Callable[[int, str], Case]] = {
     "pack bf16": partial(_pack, _HALF, _HALF),
     "unpack": _unpack,
 }
-CASES: dict[str, Callable[[int, str], Case]] = {name: partial(out_of_cache, make) for name, make in _BY_NAME.items()}
+WORKLOADS: dict[str, Callable[[int, str], Workload]] = {
+    name: partial(out_of_cache, make) for name, make in _BY_NAME.items()
+}
 
 #: On a CPU they say what others say: zeros take its divider no longer than other values, and as memcpy does it copies.
 _ON_GPUS = {"adam_step fp32", "adam_step of zeros", "pack bf16"}
 
 
 def names(device: str) -> list[str]:
-    """The cases that are worth their time on a device."""
-    return [name for name in CASES if device == "cuda" or name not in _ON_GPUS]
+    """The workloads that are worth their time on a device."""
+    return [name for name in WORKLOADS if device == "cuda" or name not in _ON_GPUS]
 
 
 def rivals(name: str, device: str) -> list[str]:
-    """With what a case is compared: a copy of as many bytes, and who does the same work."""
+    """The rivals of a workload: a copy of as many bytes, and others that do the same work."""
     return ["copy", *(_optimizers(device) if name.startswith("adam_step") else ["torch"])]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench.suites.accounting.published import (
+from zerobench.suites.theory.published import (
     ANOMALIES,
     Anomaly,
     Cell,

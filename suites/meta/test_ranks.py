@@ -52,4 +52,4 @@ def test_a_host_without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     """A rank that finds no GPU on its host says so: rank 0 can only look at its own."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(UsageError, match="torch sees no CUDA GPU on this rank's host; give 'cpu'"):
-        worker._join(worker.Seat(0, 1, "cuda", 1, tmp_path))
+        worker._join(worker.RankSlot(0, 1, "cuda", 1, tmp_path))

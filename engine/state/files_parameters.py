@@ -1,4 +1,4 @@
-"""Homes in a file: a unit's shard of the parameters is read for each gather, through a few buffers."""
+"""The parameter store in a file: a unit's shard is read for each gather, through a few buffers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Done
+from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.state.copies import Copies
+from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import PAGE, ScratchFile, page_memory, pages
-from zerobench.engine.state.stores import Handle, Home, cut
-from zerobench.engine.state.unit import UnitState
+from zerobench.engine.state.stores import ParameterStore, cut
 
 
 @dataclass
@@ -34,9 +34,9 @@ class _Buffer:
 
 
 class ShardFiles:
-    """The file and the buffers of all homes in it: ``count`` buffers of at most ``size`` bytes, in whole pages.
+    """The file and the buffers of all stores in it: ``count`` buffers of at most ``size`` bytes, in whole pages.
 
-    One buffer is never used for reading ahead, so that what is wanted now can always be read.
+    One buffer is never used for reading ahead, so that a shard that is needed now can always be read.
 
     Raises:
         ConfigError: a buffer is smaller than a page.
@@ -52,14 +52,14 @@ class ShardFiles:
         self.buffers = [_Buffer(self.size, copies.pinned) for _ in range(count)]
 
     def turn(self) -> _Buffer:
-        """The buffer that was used longest ago and holds nothing read ahead, free."""
+        """The buffer that was used longest ago and holds nothing read ahead, free; it is now the last one used."""
         buffer = self.buffers.pop(0)
         self.buffers.append(buffer)
         buffer.busy.wait()
         return buffer
 
     def reserve(self) -> _Buffer | None:
-        """A buffer to read ahead into, which is to be given back; None where only one is left."""
+        """A buffer to read ahead into, which is to be given back; None if only one is left."""
         if len(self.buffers) < 2:
             return None
         buffer = self.buffers.pop(0)
@@ -67,24 +67,30 @@ class ShardFiles:
         return buffer
 
     def give_back(self, buffer: _Buffer) -> None:
-        """What was read ahead has been used, or is on its way."""
+        """The values read ahead have been used, or are on their way."""
         self.buffers.append(buffer)
 
 
-class FileHome(Home):
-    """One unit's shard in pieces of a buffer each."""
+class FileParameterStore(ParameterStore):
+    """One unit's shard in pieces of a buffer each.
 
-    def __init__(self, state: UnitState, files: ShardFiles) -> None:
-        self._files, self._elements, self._device = files, state.unit.shard, state.full.device
-        self._dtype = state.dtype
+    Args:
+        portion: the unit.
+        shard: its initial values, [unit.shard] on the device; they are written to the file.
+        files: the file and the buffers, which all such stores share.
+    """
+
+    def __init__(self, portion: Portion, shard: Tensor, files: ShardFiles) -> None:
+        self._files, self._elements, self._device = files, portion.unit.shard, portion.device
+        self._dtype = portion.dtype
         self._width = files.size // self._dtype.itemsize
         self._pieces = [
             _Piece(start, stop, files.file.reserve((stop - start) * self._dtype.itemsize), Done())
             for start, stop in cut(self._elements, self._width)
         ]
         self._ahead: list[tuple[_Buffer, Handle]] = []  # of the first pieces
-        self.accept(0, state.shard, host=False)
-        state.shard = state.shard.new_empty(0)
+        self._filling: tuple[_Piece, _Buffer] | None = None
+        self.accept(0, shard, host=False)
 
     def prefetch(self) -> None:
         if self._ahead:
@@ -118,7 +124,7 @@ class FileHome(Home):
         arrived: Handle = Done()
         for piece in self._pieces[start // self._width : -(-stop // self._width)]:
             lo, hi = max(start, piece.start), min(stop, piece.stop)
-            buffer = self._files.turn() if lo == piece.start else self._files.buffers[-1]
+            buffer = self._to_fill(piece, begins=lo == piece.start)
             kept = self._values(piece, buffer)[lo - piece.start : hi - piece.start]
             if host:
                 kept.copy_(values[lo - start : hi - start])
@@ -128,8 +134,20 @@ class FileHome(Home):
                 piece.written = buffer.busy = self._files.file.write(piece.at, self._memory(piece, buffer), arrived)
         return arrived
 
+    def _to_fill(self, piece: _Piece, *, begins: bool) -> _Buffer:
+        """The buffer that takes the piece's new values.
+
+        Raises:
+            RuntimeError: the piece was not begun, or its buffer has been used for something else since.
+        """
+        if begins:
+            self._filling = piece, self._files.turn()
+        if self._filling is None or self._filling[0] is not piece or self._files.buffers[-1] is not self._filling[1]:
+            raise RuntimeError("the new values of one unit's parameters must come in order and without gaps")
+        return self._filling[1]
+
     def _forget(self) -> None:
-        """What was read ahead is the value from before."""
+        """Discard the values read ahead, which are those from before."""
         for buffer, read in self._ahead:
             read.wait()
             self._files.give_back(buffer)

@@ -1,4 +1,4 @@
-"""Theory: the closed forms agree with each other and, where nothing is padded, with the published ones."""
+"""Theory: the closed forms agree with each other and, if nothing is padded, with the published ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_memory_is_the_papers_where_nothing_is_padded(stage: int, world: int) ->
     scenario = _PAPER.but(model=_EVEN, stage=stage, world=world)
     model = models.build(scenario)
     elements = sum(p.numel() for p in model.parameters())
-    predicted = memory.predicted(scenario, model) or {}
+    predicted = memory.predicted(scenario, model)
     assert {state: Fraction(size) for state, size in predicted.items()} == memory.paper(stage, elements, world)
     assert sum(predicted.values()) == elements * _bytes_of_an_element(stage, world)
 
@@ -44,7 +44,7 @@ def test_volume_is_the_papers_where_nothing_is_padded(stage: int, accumulation: 
     scenario = _PAPER.but(model=_EVEN, stage=stage, world=4, accumulation=accumulation)
     model = models.build(scenario)
     unit = sum(p.numel() for p in model.parameters()) * 2 * 3 // 4
-    sent = sum(each.sent for each in (traffic.predicted(scenario, model) or {}).values())
+    sent = sum(each.sent for each in traffic.predicted(scenario, model).values())
     volume = sent - _agreement(scenario).sent
     expected = [2 * unit, 2 * unit, (accumulation + 1) * unit, 3 * accumulation * unit][stage]
     if stage < 3:
@@ -59,7 +59,7 @@ def _agreement(scenario: Scenario) -> Traffic:
     model = models.build(scenario)
     cut = units(scenario, model)
     vote = 8 * sum(unit.shard for unit in cut) // scenario.chunk + len(list(model.parameters()))
-    rounds = sum(len(each.rounds) for each in play(scenario, model, 3)[2]) if scenario.stage == 3 else 0
+    rounds = sum(len(each.rounds) for each in play(scenario, model, 3)[2]) if scenario.placement.parameters else 0
     size = (scenario.world - 1) * (vote + rounds * (len(cut) // 8 + 5))
     return Traffic(1 + rounds, size, size)
 
@@ -88,7 +88,7 @@ def test_settings_move_calls_not_bytes() -> None:
     for stage in range(4):
         large = _PAPER.but(model=_EVEN, stage=stage, world=4)
         small = large.but(reduce_bucket=1, allgather_bucket=1)
-        one, other = (traffic.predicted(each, models.build(each)) or {} for each in (large, small))
+        one, other = (traffic.predicted(each, models.build(each)) for each in (large, small))
         agreed = _agreement(small).sent - _agreement(large).sent
         assert other["all_to_all"].sent == one["all_to_all"].sent
         assert other["send"].sent == other["recv"].received == one["send"].sent + agreed

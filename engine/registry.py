@@ -1,0 +1,31 @@
+"""The registry: which living engine a parameter belongs to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+_engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
+
+
+def register(module: nn.Module, engine: object) -> None:
+    """Remember that the module's parameters belong to this engine."""
+    for parameter in module.parameters():
+        _engines[parameter] = weakref.ref(engine)
+
+
+def engine_of(parameter: nn.Parameter) -> Any:
+    """The engine that the parameter belongs to.
+
+    Raises:
+        ValueError: it belongs to none, or its engine is gone.
+    """
+    reference = _engines.get(parameter)  # type: ignore[no-untyped-call]
+    engine = reference() if reference is not None else None
+    if engine is None:
+        shape = tuple(parameter.shape)
+        raise ValueError(f"a tensor of shape {shape} is not a parameter of a living engine's module")
+    return engine

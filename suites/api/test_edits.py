@@ -1,0 +1,63 @@
+"""Edits inside GatheredParameters stay, whatever the Scenario."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import torch
+import torch.distributed as dist
+
+import zerobench
+from zerobench import subjects
+from zerobench.driver import run_step, start
+from zerobench.recording import State, Step, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subjects.reference import Reference
+from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
+from zerobench.workload.data import held_out
+
+
+@drawn(st.tuples(scenarios(steps=1), st.sampled_from([None, 0, 1]), st.integers(0, 3)), share=0.5)
+def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, int]) -> None:
+    """A value written inside GatheredParameters is there afterwards, on every rank, in parameter and master; reading
+    alone moves no master."""
+    one, modifier, which = scenario
+    modifier = None if modifier is None else modifier % one.world
+    reference.ran += 1
+    asked = reference.name, one, modifier, which
+    for pairs in reference.pool.run(_edit, *asked, world=one.world, timeout=TIME_LIMIT):
+        for got, expected in pairs:
+            reference.agree([got], [expected], ("parameters", "model_parameters"))
+
+
+def _edit(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int
+) -> list[tuple[Trajectory, Trajectory]]:
+    """One rank's part: the masters after a reading, and the parameter and master that were written, each beside the
+    right values."""
+    subject, rank = start(subjects.load(name), scenario, group), dist.get_rank(group)
+    assert isinstance(subject, Reference)
+    run_step(subject, scenario, 0, rank)
+    before = subject.parameters()
+    with zerobench.GatheredParameters(subject.model):
+        pass
+    read = subject.parameters()
+    trained = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
+    chosen = list(trained)[which % len(trained)]
+    with zerobench.GatheredParameters([trained[chosen]], modifier_rank=modifier):
+        if modifier is None or rank == modifier:
+            trained[chosen].data.fill_(0.5)
+    subject.evaluate(held_out(scenario))
+    master = zerobench.safe_get_full_fp32_param(trained[chosen])
+    assert master is not None
+    with zerobench.GatheredParameters([trained[chosen]]):
+        seen = trained[chosen].detach().clone()
+    subject.close()
+
+    def recorded(parameters: State, model_parameters: State) -> Trajectory:
+        step = Step([], None, False, 1.0, parameters=parameters, model_parameters=model_parameters)
+        return Trajectory(subject.name, scenario, rank, [step])
+
+    edited = recorded({chosen: master}, {chosen: seen})
+    written = recorded({chosen: torch.full_like(master, 0.5)}, {chosen: torch.full_like(seen, 0.5)})
+    return [(recorded(read, {}), recorded(before, {})), (edited, written)]

@@ -1,0 +1,132 @@
+"""Stores answer for the unit that they are asked for, in any order, and by copies."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zerobench
+from zerobench.engine.state.stores import same_bits
+from zerobench.engine.state.unit import UnitState
+
+_PIPELINE = {"pipeline_read": True, "pipeline_write": True}
+#: What ``offload_optimizer`` and ``offload_param`` say.
+STORES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "device": ({}, {}),
+    "host": ({"device": "cpu"}, {"device": "cpu"}),
+    "files": ({"device": "nvme"}, {"device": "nvme"}),
+    "files-pipelined": ({"device": "nvme", **_PIPELINE}, {"device": "nvme"}),
+}
+
+
+@pytest.fixture(params=STORES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An engine of three units of several sub-groups, between a backward and its step."""
+    optimizer, param = STORES[request.param]
+    path = {"nvme_path": str(tmp_path)} if "nvme" in str(optimizer) else {}
+    buffers = {"buffer_count": 2, "buffer_size": 8192} if path else {}
+    param = {**param, **path, **buffers, **({"max_in_cpu": 0} if path else {})}
+    zero = {"stage": 3, "chunk_size": 32, "sub_group_size": 64, "stage3_param_persistence_threshold": 0}
+    offload = {"offload_optimizer": {**optimizer, **path, **buffers}, "offload_param": param}
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 24), nn.Linear(24, 5))
+    config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {**zero, **offload}}
+    built, *_ = zerobench.initialize(model, config)
+    built.backward(built(torch.ones(1, 8)).sum())
+    yield built
+    built.destroy()
+
+
+def _masters(state: UnitState) -> Tensor:
+    """The unit's master as the update sees it."""
+    return torch.cat([part.master.clone() for part in state.optimizer_store.update_slices(state.portion)])
+
+
+def _read(state: UnitState, name: str = "master") -> Tensor:
+    return state.optimizer_store.read(state.portion, name, 0, state.portion.elements)
+
+
+def test_units_in_any_order(engine: Any) -> None:
+    """Each unit gets its own states, whichever is asked for first, one of them twice, or one not at all."""
+    expected = {state: _read(state) for state in engine.states}
+    assert len({tuple(master.tolist()) for master in expected.values()}) == 3
+    orders = [*permutations(engine.states), *permutations(engine.states, 2), [*engine.states, engine.states[0]]]
+    for order in orders:
+        for state in order:
+            assert torch.equal(_masters(state), expected[state])
+    assert all(torch.equal(_read(state), expected[state]) for state in engine.states)
+
+
+def test_an_update_that_stops_early(engine: Any) -> None:
+    """What was read ahead for it serves nobody else."""
+    first, second, third = engine.states
+    expected = {state: _read(state) for state in engine.states}
+    for state in (second, third, first, third):
+        next(first.optimizer_store.update_slices(first.portion))
+        assert torch.equal(_masters(state), expected[state])
+
+
+def test_an_edit_after_reading_ahead(engine: Any) -> None:
+    """The update sees it."""
+    first, second, _ = engine.states
+    for state in (first, second):
+        next(first.optimizer_store.update_slices(first.portion))
+        with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
+            master.fill_(7.0)
+        assert (_masters(state) == 7.0).all()
+
+
+def test_reads_are_copies(engine: Any) -> None:
+    """To write to them changes nothing."""
+    for state in engine.states:
+        for name in ("master", "exp_avg", "gradient"):
+            before = _read(state, name)
+            _read(state, name).fill_(9.0)
+            assert same_bits(_read(state, name), before)  # padding may hold NaN
+            assert same_bits(state.optimizer_store.read(state.portion, name, 3, 40), before[3:40])
+
+
+def test_edits_are_written_back(engine: Any) -> None:
+    """Of the elements that were handed out, and only if the block ends well."""
+    for state in engine.states:
+        store, before = state.optimizer_store, _read(state)
+        with store.edit_master(state.portion, 5, 70) as master:
+            assert torch.equal(master, before[5:70])
+            master.add_(1.0)
+        with pytest.raises(ArithmeticError), store.edit_master(state.portion, 0, 70) as master:
+            _fail(master.fill_(9.0))
+        edited = before.clone()
+        edited[5:70] += 1.0
+        assert torch.equal(_read(state), edited)
+        with state.parameter_store.edit() as shard:
+            shard.fill_(3.0)
+        with pytest.raises(ArithmeticError), state.parameter_store.edit() as shard:
+            _fail(shard.fill_(9.0))
+        assert (state.parameter_store.load() == 3.0).all()
+
+
+def _fail(_: object) -> None:
+    raise ArithmeticError
+
+
+def test_sums_out_of_order(tmp_path: Path) -> None:
+    """A file's buffer holds one sub-group's sum at a time: ranges that do not follow each other are an error."""
+    zero = {
+        "stage": 2,
+        "chunk_size": 32,
+        "sub_group_size": 64,
+        "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path)},
+    }
+    config = {"train_batch_size": 1, "optimizer": {"type": "SGD"}, "zero_optimization": zero}
+    built, *_ = zerobench.initialize(nn.Linear(16, 16, bias=False), config)
+    [state] = built.states
+    state.optimizer_store.take(state.portion, 0, 32, torch.ones(32))
+    _read(state)
+    with pytest.raises(RuntimeError, match="must come in order and without gaps"):
+        state.optimizer_store.take(state.portion, 32, 64, torch.ones(32))
+    built.destroy()

@@ -1,0 +1,39 @@
+"""Engines that lose what is written inside GatheredParameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class EditsACopyOfTheMaster(Mutant):
+    points_at = Points("parameters")
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            state.optimizer_store.write_master = lambda portion, start, values: None  # type: ignore[method-assign]
+
+
+class EditsACopyOfTheShard(Mutant):
+    points_at = Points("model_parameters")
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            state.parameter_store.edit = _copy_of(state.parameter_store)  # type: ignore[method-assign]
+
+
+def _copy_of(store: Any) -> Any:
+    @contextmanager
+    def edit() -> Iterator[Tensor]:
+        yield store.load().clone()
+
+    return edit
+
+
+EDIT_MUTANTS: list[type[Mutant]] = [EditsACopyOfTheMaster, EditsACopyOfTheShard]

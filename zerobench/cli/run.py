@@ -1,0 +1,77 @@
+"""The command ``zerobench run``: measures cases on ranks, then writes and prints their report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+
+from zerobench import report
+from zerobench.bench.case_json import cases_json
+from zerobench.bench.document import all_right, make_document
+from zerobench.bench.oracle_runs import OracleRuns
+from zerobench.bench.plan import plan_cases
+from zerobench.bench.rounds import Bench
+from zerobench.cli import options
+from zerobench.cli.messages import say_written
+from zerobench.errors import UsageError
+from zerobench.machine.environment import rank_environment
+from zerobench.machine.launch import Launch, threads_each
+from zerobench.ranks import Pool, follow, open_pool
+from zerobench.results import Json
+from zerobench.scenario import Scenario
+from zerobench.subjects import load
+from zerobench.workload.data import held_out
+
+
+def execute(given: argparse.Namespace, launch: Launch | None, command: str) -> int:
+    """Measure, write the report and print it; returns the exit code."""
+    base = options.base_scenario(given, launch)
+    for name in given.subjects:
+        load(name)
+    threads = threads_each(base.world, launch)
+    if launch and launch.rank:
+        return follow(launch, base.device, threads)
+    with open_pool(base.world, base.device, threads, launch) as ranks:  # first: launched ranks end with it
+        report.check_possible(given.out)
+        held_out(base.but(device="cpu"))  # whether there is text enough
+        measured = _measure(given, base, ranks, command)
+    try:
+        text = report.write(given.out, measured)
+    except UsageError:  # such as a full disk, with which what was measured is not lost
+        print(json.dumps(measured))
+        raise
+    print(json.dumps(measured) if given.json else text)
+    say_written(given.out)
+    return 0 if all_right(measured) else 1
+
+
+def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
+    with closing(_Progress()) as progress:
+        cases = plan_cases(base, given.subjects, given.stages, given.offload)
+        bench = Bench(ranks, cases, given.time_limit, progress)
+        progress("starting the ranks")
+        environment = ranks.run(rank_environment, world=1)[0]
+        bench.train(base.steps)
+        if given.times_only:
+            oracle_runs = None
+        else:
+            bench.meter()
+            oracle_runs = OracleRuns.of(bench)  # last, for it takes most memory of all
+        peak = bench.peak(base.dtype)
+        progress("writing the report")
+        told = cases_json(bench.results, oracle_runs, options.warmup(base.steps), peak)
+        return make_document(told, command, environment, oracle_runs=oracle_runs, peaks=[peak])
+
+
+class _Progress:
+    """One line on standard error that is written over; nothing if that is no terminal."""
+
+    def __call__(self, what: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        self("")

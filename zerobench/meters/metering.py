@@ -1,0 +1,79 @@
+"""Metering: all meters at once on a fresh subject, between steps and in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from zerobench.digests import held
+from zerobench.driver import model_for, run_step
+from zerobench.meters.memory import ParameterPeak, PeakMeter, pinned, resident
+from zerobench.meters.offload import OffloadMeter
+from zerobench.meters.traffic import TrafficMeter
+from zerobench.meters.wire import crossing
+from zerobench.recording import Memory, OffloadBytes, Traffic
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+
+#: The step that is metered: by then optimizer states exist and stage 3 knows the order of its units.
+METERED_STEP = 2
+
+
+@dataclass(frozen=True)
+class Metered:
+    """What the meters saw of a subject on one rank.
+
+    ``wire`` are bytes of all ranks together, known if gloo carries them over loopback. ``held`` is the digest of the
+    states that a subject holds after the step, if it promises bits.
+    """
+
+    memory: Memory
+    traffic: dict[str, Traffic]
+    wire: int | None
+    offload: OffloadBytes
+    held: str | None
+
+
+def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Metered:
+    """Meter a fresh subject between steps and in step :data:`METERED_STEP`; it leaves nothing behind."""
+    rank, cuda = dist.get_rank(group), scenario.device == "cuda"
+    pinned_before = pinned() if cuda else 0
+    with PeakMeter(scenario.device) as peak:
+        model = model_for(subject_type, scenario)
+        with closing(subject_type(model, scenario, group)) as subject:
+            for index in range(METERED_STEP):
+                run_step(subject, scenario, index, rank)
+            parameters = ParameterPeak(model)
+            peak.restart()
+            with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
+                run_step(subject, scenario, METERED_STEP, rank)
+            states = subject.resident()
+            sizes = {category: resident(tensors) for category, tensors in states.items()}
+            digest = held(states) if subject_type.promises_bits else None
+            offload = off_device(subject, moved)
+            locked = pinned() - pinned_before if cuda else None
+    memory = Memory(
+        **sizes,
+        peak=peak.bytes,
+        peak_parameters=parameters.bytes if traffic.traffic else None,  # it is seen at collectives only
+        host=_known(offload.host, "host" in scenario.elsewhere),
+        file=_known(offload.files, "file" in scenario.elsewhere),
+        pinned=locked,
+        reserved=peak.reserved,
+    )
+    return Metered(memory, traffic.traffic, None if cuda else wire.bytes, offload, digest)
+
+
+def _known(kept: Mapping[str, int], expected: bool) -> int | None:
+    """Bytes; 0 on a rank that keeps none and might keep some, None if nothing is to be kept off the device."""
+    return sum(kept.values()) if kept or expected else None
+
+
+def off_device(subject: Subject, moved: OffloadMeter) -> OffloadBytes:
+    """The bytes that the subject keeps off the device, and those that were moved."""
+    kept = subject.offloaded()
+    host = {name: size for name, tensors in kept.host.items() if (size := resident(tensors))}
+    return OffloadBytes(host, {name: size for name, size in kept.files.items() if size}, dict(moved.bytes))
