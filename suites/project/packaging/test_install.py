@@ -88,7 +88,7 @@ def test_run_beside_own_modules(python: Path, project: Path) -> None:
 
 def test_suite_beside_own_modules(python: Path, project: Path) -> None:
     """The suite tests the folder's own engine, under one name for each module."""
-    chosen = ["--pyargs", "zerobench.suites.equivalence.test_peers", "-k", "test_exact_data"]
+    chosen = ["--pyargs", "zerobench.suites.equivalence.test_peers", "-k", "micro_steps_equal"]
     subject = ["--subject", "pkg.mod:Mine", "--hypothesis-profile", "quick", "-p", "no:cacheprovider"]
     told = run(project, str(python), "-m", "pytest", "-q", *chosen, *subject)
     assert "1 passed" in told
