@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zerobench.placement import Placement
 from zerobench.results.identity import COMPUTE_ONLY, Case
 from zerobench.scenario import LossScale, Odd, OffloadTarget, Scenario
 
@@ -24,12 +25,12 @@ def plan_cases(
     return [
         Case(name, _offloaded(at_stage(base, stage), target))
         for name, stage in dict.fromkeys(named)
-        for target in (offload if stage >= 1 and name not in STAGES else ("none",))
+        for target in (offload if Placement.of_stage(stage).optimizer and name not in STAGES else ("none",))
     ]
 
 
 def _offloaded(scenario: Scenario, target: OffloadTarget) -> Scenario:
-    return scenario.but(offload_optimizer=target, offload_param=target if scenario.stage == 3 else "none")
+    return scenario.but(offload_optimizer=target, offload_param=target if scenario.placement.parameters else "none")
 
 
 def at_stage(base: Scenario, stage: int) -> Scenario:
@@ -42,6 +43,6 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
     width = base.model.width
     if base.dtype == "fp16":
         base = base.but(loss_scale=LossScale(static=256.0))
-    if stage < 3:
+    if not Placement.of_stage(stage).parameters:
         return base.but(stage=stage)
     return base.but(stage=3, max_live=0, persistence=4 * width + 1, prefetch_bucket=24 * width**2 + 26 * width)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from zerobench.placement import Placement
 from zerobench.results import Json
 from zerobench.scenario import Scenario
 from zerobench.workload.sizes import SIZES
@@ -47,7 +48,7 @@ def _differs(name: str, cases: Sequence[Knobs], stages: Sequence[int | None]) ->
 
 
 def _silent(name: str, stage: int | None) -> bool:
-    return name in _STAGE_3 and stage != 3
+    return name in _STAGE_3 and not (stage is not None and Placement.of_stage(stage).parameters)
 
 
 def _fields(scenario: Scenario) -> Knobs:
