@@ -36,7 +36,7 @@ class RankPlace:
     step: int | None = None
 
 
-def points(at: Points | tuple[Points, ...], found: Finding) -> bool:
+def matches(at: Points | tuple[Points, ...], found: Finding) -> bool:
     """Whether a failure's place is one of several."""
     return any(each.match(found) for each in (at if isinstance(at, tuple) else (at,)))
 

@@ -20,7 +20,7 @@ from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice
 from zerobench.suites.meta.mutants.order import HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
-from zerobench.suites.meta.points import Points, place_of, points
+from zerobench.suites.meta.points import Points, matches, place_of
 from zerobench.verdict import Failure
 
 _ALL: list[Any] = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, *RULE_MUTANTS, *EDIT_MUTANTS, *SPENDTHRIFTS, *HOARDERS]
@@ -51,7 +51,7 @@ def test_every_value_that_is_given_counts() -> None:
     assert Points("norm", "gradients", name="stem.weight", step=2, rank=1).match(found)
     for other in (Points("gradients", name="weight"), Points("gradients", step=0), Points("gradients", rank=0)):
         assert not other.match(found)
-        assert points((other, Points("gradients")), found)
+        assert matches((other, Points("gradients")), found)
 
 
 def test_a_ledger_and_a_rank_have_places() -> None:
