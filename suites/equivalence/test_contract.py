@@ -11,7 +11,7 @@ from zerobench.suites.support.strategies import SETTINGS, drawn, models, scenari
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(), share=1.5)
+@drawn(scenarios(), share=1.25)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""

@@ -16,7 +16,7 @@ from zerobench.suites.support.strategies import DYADIC_MODELS, PECULIAR, STAGES,
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.75)
+@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=1)
 def test_clipping(bits: Trials, scenario: Scenario) -> None:
     """The norm is the oracle's, the same bits on every rank, and the clipped update follows from it."""
     assume(bits.offers(scenario))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,7 +9,9 @@ import pytest
 
 from zerobench.suites.meta import briefly
 from zerobench.suites.meta.broken import RaisesWhenBuilt
+from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
 
 _SUITES = [f"zerobench.suites.{name}" for name in ("equivalence", "accounting", "faults")]
 
@@ -22,8 +22,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ET.Element]:
     path: Path = tmp_path_factory.mktemp("briefly") / "results.xml"
     subject = ["--subject", f"{RaisesWhenBuilt.__module__}:{RaisesWhenBuilt.__name__}"]
     profile = ["-p", briefly.__name__, "--hypothesis-profile", briefly.PROFILE, "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", f"--junitxml={path}", *profile, *subject]
-    done = subprocess.run([*command, "--pyargs", *_SUITES], env=outside(), capture_output=True, text=True, check=False)
+    command = ["-m", "pytest", "-n", "0", "-q", f"--junitxml={path}", *profile, *subject, "--pyargs", *_SUITES]
+    done = forked.run(*command, cwd=ROOT, env={**outside(), "PYTHONPATH": str(ROOT)}, timeout=forked.LIMIT)
     assert path.exists(), done.stdout + done.stderr
     found = ET.parse(path).iter("testcase")  # noqa: S314 - pytest wrote it just now
     return {f"{case.get('classname')}.{case.get('name')}": case for case in found}

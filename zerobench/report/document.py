@@ -55,13 +55,9 @@ def compose(frames: Frames) -> Document:
 def _setting(results: Json) -> Iterator[str]:
     """The known settings that all cases share."""
     settings, text = dict(results["settings"] or {}), results["text"]
-    if settings:
-        yield (
-            ", ".join(
-                f"{name.replace('_', ' ')} {_plain(value)}" for name, value in settings.items() if value is not None
-            )
-            + "."
-        )
+    shared = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in settings.items() if value is not None]
+    if shared:
+        yield f"{', '.join(shared)}."
     if text:
         yield f"Text: {text['source']}, {text['bytes']:,} bytes, SHA-256 {text['sha256']}."
 

@@ -39,10 +39,15 @@ def status(group: dist.ProcessGroup) -> str:
     return _STATUS.read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def torch_alone() -> int:
+    """The peak of a process that only loads torch, in bytes."""
+    return _peak(_ran(_TORCH))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's own peak")
-def test_peak_beside_torch(tmp_path: Path) -> None:
+def test_peak_beside_torch(torch_alone: int, tmp_path: Path) -> None:
     """The parent of a whole run, and a rank before its first subject, together take less than 300 MB."""
-    torch_alone = _peak(_ran(_TORCH))
     with Pool(1) as pool:
         rank = _peak(pool.run(status)[0]) - torch_alone
     parent = _peak(_ran(_HARNESS, str(tmp_path))) - torch_alone
