@@ -75,14 +75,7 @@ class Engine:
         """Lay out the model, take over its parameters, and build the parts."""
         zero, config = self.config.zero_optimization, self.config
         placement, together = Placement.of_stage(zero.stage), min(zero.reduce_bucket_size, _TRAVELS_TOGETHER)
-        layout = Layout.of(
-            self.module,
-            world=self.ranks.world,
-            chunk=zero.chunk_size,
-            merge=0 if placement.parameters else together,
-            shard_frozen=placement.parameters,
-            persistence=zero.stage3_param_persistence_threshold if placement.parameters else 0,
-        )
+        layout = self._lay_out(placement, together)
         wire = CastFormat(config.communication_dtype)
         self.stores = StoreAssignment(
             config,
@@ -120,6 +113,18 @@ class Engine:
             self.ranks,
             self.optimizer,
             gather_bucket=zero.allgather_bucket_size,
+        )
+
+    def _lay_out(self, placement: Placement, together: int) -> Layout:
+        """The model's units; ``together`` is the number of elements up to which neighbouring blocks share a unit."""
+        zero, sharded = self.config.zero_optimization, placement.parameters
+        return Layout.of(
+            self.module,
+            world=self.ranks.world,
+            chunk=zero.chunk_size,
+            merge=0 if sharded else together,
+            shard_frozen=sharded,
+            persistence=zero.stage3_param_persistence_threshold if sharded else 0,
         )
 
     def _watch(self, sharded: list[UnitState]) -> tuple[Unsharder, ParameterHooks]:
