@@ -28,10 +28,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         pytest.UsageError: if a suite is to run and the packages that the suites need are not installed.
     """
     known = early_config.known_args_namespace
-    if any(_path(given) is not None for given in known.file_or_dir or early_config.getini("testpaths")):
-        _demand_packages()
-    renamed = {given: found for given in known.file_or_dir if (found := _path(given)) is not None}
+    named = known.file_or_dir or early_config.getini("testpaths")
+    renamed = {given: found for given in named if (found := _path(given)) is not None}
     if renamed:
+        _demand_packages()
         known.file_or_dir[:] = [renamed.get(each, each) for each in known.file_or_dir]
         args[:] = [renamed.get(each, each) for each in args]
         if os.curdir not in sys.path:
