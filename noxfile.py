@@ -26,8 +26,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def thorough(session: nox.Session) -> None:
-    """Run every suite with twenty times the draws of each property, with new draws each time."""
-    _python(session, "-m", "pytest", "--hypothesis-profile", "thorough", *session.posargs)
+    """Run every test and every mutant, with twenty times the draws of each property, with new draws each time."""
+    _python(session, "-m", "pytest", "--slow", "--hypothesis-profile", "thorough", *session.posargs)
 
 
 @nox.session

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from zerobench.suites.support import sharing
+from zerobench.suites.support import selection, sharing
 from zerobench.suites.support.alone import admitted
 
 if TYPE_CHECKING:  # if the process that hands out tests does not import torch, it starts them a second earlier
@@ -42,10 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="reference",
         help="engine under test: reference, torch-ddp, torch-zero1, torch-fsdp2, deepspeed or package.module:Class",
     )
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well, and every mutant")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: meters the whole machine, so that no other test may run meanwhile")
+    config.addinivalue_line(
+        "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
+    )
+    config.addinivalue_line("markers", "rotating: a plain pytest runs a third of these tests, another each day")
     if not _hands_out(config):
         import torch
 
@@ -76,6 +81,8 @@ def trials(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Trials]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    given = getattr(session.config, "workerinput", {})
+    session.config.stash[_TURN] = given.get(_DAY, selection.today())  # all processes of a run have the same day
     session.config.stash[_STARTED] = time.monotonic()
     subject = session.config.getoption("--subject")
     if subject != "reference":
@@ -111,8 +118,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return sharing.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files first, single tests last, so that all processes end at about the same time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of ``--slow``, and sort: whole files first, single tests last, so that all processes end at
+    about the same time."""
+    if not selection.is_asked_for(config):
+        left_out = set(selection.left_out(items, config.stash[_TURN]))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: sharing.is_single(item.nodeid))
 
 
@@ -132,6 +144,7 @@ def pytest_configure_node(node: Any) -> None:
         node.config.stash[_LOCKS] = tempfile.TemporaryDirectory()
         node.config.add_cleanup(node.config.stash[_LOCKS].cleanup)
     node.workerinput[_FOLDER] = node.config.stash[_LOCKS].name
+    node.workerinput[_DAY] = node.config.stash[_TURN]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -157,7 +170,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{scenarios} Scenarios on {config.getoption('--subject')}, {rate}")
 
 
-_RAN, _FOLDER = "zerobench_scenarios", "zerobench_locks"
+_RAN, _FOLDER, _DAY = "zerobench_scenarios", "zerobench_locks", "zerobench_day"
+_TURN = pytest.StashKey[int]()
 _LOCKS = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _STARTED = pytest.StashKey[float]()
 _ELSEWHERE = pytest.StashKey[int]()

@@ -28,6 +28,7 @@ from zerobench.theory import memory
 from zerobench.workload import models
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("scenario", grid.STATES.values(), ids=grid.STATES)
 def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,

@@ -19,6 +19,7 @@ from zerobench.workload import models
 _PARTS: tuple[LedgerPart, ...] = ("host", "files", "moved")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("scenario", grid.OFFLOAD.values(), ids=grid.OFFLOAD)
 def test_offload(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, bytes in host memory, in files and moved between them and the

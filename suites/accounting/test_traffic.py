@@ -15,6 +15,7 @@ from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
 def test_traffic(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, calls and bytes sent and received of every collective are
@@ -30,6 +31,7 @@ def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
     _demand_traffic(counted, scenario)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
 def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
     """Over all ranks together, as many bytes are received as are sent, collective by collective; a broadcast's source

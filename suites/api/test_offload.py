@@ -98,6 +98,7 @@ def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 * 4096, 3 * 4096))
 
 
+@pytest.mark.slow
 def test_quota(tmp_path: Path) -> None:
     """If the process has a limit on the size of files, the engine raises while it is built, with the limit's name."""
     done = _run([*_PROGRAM, str(tmp_path), "1"], preexec_fn=_limit_files)
@@ -190,6 +191,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     assert _losses(tmp_path) == first
 
 
+@pytest.mark.slow
 def test_nothing_is_left_at_exit(tmp_path: Path) -> None:
     """Neither a closed run nor one that just ends leaves a file, or a thread that keeps it from ending."""
     done = _run([*_PROGRAM, str(tmp_path), "2"])

@@ -248,7 +248,9 @@ def test_fast_math_from_outside_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(_nvcc() is None, reason="there is no nvcc")
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "newest"])
+@pytest.mark.parametrize(
+    "architecture", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("sm_80", "sm_90")), "newest"]
+)
 def test_cuda_compiles_without_warnings(architecture: str, tmp_path: Path) -> None:
     """Every .cu for two known architectures and the newest that this nvcc knows; a warning is an error."""
     recipe = cuda.recipe("sm_90")

@@ -144,6 +144,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mutant], _Build
     return lambda mutant: kernels(next(i for i, build in enumerate(_together()) if mutant in build))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("seen_by", "mutant"), [pytest.param(*each, id=each[1].name) for each in _MUTANTS])
 def test_wrong_kernel_is_caught(
     seen_by: Callable[[Place], None], mutant: Mutant, built: Callable[[Mutant], _Build]

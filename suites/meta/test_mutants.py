@@ -46,6 +46,7 @@ WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
@@ -53,6 +54,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     _demand_caught(mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mutant", RULE_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine steps one optimizer as another, it fails, and after one step the message points at the states of
@@ -70,6 +72,7 @@ def test_every_rule_is_drawn(name: str) -> None:
     assert find(optimizers(), lambda optimizer: optimizer.name == name).name == name
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
@@ -77,6 +80,7 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     _demand_caught(mutant, _first_failure(trials, BYTES, patience=[8, 40]))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
 def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine keeps undeclared bytes, it fails a census of all living tensors."""
@@ -101,6 +105,7 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mutant", EDIT_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
@@ -108,6 +113,7 @@ def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     _demand_caught(mutant, _first_failure(trials, [test_edits.test_edits_persist]))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
     """An engine that is only slow passes; so does one that is only offloaded, or steps its units in reverse."""

@@ -383,6 +383,7 @@ def test_the_grid_is_of_command_lines() -> None:
     assert [each.times_only for each in given] == [False] * 4 + [True]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_pages_has_a_baseline(tmp_path: Path) -> None:
     """docs/how-to/add-a-subject.md: it is right and has numbers in the gate's grid, and known resident bytes."""
     page = (ROOT / "docs" / "how-to" / "add-a-subject.md").read_text(encoding="utf-8")

@@ -392,6 +392,7 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     assert sys.stderr.getvalue() == "\r\x1b[Kround 1 of 2\r\x1b[K"
 
 
+@pytest.mark.slow
 def test_offload(tmp_path: Path) -> None:
     """Offloaded cases are right; the bytes kept and moved off the device are those of the closed forms."""
     chosen = "--steps", "2", "--subjects", "reference", "--stages", "0,3", "--offload", "none,cpu,nvme"

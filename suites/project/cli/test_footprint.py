@@ -45,6 +45,7 @@ def torch_alone() -> int:
     return _peak(_ran(_TORCH))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's own peak")
 def test_peak_beside_torch(torch_alone: int, tmp_path: Path) -> None:
     """The parent of a whole run, and a rank before its first subject, together take less than 300 MB."""

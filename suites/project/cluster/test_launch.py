@@ -79,6 +79,7 @@ def test_run_on_two_nodes(tmp_path: Path) -> None:
     assert not list((tmp_path / "node1").iterdir())
 
 
+@pytest.mark.slow
 def test_bench_on_two_nodes(tmp_path: Path) -> None:
     """The benchmark suites use the launched ranks as well."""
     tests = [str(ROOT / "suites" / "bench" / "test_collectives.py")]

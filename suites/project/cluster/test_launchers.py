@@ -65,6 +65,7 @@ def _launched(folder: Path, launcher: str, *arguments: str) -> subprocess.Comple
 _each_launcher = pytest.mark.parametrize("launcher", [*_MPIRUNS, "srun"])
 
 
+@pytest.mark.slow
 @_each_launcher
 def test_run(tmp_path: Path, launcher: str) -> None:
     """The launcher's two processes are two ranks of one run; only rank 0 writes, and the code is 0."""
@@ -74,6 +75,7 @@ def test_run(tmp_path: Path, launcher: str) -> None:
     assert (tmp_path / "zerobench-report" / "results.json").is_file()
 
 
+@pytest.mark.slow
 @_each_launcher
 def test_a_subject_that_raises(tmp_path: Path, launcher: str) -> None:
     """If a subject cannot be built, all ranks end; each rank's exception is printed once, and the code is not 0."""

@@ -109,6 +109,7 @@ def test_suites() -> None:
         assert {each for each in options if each.startswith("--")} <= _OPTIONS
 
 
+@pytest.mark.slow
 def test_a_vit_that_recomputes(tmp_path: Path) -> None:
     """docs/how-to/run-benchmarks.md: a vit is right and has the traffic of its closed forms, without tokens."""
     line = _command("docs/how-to/run-benchmarks.md", "zerobench run ")

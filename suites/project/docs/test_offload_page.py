@@ -20,7 +20,7 @@ from zerobench.suites.support.forked import LIMIT
 _PAGE = "docs/how-to/offload-states.md"
 
 
-@pytest.mark.parametrize(("device", "trains"), [("cpu", False), ("nvme", True)])
+@pytest.mark.parametrize(("device", "trains"), [pytest.param("cpu", False, marks=pytest.mark.slow), ("nvme", True)])
 def test_example(tmp_path: Path, device: str, trains: bool) -> None:
     """Under the limit the run with states in host memory runs out of it, and the run with states in files trains."""
     [command] = re.findall(rf"^python (limited\.py {device} .*)$", read(_PAGE), re.MULTILINE)

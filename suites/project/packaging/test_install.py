@@ -20,7 +20,7 @@ _NEVER = "raise SystemExit(f'{__file__} was imported')\n"
 _SUBJECT = "from zerobench.subjects.reference import Reference\n\n\nclass Mine(Reference):\n    name = 'mine'\n"
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable"])
+@pytest.fixture(scope="module", params=["wheel", pytest.param("editable", marks=pytest.mark.slow)])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment into which only zerobench is installed.
 
@@ -95,6 +95,7 @@ def test_suite_beside_own_modules(python: Path, project: Path) -> None:
     assert "Scenarios on pkg.mod:Mine" in told
 
 
+@pytest.mark.slow
 def test_kernels_are_built(python: Path, tmp_path: Path) -> None:
     """The native sources lie in the package, and they compile."""
     program = "import zerobench.engine as e; e.prepare_kernels()"

@@ -257,6 +257,7 @@ def test_published_reports_show_their_results(results: Path) -> None:
     assert rendered == (results.parent / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("written")  # so that imports are not counted
 def test_time_grows_with_the_cases_and_no_faster(tmp_path: Path) -> None:
     """Tables, plots and all three files of 500 cases take at most ten times as long as 100 on any processor;
