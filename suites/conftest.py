@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from zerobench.suites.support import selection, sharing
+from zerobench.suites.support import covering, selection, sharing
 from zerobench.suites.support.alone import admitted
 
 if TYPE_CHECKING:  # if the process that hands out tests does not import torch, it starts them a second earlier
@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="reference",
         help="engine under test: reference, torch-ddp, torch-zero1, torch-fsdp2, deepspeed or package.module:Class",
     )
+    parser.addoption("--seed", type=int, help="of the drawn Scenarios; 0, or in the thorough profile the time")
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well, and every mutant")
 
 
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
     config.addinivalue_line("markers", "rotating: a plain pytest runs a third of these tests, another each day")
+    covering.SEED = _seed(config)
     if not _hands_out(config):
         import torch
 
@@ -58,6 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
         torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
         preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # for the ranks of nearly every test
+
+
+def _seed(config: pytest.Config) -> int:
+    """The seed of all draws, the same in every process of a run."""
+    given: int | None = getattr(config, "workerinput", {}).get(_SEED, config.getoption("seed"))
+    if given is not None:
+        return given
+    return int(time.time()) if config.getoption("--hypothesis-profile") == "thorough" else 0
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +154,7 @@ def pytest_configure_node(node: Any) -> None:
         node.config.stash[_LOCKS] = tempfile.TemporaryDirectory()
         node.config.add_cleanup(node.config.stash[_LOCKS].cleanup)
     node.workerinput[_FOLDER] = node.config.stash[_LOCKS].name
+    node.workerinput[_SEED] = covering.SEED
     node.workerinput[_DAY] = node.config.stash[_TURN]
 
 
@@ -151,26 +162,29 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """If another process prints the summary, send it the number of Scenarios that ran here."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[_RAN] = sum(made.ran for made in _trials)
+        session.config.workeroutput[_COVERED] = covering.exported()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A process of ``pytest -n`` has ended."""
-    node.config.stash[_ELSEWHERE] = node.config.stash.get(_ELSEWHERE, 0) + getattr(node, "workeroutput", {}).get(
-        _RAN, 0
-    )
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[_ELSEWHERE] = node.config.stash.get(_ELSEWHERE, 0) + output.get(_RAN, 0)
+    covering.merge(output.get(_COVERED, {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the number of Scenarios, because a suite that draws none passes everything."""
+    """Print the number of Scenarios and their coverage, because a suite that draws none passes everything."""
     scenarios = sum(made.ran for made in _trials) + config.stash.get(_ELSEWHERE, 0)
     if scenarios:
         seconds = time.monotonic() - config.stash[_STARTED]
         rate = f"{scenarios / seconds:.1f} Scenarios per second"
         terminalreporter.write_line(f"{scenarios} Scenarios on {config.getoption('--subject')}, {rate}")
+        terminalreporter.write_line(covering.summary())
 
 
-_RAN, _FOLDER, _DAY = "zerobench_scenarios", "zerobench_locks", "zerobench_day"
+_RAN, _COVERED = "zerobench_scenarios", "zerobench_covered"
+_FOLDER, _DAY, _SEED = "zerobench_locks", "zerobench_day", "zerobench_seed"
 _TURN = pytest.StashKey[int]()
 _LOCKS = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _STARTED = pytest.StashKey[float]()

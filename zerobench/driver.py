@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Scenario
+from zerobench.scenario import Read, Scenario
 from zerobench.subject import State, Subject
 from zerobench.workload import models
 from zerobench.workload.data import held_out, leaf, seed_leaf
@@ -40,12 +40,56 @@ def drive(
     Raises:
         UsageError: if the Scenario's model or data are invalid.
     """
-    rank = dist.get_rank(group)
-    with closing(start(subject_type, scenario, group)) as subject:
-        kept = [keep] * (scenario.steps - 1) + [keep | last]
-        steps = [run_step(subject, scenario, index, rank, parts) for index, parts in enumerate(kept)]
-        evaluation = subject.evaluate(held_out(scenario)).detach().cpu() if evaluate else None
-    return Trajectory(subject_type.name, scenario, rank, steps, evaluation)
+    with closing(Run(subject_type, scenario, group, keep, last=last, evaluate=evaluate)) as run:
+        while run.step():
+            pass
+        return run.recording()
+
+
+class Run:
+    """A Scenario under way on one rank, so that several can take turns in one process.
+
+    :meth:`step` runs the next step with its readings and returns False after the last. Then :meth:`recording` has the
+    result. :meth:`close` closes the subject.
+    """
+
+    def __init__(
+        self,
+        subject_type: type[Subject],
+        scenario: Scenario,
+        group: dist.ProcessGroup,
+        keep: Keep = frozenset(),
+        *,
+        last: Keep = frozenset(),
+        evaluate: bool = False,
+    ) -> None:
+        self.scenario, self.rank, self.keep, self.last, self.evaluate = (
+            scenario,
+            dist.get_rank(group),
+            keep,
+            last,
+            evaluate,
+        )
+        self.steps: list[Step] = []
+        self.subject = start(subject_type, scenario, group)
+
+    def step(self) -> bool:
+        """Run the next step; returns whether another one follows."""
+        index = len(self.steps)
+        ends = index == self.scenario.steps - 1
+        self.steps.append(
+            run_step(self.subject, self.scenario, index, self.rank, self.keep | (self.last if ends else frozenset()))
+        )
+        return not ends
+
+    def recording(self) -> Trajectory:
+        """The recording of all steps, and of an evaluation now if one is asked for."""
+        evaluation = _evaluation(self.subject, self.scenario) if self.evaluate else None
+        return Trajectory(self.subject.name, self.scenario, self.rank, self.steps, evaluation)
+
+    def close(self) -> None:
+        """Close the subject."""
+        self.subject.close()
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
@@ -67,7 +111,7 @@ def run_step(
     keep: Keep = frozenset(),
     mark: Callable[[str], None] = lambda phase: None,
 ) -> Step:
-    """Step ``index`` on ``rank``: the A micro-steps and the update, then the readings.
+    """Step ``index`` on ``rank``: the A micro-steps and the update, with the Scenario's reads, then the readings.
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
     ``mark`` is called after each micro-step's backward and after the optimizer.
@@ -77,15 +121,18 @@ def run_step(
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
+    reads = read_at(subject, scenario, index, 0)
     for micro_step in range(scenario.accumulation):
         at = micro_step * scenario.world + rank
         seed_leaf(scenario, index, at)
         losses.append(_scalar(subject.micro_step(leaf(scenario, index, at)), subject.name))
         mark("backward")
+        reads |= read_at(subject, scenario, index, micro_step + 1)
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
     outcome = subject.step()
     mark("optimizer")
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
+    step.reads = reads | read_at(subject, scenario, index, -1)
     if "parameters" in keep:
         step.parameters = to_cpu(subject.parameters())
     if "model_parameters" in keep:
@@ -93,6 +140,40 @@ def run_step(
     if "optimizer_state" in keep:
         step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
     return step
+
+
+def read_at(subject: Subject, scenario: Scenario, step: int, at: int) -> State:
+    """The values of the Scenario's reads at this moment, by :func:`labelled`'s names."""
+    found: State = {}
+    for each in scenario.reads:
+        if (each.step, each.at) == (step, at):
+            for time in range(each.times):
+                found |= labelled(each, time, _read(subject, scenario, each))
+    return found
+
+
+def labelled(read: Read, time: int, values: State) -> State:
+    """The values of one reading, each named by the reading and its own name."""
+    when = "after the update" if read.at < 0 else f"after {read.at} micro-steps"
+    which = f"{read.what.replace('_', ' ')} {when}{', again' * time}"
+    return {f"{which}, {name}".removesuffix(", "): value for name, value in values.items()}
+
+
+def _read(subject: Subject, scenario: Scenario, read: Read) -> State:
+    if read.what == "evaluation":
+        return {"": _evaluation(subject, scenario)}
+    if read.what == "optimizer_state":
+        return flat({name: to_cpu(state) for name, state in subject.optimizer_state().items()})
+    return to_cpu(getattr(subject, read.what)())
+
+
+def flat(states: Mapping[str, State]) -> State:
+    """Optimizer state by ``parameter.key``."""
+    return {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+
+
+def _evaluation(subject: Subject, scenario: Scenario) -> Tensor:
+    return subject.evaluate(held_out(scenario)).detach().cpu()
 
 
 def _scalar(loss: Tensor, name: str) -> Tensor:

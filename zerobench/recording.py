@@ -24,6 +24,7 @@ class Step:
     parameters: State = field(default_factory=dict)
     model_parameters: State = field(default_factory=dict)
     optimizer_state: dict[str, State] = field(default_factory=dict)
+    reads: State = field(default_factory=dict)  # by reading and name; an evaluation of the oracle's is of every rank
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Trajectory:
     scenario: Scenario
     rank: int
     steps: list[Step]
-    evaluation: Tensor | None = None  # loss of one held-out batch after the last step, if requested
+    evaluation: Tensor | None = None  # loss of one held-out batch at the end, if requested; the oracle's of every rank
     memory: Memory | None = None
     traffic: dict[str, Traffic] | None = None  # by collective, of one metered step
     wire: int | None = None  # bytes of that step on loopback, of all ranks and all other processes

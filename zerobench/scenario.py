@@ -21,6 +21,7 @@ from zerobench.placement import Mesh, Placement
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
+Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 #: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -82,6 +83,7 @@ class Odd:
     tiny: bool = False  # parameters of one and two elements
     empty: bool = False  # a parameter with no element
     transposed: bool = False  # a dense but not contiguous parameter
+    high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # a running-mean buffer that training updates
     dropout: float = 0.0
     recompute: Recompute = "none"
@@ -97,6 +99,7 @@ class Optimizer:
     eps: float = 1e-8  # adam, adamw, adagrad
     weight_decay: float = 0.01  # decoupled in adamw and lion, else L2
     momentum: float = 0.9  # sgd
+    lr_decay: float = 0.0  # adagrad
     second_group: bool = False  # parameters of one dimension or fewer: no weight decay, twice the lr
 
 
@@ -110,6 +113,19 @@ class LossScale:
     hysteresis: int = 2
     consecutive_hysteresis: bool = False
     minimum: float = 1.0
+
+
+@dataclass(frozen=True)
+class Read:
+    """A reading in step ``step``, ``times`` in a row, after ``at`` micro-steps, or after the update if ``at`` is -1.
+
+    Gradients are whole only after the last micro-step, so there alone they can be read.
+    """
+
+    what: Readable = "parameters"
+    step: int = 0
+    at: int = -1
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,7 @@ class Scenario:
     data: Literal["random", "dyadic", "text"] = "random"
     data_path: str = ""
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
+    reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
     replicate: int = 1  # groups of ranks that each hold all shards: see mesh

@@ -8,7 +8,7 @@ from hypothesis import assume
 
 from zerobench.judge.ledger import Entry
 from zerobench.meters import Stray
-from zerobench.scenario import Gpt, LossScale, Scenario
+from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import (
     STEPS,
@@ -22,7 +22,7 @@ from zerobench.suites.accounting.ledger import (
     skip_unless_offered,
     theory_of,
 )
-from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.theory import memory
 from zerobench.workload import models
@@ -37,7 +37,7 @@ def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     _demand_resident(counted, scenario)
 
 
-@drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.75)  # no step overflows, and so none is skipped
+@drawn(scenarios(**UNDISTURBED), share=0.75)
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes of each state are those of the closed form."""
     assume(counted.offers(scenario))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume
 
 from zerobench.judge.ledger import Entry, LedgerPart
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand, formula, known, ledgers, skip_unless_offered, theory_of
-from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import owned, units
 from zerobench.workload import models
@@ -28,7 +28,7 @@ def test_offload(counted: Trials, scenario: Scenario) -> None:
     _demand_offload(counted, scenario)
 
 
-@drawn(scenarios(loss_scale=LossScale(static=1.0)), share=0.5)  # no step overflows, and so none is skipped
+@drawn(scenarios(**UNDISTURBED), share=0.5)
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
     assume(counted.offers(scenario))

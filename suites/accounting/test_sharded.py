@@ -10,11 +10,11 @@ from hypothesis import assume
 from zerobench import subjects
 from zerobench.driver import start
 from zerobench.judge.ledger import Entry
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand, known, ledgers, theory_of
-from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.theory.layout import units, whole
 from zerobench.theory.touches import events
@@ -52,7 +52,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
             demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula)
 
 
-@drawn(scenarios(stage=3, loss_scale=LossScale(static=1.0)), share=0.2)
+@drawn(scenarios(stage=3, **UNDISTURBED), share=0.2)
 def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""

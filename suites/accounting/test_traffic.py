@@ -7,10 +7,10 @@ from hypothesis import assume
 
 from zerobench.judge.ledger import Entry
 from zerobench.recording import Traffic
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand, formula, known, ledgers, skip_unless_offered, theory_of
-from zerobench.suites.support.strategies import drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -24,7 +24,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
     _demand_traffic(counted, scenario)
 
 
-@drawn(scenarios(loss_scale=LossScale(static=1.0)))  # no step overflows, and so none is skipped
+@drawn(scenarios(**UNDISTURBED))
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, calls and bytes are those of the closed form."""
     assume(counted.offers(scenario))

@@ -7,11 +7,12 @@ from hypothesis import assume
 
 from zerobench.judge.difference import Part
 from zerobench.scenario import Scenario
-from zerobench.suites.support.strategies import SETTINGS, drawn, models, scenarios
+from zerobench.suites.support.sizes import settings_of
+from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(), share=1.25)
+@drawn(scenarios(), share=2.75)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""
@@ -47,7 +48,9 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
     bits.agree(runs[1], runs[0])
 
 
-@drawn(st.tuples(scenarios(), st.fixed_dictionaries(SETTINGS)), share=0.75)
+@drawn(
+    scenarios().flatmap(lambda one: st.tuples(st.just(one), settings_of(one.model, one.world, one.chunk))), share=0.75
+)
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
     one, changes = scenario
@@ -67,7 +70,7 @@ def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None
 @drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.5)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
-    whole = scenario.but(world=1, accumulation=4, schedule="micro_step")
+    whole = scenario.but(world=1, accumulation=4, schedule="micro_step", poison=(), reads=())
     worlds = [whole.but(world=world, accumulation=4 // world) for world in (1, 2, 4)]
     parts: tuple[Part, ...] = ("norm", "gradients", "parameters", "optimizer_state")
     runs = [bits.run(each, parts) for each in worlds if bits.offers(each)]

@@ -12,7 +12,8 @@ from zerobench.judge.difference import Difference, Part
 from zerobench.judge.judgement import disagreement
 from zerobench.recording import Trajectory
 from zerobench.scenario import LossScale, Scenario
-from zerobench.suites.support.strategies import DYADIC_MODELS, PECULIAR, STAGES, drawn, models, scenarios
+from zerobench.suites.support.covering import PECULIAR
+from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 

@@ -154,6 +154,7 @@ def _again(test: Any, examples: int, strategy: Any = None) -> Callable[[Trials],
     """The property's test without shrinking, on an engine of our choice, and on Scenarios of our choice if given."""
     chosen = settings(
         max_examples=examples,
+        backend=test.backend,
         phases=[Phase.generate],
         derandomize=True,
         database=None,

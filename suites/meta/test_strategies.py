@@ -1,12 +1,102 @@
-"""The strategies draw every value that a Scenario can have."""
+"""The strategies draw every value that a Scenario can have, and every combination that matters."""
 
 from __future__ import annotations
 
-from zerobench.scenario import Odd
-from zerobench.suites.support.strategies import PECULIAR
+import dataclasses
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from zerobench.engine.config.schema import Config
+from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.subjects.reference import config
+from zerobench.suites.equivalence import test_contract
+from zerobench.suites.support import covering
+from zerobench.suites.support.strategies import scenarios
+
+#: Fields that are not drawn, and the reason.
+NOT_DRAWN: dict[str, str] = {
+    "Scenario.nvme_path": "a directory; suites/api draws none either",
+    "Scenario.data": "dyadic data have properties of their own; text is for a gpt",
+    "Scenario.data_path": "a file",
+    "Scenario.device": "the machine's",
+    "Scenario.replicate": "the reference engine has no hybrid sharding; suites/meta/test_peers.py has it",
+    "Odd.kind": "a constant",
+    "Odd.loss": "the dot loss is for dyadic data",
+}
+#: Keys of the configuration that no Scenario sets, and the reason.
+NOT_SET: dict[str, str] = {
+    "train_batch_size": "the product of other keys; suites/api/test_config.py",
+    "bf16.enabled": "by dtype",
+    "fp16.enabled": "by dtype",
+    "zero_optimization.offload_optimizer.pin_memory": "no effect on values; a GPU's",
+    "zero_optimization.offload_param.pin_memory": "no effect on values; a GPU's",
+}
 
 
-def test_the_model_is_odd() -> None:
-    """Every peculiarity of a model is drawn."""
-    flags = {name for name, value in vars(Odd()).items() if value is False}
-    assert flags == set(PECULIAR)
+@cache
+def _drawn(label: str = "strategies", count: int = 300) -> tuple[Scenario, ...]:
+    """Scenarios as the main property draws them; the covering has their combinations under ``label``."""
+    found: list[Scenario] = []
+
+    def take(scenario: Scenario) -> None:
+        found.append(scenario)
+        covering.count_row()
+
+    quietly = settings(
+        max_examples=count,
+        backend=covering.backend(label),
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    quietly(given(scenario=scenarios())(take))()
+    return tuple(found)
+
+
+def _fields() -> list[tuple[str, Any]]:
+    """Every field by name, and how to read it."""
+    parts: list[tuple[type[Any], Any]] = [
+        (Scenario, lambda s: [s]),
+        (Odd, lambda s: [s.model]),
+        (Optimizer, lambda s: [s.optimizer]),
+        (LossScale, lambda s: [s.loss_scale]),
+        (Read, lambda s: s.reads),
+    ]
+    return [(f"{of.__name__}.{field.name}", get) for of, get in parts for field in dataclasses.fields(of)]
+
+
+@pytest.mark.parametrize(("name", "get"), [pytest.param(*each, id=each[0]) for each in _fields()])
+def test_every_field_is_drawn(name: str, get: Any) -> None:
+    """Two values at least, or the table above has the reason."""
+    values = {repr(getattr(part, name.partition(".")[2])) for scenario in _drawn() for part in get(scenario)}
+    assert (len(values) > 1) != (name in NOT_DRAWN)
+
+
+def test_every_key_is_set() -> None:
+    """Every key of the configuration that the engine honours takes two values at least in drawn Scenarios."""
+    taken: dict[str, set[str]] = {}
+    for scenario in _drawn():
+        parsed = Config.model_validate(config(scenario))
+        for key, value in _keys(parsed.model_dump()):
+            taken.setdefault(key, set()).add(repr(value))
+    assert {key for key, values in taken.items() if len(values) < 2} <= NOT_SET.keys()
+
+
+def _keys(section: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in section.items():
+        found += _keys(value, f"{before}{key}.") if isinstance(value, dict) else [(before + key, value)]
+    return found
+
+
+def test_all_pairs_and_triples_are_drawn() -> None:
+    """As many draws as the main property has meet every pair of values and every triple that many more draws meet."""
+    main: Any = test_contract.test_equals_the_canonical_trainer
+    label = main.backend.removeprefix(covering.PREFIX)
+    _drawn(), _drawn(label, round(settings.get_profile("default").max_examples * main.share))
+    missing = covering.Covering.covered["strategies"] - covering.Covering.covered[label]
+    assert not missing, sorted(missing)[:20]

@@ -1,123 +1,156 @@
-"""Hypothesis strategies that draw Scenarios."""
+"""Hypothesis strategies that draw Scenarios: every field over its boundary values and the ordinary ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
+from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.suites.support import covering
+from zerobench.suites.support.covering import PECULIAR, among
+from zerobench.suites.support.sizes import chunks, settings_of
 
-#: Rare: if a peculiarity is on in every model, it hides others that only show without it.
-_seldom = st.sampled_from([False, False, True])
-
-WORLDS = st.sampled_from([1, 2, 3, 3, 4])  # a + b = b + a: two ranks cannot show a wrong order
-STAGES = st.integers(0, 3)
-DTYPES = st.sampled_from(["fp32", "fp32", "bf16", "fp16"])
+WORLDS = among("world", 1, 2, 3, 4)
+STAGES = among("stage", 0, 1, 2, 3)
+DTYPES = among("dtype", "fp32", "bf16", "fp16")
 
 #: Static loss scales that leave fp16's range alone on these models.
-_scales = st.sampled_from([1.0, 16.0, 256.0])
+_scales = among("loss_scale", 16.0, 1.0, 256.0)
 
 
-#: The flags of an odd model.
-PECULIAR = (
-    "tied",
-    "functional",
-    "reused",
-    "frozen",
-    "unused",
-    "routed",
-    "scalar",
-    "tiny",
-    "empty",
-    "transposed",
-    "buffers",
-)
+def _strategies(fixed: dict[str, Any]) -> dict[str, st.SearchStrategy[Any]]:
+    return {k: v if isinstance(v, st.SearchStrategy) else st.just(v) for k, v in fixed.items()}
 
 
 def models(**fixed: Any) -> st.SearchStrategy[Odd]:
     """Odd models: sizes around the chunk grid and fewer elements than ranks, any mixture of peculiarities."""
     drawn: dict[str, st.SearchStrategy[Any]] = {
-        "width": st.sampled_from([1, 3, 5, 8, 16, 33]),
-        "hidden": st.lists(st.sampled_from([1, 2, 7, 16, 40]), min_size=1, max_size=3).map(tuple),
-        "activation": st.sampled_from(["relu", "tanh", "gelu"]),
-        "norm": st.booleans(),
-        **dict.fromkeys(PECULIAR, _seldom),
-        "dropout": st.sampled_from([0.0, 0.0, 0.25]),
-        "recompute": st.sampled_from(["none", "none", "reentrant", "non_reentrant"]),
+        "width": among("width", 5, 1, 3, 8, 16, 33, 100),
+        "hidden": st.lists(st.sampled_from([1, 2, 7, 16, 40, 150]), min_size=1, max_size=3).map(tuple),
+        "activation": among("activation", "relu", "tanh", "gelu"),
+        "norm": among("norm", False, True),
+        # rare: if a peculiarity is on in every model, it hides others that only show without it
+        **{name: among(name, False, True, rare=True) for name in PECULIAR},
+        "dropout": among("dropout", 0.0, 0.25, rare=True),
+        "recompute": among("recompute", "none", "reentrant", "non_reentrant"),
     }
     return st.builds(Odd, **(drawn | _strategies(fixed)))
 
 
 def optimizers(**fixed: Any) -> st.SearchStrategy[Optimizer]:
-    """SGD is drawn most: the other optimizers hardly notice if a gradient is wrong by a constant factor."""
+    """Optimizers with boundary values of every hyperparameter."""
     drawn = {
-        "name": st.sampled_from(["adam", "adamw", "sgd", "sgd", "sgd", "lion", "adagrad"]),
-        "lr": st.sampled_from([1e-3, 1e-2]),
-        "weight_decay": st.sampled_from([0.0, 0.1]),
-        "momentum": st.sampled_from([0.0, 0.9]),
-        "second_group": st.booleans(),
+        "name": among("optimizer", "sgd", "adam", "adamw", "lion", "adagrad"),
+        "lr": among("lr", 1e-2, 1e-3, 0.1),
+        "betas": among("betas", (0.9, 0.999), (0.5, 0.75), (0.0, 0.0), (0.95, 0.5)),
+        "eps": among("eps", 1e-8, 1e-3, 1.0),
+        "weight_decay": among("weight_decay", 0.0, 0.1),
+        "momentum": among("momentum", 0.9, 0.0, 0.5),
+        "lr_decay": among("lr_decay", 0.0, 0.5),
+        "second_group": among("second_group", False, True),
     }
     return st.builds(Optimizer, **(drawn | _strategies(fixed)))
 
 
-#: The settings that must not change a bit: sizes from one chunk to more than the model.
-SETTINGS: dict[str, st.SearchStrategy[Any]] = {
-    "reduce_bucket": st.sampled_from([1, 100, 1000, 500_000_000]),
-    "allgather_bucket": st.sampled_from([1, 100, 1000, 500_000_000]),
-    "prefetch_bucket": st.sampled_from([0, 100, 1000, 50_000_000]),
-    "persistence": st.sampled_from([0, 8, 50, 100_000]),
-    "max_live": st.sampled_from([0, 300, 1_000_000_000]),
-    "sub_group": st.sampled_from([17, 100, 100, 1_000_000_000]),
-    "overlap": st.booleans(),
-    "offload_optimizer": st.sampled_from(["none", "none", "cpu", "nvme"]),
-    "offload_param": st.sampled_from(["none", "none", "cpu", "nvme"]),
-    "offload_ratio": st.sampled_from([1.0, 1.0, 0.5]),
-    "buffer_size": st.sampled_from([4096, 10_000]),
-    "pipeline_read": st.booleans(),
-    "pipeline_write": st.booleans(),
-    "max_in_cpu": st.sampled_from([0, 0, 200]),
+#: The dynamic loss scale's five settings, so that a few steps meet every transition.
+DYNAMIC = st.builds(
+    LossScale,
+    initial_power=st.sampled_from([8, 0, 3, 14, 18]),
+    window=among("window", 1, 2, 3),
+    hysteresis=among("hysteresis", 1, 2, 3),
+    consecutive_hysteresis=among("consecutive_hysteresis", False, True),
+    minimum=st.sampled_from([1.0, 0.25, 2.0, 256.0]),
+)
+STATIC = st.builds(LossScale, static=_scales)
+
+
+@st.composite
+def poisons(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], ...]:
+    """No bad step, one, or several in a row; each on any leaf, and mostly followed by a good one."""
+    first = draw(st.integers(0, steps - 1))
+    row = draw(among("bad_steps", 0, 1, 2, rare=True))
+    return tuple((step, draw(st.integers(0, leaves - 1))) for step in range(first, min(first + row, steps)))
+
+
+@st.composite
+def reads(draw: st.DrawFn, steps: int, accumulation: int) -> tuple[Read, ...]:
+    """None, one, or several readings at any moment."""
+    return tuple(draw(_read(steps, accumulation)) for _ in range(draw(among("reads", 0, 1, 3))))
+
+
+@st.composite
+def _read(draw: st.DrawFn, steps: int, accumulation: int) -> Read:
+    what = draw(st.sampled_from(["parameters", "gradients", "model_parameters", "optimizer_state", "evaluation"]))
+    at = accumulation if what == "gradients" else draw(st.integers(-1, accumulation))
+    return Read(what, draw(st.integers(0, steps - 1)), at, draw(st.sampled_from([1, 1, 2])))  # type: ignore[arg-type]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
+    """A Scenario that an engine must get right; ``fixed`` holds values or strategies for some fields."""
+    given_fields = _strategies(fixed)
+    chosen = {name: draw(given_fields.get(name, strategy)) for name, strategy in _FREE.items()}
+    world, model = chosen["world"], chosen["model"]
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "chunk": chunks(model),
+        "poison": poisons(chosen["steps"], world * chosen["accumulation"]),
+        "reads": reads(chosen["steps"], chosen["accumulation"]),
+    }
+    chosen |= {name: draw(given_fields.get(name, strategy)) for name, strategy in drawn.items()}
+    chosen |= draw(settings_of(model, world, chosen["chunk"]))
+    rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
+    return Scenario(**chosen | rest)
+
+
+#: The fields that depend on no other.
+_FREE: dict[str, st.SearchStrategy[Any]] = {
+    "stage": STAGES,
+    "world": WORLDS,
+    "dtype": DTYPES,
+    "accumulation": among("accumulation", 1, 2, 3),
+    "model": models(),
+    "steps": st.sampled_from([*[2] * 8, *[3] * 4, 5, 10]),
+    "micro_batch": among("micro_batch", 2, 1, 3),
+    "clip": among("clip", 0.0, 0.05, 1.0),
+    "optimizer": optimizers(),
+    "loss_scale": STATIC | DYNAMIC,
+    "communication_dtype": among("communication_dtype", None, "fp32", "bf16", "fp16", rare=True),
+    "accumulator_dtype": among("accumulator_dtype", None, "bf16", "fp16", rare=True),
+    "schedule": among("schedule", "auto", "micro_step", rare=True),
+    "seed": st.integers(0, 1000),
 }
 
-
-def scenarios(**fixed: Any) -> st.SearchStrategy[Scenario]:
-    """Scenarios an engine must get right; ``fixed`` holds values or strategies for some fields."""
-    drawn: dict[str, st.SearchStrategy[Any]] = {
-        "model": models(),
-        "world": WORLDS,
-        "stage": STAGES,
-        "dtype": DTYPES,
-        "steps": st.sampled_from([2, 2, 3]),
-        "micro_batch": st.integers(1, 3),
-        "accumulation": st.sampled_from([1, 1, 2, 3]),
-        "clip": st.sampled_from([0.0, 0.05, 1.0]),
-        "optimizer": optimizers(),
-        "loss_scale": st.builds(LossScale, static=_scales),
-        "communication_dtype": st.sampled_from([None, None, "fp32", "bf16"]),
-        "accumulator_dtype": st.sampled_from([None, None, "bf16"]),
-        "chunk": st.sampled_from([32, 64, 256, 1024]),
-        "seed": st.integers(0, 1000),
-        **SETTINGS,
-    }
-    return st.builds(Scenario, **(drawn | _strategies(fixed)))
+#: Training that nothing disturbs: no step overflows, so every step is applied, and nobody reads.
+UNDISTURBED: dict[str, Any] = {
+    "poison": (),
+    "reads": (),
+    "loss_scale": LossScale(static=1.0),
+    "optimizer": optimizers(lr=1e-3),
+}
 
 
 def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @wraps(test)
+        def counted(*args: Any, **kwargs: Any) -> None:
+            test(*args, **kwargs)
+            covering.count_row()
+
         examples = max(1, round(settings().max_examples * share))
-        decorated = settings(max_examples=examples)(given(scenario=strategy)(test))
+        backend = covering.backend(f"{test.__module__}.{test.__qualname__}")
+        decorated = settings(max_examples=examples, backend=backend)(given(scenario=strategy)(counted))
         decorated.strategy = strategy  # type: ignore[attr-defined]  # the meta suite runs the test on other engines
+        decorated.share = share  # type: ignore[attr-defined]
+        decorated.backend = backend  # type: ignore[attr-defined]
         return decorated
 
     return decorate
-
-
-def _strategies(fixed: dict[str, Any]) -> dict[str, st.SearchStrategy[Any]]:
-    return {k: v if isinstance(v, st.SearchStrategy) else st.just(v) for k, v in fixed.items()}
 
 
 #: Piecewise linear and without a division: exact on dyadic data.

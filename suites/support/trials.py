@@ -9,8 +9,8 @@ from functools import lru_cache
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, drive
-from zerobench.judge.difference import ALL_PARTS, Difference, Part
+from zerobench.driver import ALL, Keep, Run, drive
+from zerobench.judge.difference import ALL_PARTS, Part
 from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.oracles.canonical_trainer import canonical, float64
 from zerobench.ranks import Pool, RankFault
@@ -21,9 +21,6 @@ from zerobench.subject import Subject
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
-
-#: Kept of every step; the other states only of the last step, because a wrong bit of an earlier step leads into it.
-GRADIENTS: Keep = frozenset(["gradients"])
 
 
 class Trials:
@@ -48,12 +45,13 @@ class Trials:
         scenario: Scenario,
         parts: Collection[Part] = ALL_PARTS,
         *,
-        keep: Keep = GRADIENTS,
+        keep: Keep = frozenset(),
         subject: str | None = None,
     ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last.
+        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last: most
+        engines are not watched before it, except by the Scenario's own reads.
 
         Raises:
             RankFault: a rank raised, died or hung.
@@ -72,11 +70,11 @@ class Trials:
             Disagreement: they differ. If only a part was recorded, and a run that records every state of every step
                 differs, too, the error has that run's first difference, which is nearer to the fault.
         """
-        found = _first(got, expected, parts)
+        found = across_ranks(got, expected, parts)
         if found is not None and isinstance(expected, Trajectory):
             with suppress(RankFault):
                 scenario = got[0].scenario
-                found = _first(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
+                found = across_ranks(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
         if found is not None:
             raise disagreement(found, self.name)
 
@@ -84,11 +82,23 @@ class Trials:
         self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
     ) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
-        pending = self._submit(self.name, scenario, parts, GRADIENTS)
-        expected = canonical(scenario, ALL)
-        for step in expected.steps[:-1]:
-            step.parameters, step.model_parameters, step.optimizer_state = {}, {}, {}
+        pending = self._submit(self.name, scenario, parts, frozenset())
+        expected = canonical(scenario, last=ALL.intersection(parts))
         return pending.result(), expected
+
+    def run_in_turns(self, scenarios: Sequence[Scenario]) -> list[list[Trajectory]]:
+        """All but the last Scenario by turns, a step of each, on engines that are alive at once; then the last one.
+
+        The recordings by Scenario and rank. All have the same world size.
+
+        Raises:
+            RankFault: a rank raised, died or hung.
+        """
+        self.ran += len(scenarios)
+        world = scenarios[0].world
+        pool = self._pool_of(self.name, world)
+        by_rank = pool.run(train_in_turns, self.name, list(scenarios), world=world, timeout=TIME_LIMIT)
+        return [list(runs) for runs in zip(*by_rank, strict=True)]
 
     def _submit(self, subject: str, scenario: Scenario, parts: Collection[Part], keep: Keep) -> Pending[Trajectory]:
         self.ran += 1
@@ -107,22 +117,24 @@ class Trials:
             pool.close()
 
 
-def _first(
-    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part]
-) -> Difference | None:
-    """The first difference of any rank; evaluations are compared on rank 0 alone if one oracle stands for all ranks,
-    because buffers are each rank's own."""
-    if not isinstance(expected, Trajectory):
-        return across_ranks(got, expected, parts)
-    found = across_ranks(got, expected, [part for part in parts if part != "evaluation"])
-    return found or across_ranks(got[:1], expected, [part for part in parts if part == "evaluation"])
-
-
 def train(
     group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep, last: Keep = ALL, evaluate: bool = True
 ) -> Trajectory:
     """One rank's part of a Scenario: ``keep`` of every step, ``last`` of the last one, and an evaluation."""
     return drive(subjects.load(subject), scenario, group, keep, last=last, evaluate=evaluate)
+
+
+def train_in_turns(group: dist.ProcessGroup, subject: str, scenarios: Sequence[Scenario]) -> list[Trajectory]:
+    """One rank's part: a step of each Scenario but the last by turns; a finished one is closed at once."""
+    alive = [Run(subjects.load(subject), each, group, last=ALL, evaluate=True) for each in scenarios[:-1]]
+    done: dict[int, Trajectory] = {}
+    while len(done) < len(alive):
+        for number, run in enumerate(alive):
+            if number not in done and not run.step():
+                done[number] = run.recording()
+                run.close()
+    again = drive(subjects.load(subject), scenarios[-1], group, last=ALL, evaluate=True)
+    return [*(done[number] for number in range(len(alive))), again]
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ Part = Literal[
     "optimizer_state",
     "parameters",
     "model_parameters",
+    "reads",
     "evaluation",
 ]
 #: In the order in which a step makes them: the first differing part is the nearest to the fault.
@@ -91,9 +92,14 @@ def first_difference(
                 if found is not None:
                     return replace(found, hints=(*found.hints, *_follow(part, step, agreed)))
                 agreed.add(part)
-    if "evaluation" not in parts or got.rank != expected.rank:  # every rank evaluates with its own buffers
+    if "evaluation" not in parts or not _comparable(got, expected):
         return None
     return _Comparison(got, expected, "evaluation", None, beyond).first()
+
+
+def _comparable(got: Trajectory, expected: Trajectory) -> bool:
+    """Whether evaluations can be compared: every rank evaluates with its own buffers; the oracle has every rank's."""
+    return got.rank == expected.rank or (expected.evaluation is not None and expected.evaluation.dim() == 1)
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:
@@ -155,7 +161,7 @@ class _Comparison:
     def _values(self, trajectory: Trajectory, step: int | None) -> State:
         """The part's values by name; empty if there was no such step."""
         if step is None:
-            return {} if trajectory.evaluation is None else {"": trajectory.evaluation}
+            return {} if trajectory.evaluation is None else {"": _own(trajectory.evaluation, self.got.rank)}
         return _values(self.part, trajectory.steps[step], self.got) if 0 <= step < len(trajectory.steps) else {}
 
     def _difference(self, name: str, got: Tensor | None, expected: Tensor | None) -> Difference:
@@ -230,8 +236,17 @@ def _values(part: Part, step: Step, compared: Trajectory) -> State:
             return {"": torch.tensor(step.loss_scale, dtype=torch.float64)}
         case "optimizer_state":
             return {f"{name}.{key}": t for name, state in step.optimizer_state.items() for key, t in state.items()}
+        case "reads":
+            return {
+                name: _own(t, compared.rank) if name.startswith("evaluation") else t for name, t in step.reads.items()
+            }
     values: State = getattr(step, part)
     return values
+
+
+def _own(evaluation: Tensor, rank: int) -> Tensor:
+    """A rank's evaluation, from the oracle's [world] or as the rank recorded it."""
+    return evaluation[rank] if evaluation.dim() == 1 else evaluation
 
 
 def _own_losses(step: Step, compared: Trajectory) -> list[Tensor]:

@@ -34,12 +34,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from zerobench.driver import Keep, to_cpu
+from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
 from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.subject import Batch, State
 from zerobench.workload import models
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
@@ -53,13 +53,17 @@ class OracleStep(Step):
     magnitudes: State = field(default_factory=dict)
 
 
-def canonical(scenario: Scenario, keep: Keep = frozenset(), *, magnitudes: bool = False) -> Trajectory:
-    """Train by the contract; every step is an :class:`OracleStep`. The evaluation is rank 0's.
+def canonical(
+    scenario: Scenario, keep: Keep = frozenset(), *, last: Keep = frozenset(), magnitudes: bool = False
+) -> Trajectory:
+    """Train by the contract; every step is an :class:`OracleStep`. An evaluation is every rank's: [world].
+
+    ``keep`` is recorded of every step, ``last`` of the last one as well.
 
     Raises:
         UsageError: if a chunk is not a power of two, or if there is no such model or data.
     """
-    return _Trainer(scenario, _arithmetic(scenario), keep, magnitudes).train(())
+    return _Trainer(scenario, _arithmetic(scenario), keep, last, magnitudes).train(())
 
 
 def float64(scenario: Scenario, keep: Keep = frozenset(), *, skipped: Sequence[bool] = ()) -> Trajectory:
@@ -67,7 +71,7 @@ def float64(scenario: Scenario, keep: Keep = frozenset(), *, skipped: Sequence[b
 
     ``skipped`` are the decisions of the compared run, by step; without them a step is skipped if it is not finite.
     """
-    return _Trainer(scenario, _Arithmetic(*[torch.float64] * 4), keep, False).train(skipped)
+    return _Trainer(scenario, _Arithmetic(*[torch.float64] * 4), keep, frozenset(), False).train(skipped)
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,11 @@ def _arithmetic(scenario: Scenario) -> _Arithmetic:
 
 
 class _Trainer:
-    def __init__(self, scenario: Scenario, dtypes: _Arithmetic, keep: Keep, magnitudes: bool) -> None:
+    def __init__(self, scenario: Scenario, dtypes: _Arithmetic, keep: Keep, last: Keep, magnitudes: bool) -> None:
         if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
             raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
-        self.scenario, self.dtypes, self.keep, self.wants_magnitudes = scenario, dtypes, keep, magnitudes
+        self.scenario, self.dtypes, self.wants_magnitudes = scenario, dtypes, magnitudes
+        self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
         self.model = models.build(scenario).to(scenario.device)
         if self.reference:
@@ -108,6 +113,7 @@ class _Trainer:
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
         self.losses: list[Tensor] = []
         self.magnitudes: State = {}
+        self.reads: State = {}
 
     def train(self, skipped: Sequence[bool]) -> Trajectory:
         decisions: list[bool | None] = [*skipped] or [None] * self.scenario.steps
@@ -116,19 +122,46 @@ class _Trainer:
         return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.evaluate())
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
-        self.losses, self.magnitudes = [], {}
+        self.losses, self.magnitudes, self.reads = [], {}, {}
         scale = self.scaler.scale
         divisor = self.scenario.leaves * scale
         fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
         accumulated = fold(index)
         total = self.square_sum(accumulated)
         norm = math.sqrt(total) / divisor
+        gradients = self.scaled(accumulated, 1.0 / divisor)
+        self.read(index, self.scenario.accumulation, gradients)
         skipped = not math.isfinite(total) if skip is None else skip
         if not skipped:
             clip = self.scenario.clip
             self.update(self.scaled(accumulated, (min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0) / divisor))
         self.scaler.update(skipped)
-        return self.record(self.scaled(accumulated, 1.0 / divisor), divisor, norm, skipped, scale)
+        self.read(index, -1)
+        return self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
+
+    def read(self, step: int, at: int, gradients: State | None = None) -> None:
+        """Record the Scenario's reads at this moment."""
+        for each in self.scenario.reads:
+            if (each.step, each.at) == (step, at):
+                values = self.value(each, gradients or {})
+                for time in range(each.times):
+                    self.reads |= labelled(each, time, values)
+
+    def value(self, read: Read, gradients: State) -> State:
+        match read.what:
+            case "gradients":
+                return to_cpu(gradients)
+            case "parameters":
+                return to_cpu(self.masters)
+            case "model_parameters":
+                return to_cpu(dict(self.model.named_parameters()))
+            case "optimizer_state":
+                return flat(self.states())
+        return {"": self.evaluate()}
+
+    def states(self) -> dict[str, State]:
+        state = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
+        return {name: to_cpu(tensors) for name, tensors in state.items()}
 
     def gradient(self, step: int, index: int) -> State:
         """The gradient of one leaf, by parameter that received one, in the model's dtype."""
@@ -149,7 +182,7 @@ class _Trainer:
 
     def sum_by_micro_step(self, step: int) -> State:
         accumulated: State = {}
-        for leaves in self.micro_steps():
+        for leaves in self.micro_steps(step):
             folded: State = {}
             for index in leaves:
                 for name, g in self.gradient(step, index).items():
@@ -160,7 +193,7 @@ class _Trainer:
 
     def sum_at_boundary(self, step: int) -> State:
         local: list[State] = [{} for _ in range(self.scenario.world)]
-        for leaves in self.micro_steps():
+        for leaves in self.micro_steps(step):
             for rank, index in enumerate(leaves):
                 for name, g in self.gradient(step, index).items():
                     total = self.start(local[rank], name) + g.to(self.dtypes.fold)
@@ -171,10 +204,12 @@ class _Trainer:
                 folded[name] = self.start(folded, name) + total.to(self.dtypes.wire).to(self.dtypes.fold)
         return {name: total.to(self.dtypes.store) for name, total in folded.items()}
 
-    def micro_steps(self) -> Iterator[range]:
-        """The leaves of each micro-step, in the order of ranks."""
+    def micro_steps(self, step: int) -> Iterator[range]:
+        """The leaves of each micro-step, in the order of ranks; the reads before it are made."""
         world = self.scenario.world
-        return (range(a * world, (a + 1) * world) for a in range(self.scenario.accumulation))
+        for a in range(self.scenario.accumulation):
+            self.read(step, a)
+            yield range(a * world, (a + 1) * world)
 
     def start(self, accumulated: State, name: str) -> Tensor:
         """The start of a sum: the accumulator, or +0, so that the sign of a zero sum is defined."""
@@ -204,25 +239,34 @@ class _Trainer:
         for name, master in self.masters.items():
             self.working[name].copy_(master)
 
-    def record(self, gradients: State, divisor: float, norm: float, skipped: bool, scale: float) -> OracleStep:
-        step = OracleStep([loss.cpu() for loss in self.losses], norm, skipped, scale)
+    def record(
+        self, keep: Keep, gradients: State, divisor: float, norm: float, skipped: bool, scale: float
+    ) -> OracleStep:
+        step = OracleStep([loss.cpu() for loss in self.losses], norm, skipped, scale, reads=self.reads)
         step.magnitudes = to_cpu({name: total / divisor for name, total in self.magnitudes.items()})
-        if "gradients" in self.keep:
+        if "gradients" in keep:
             step.gradients = to_cpu(gradients)
-        if "parameters" in self.keep:
+        if "parameters" in keep:
             step.parameters = to_cpu(self.masters)
-        if "model_parameters" in self.keep:
+        if "model_parameters" in keep:
             step.model_parameters = to_cpu(dict(self.model.named_parameters()))
-        if "optimizer_state" in self.keep:
-            state = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
-            step.optimizer_state = {name: to_cpu(tensors) for name, tensors in state.items()}
+        if "optimizer_state" in keep:
+            step.optimizer_state = self.states()
         return step
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        self.set_buffers(self.buffers[0])
-        loss: Tensor = self.model.eval()(**self.batch(held_out(self.scenario)))
-        return loss.cpu()
+        """Each rank's evaluation: [world]."""
+        self.model.eval()
+        losses = []
+        for buffers in self.buffers:
+            self.set_buffers(buffers)
+            losses.append(self.model(**self.batch(held_out(self.scenario))).cpu())
+            if not buffers:  # the ranks differ in nothing
+                losses *= self.scenario.world
+                break
+        self.model.train()
+        return torch.stack(losses)
 
     @torch.no_grad()
     def set_buffers(self, values: list[Tensor]) -> None:

@@ -33,7 +33,7 @@ RULES: dict[str, Rule] = {
     "adamw": Rule(torch.optim.AdamW, ("betas", "eps"), _always("exp_avg", "exp_avg_sq"), counts_steps=True),
     "sgd": Rule(torch.optim.SGD, ("momentum",), lambda spec: ("momentum_buffer",) if spec.momentum else ()),
     "lion": Rule(Lion, ("betas",), _always("exp_avg"), flags=False),
-    "adagrad": Rule(torch.optim.Adagrad, ("eps",), _always("sum"), counts_steps=True, eager=True),
+    "adagrad": Rule(torch.optim.Adagrad, ("eps", "lr_decay"), _always("sum"), counts_steps=True, eager=True),
 }
 
 

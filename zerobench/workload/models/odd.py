@@ -84,6 +84,9 @@ class OddModel(nn.Module):
             self.empty = nn.Parameter(torch.zeros(0))
         if self.spec.transposed:  # [width, width + 1] with strides (1, width)
             self.transposed = nn.Parameter(nn.init.normal_(torch.empty(width + 1, width), std=0.5 / width**0.5).t())
+        if self.spec.high:
+            self.three = nn.Parameter(nn.init.normal_(torch.empty(3, 2, width), std=0.25))
+            self.four = nn.Parameter(nn.init.normal_(torch.empty(2, 1, 3, width), std=0.25))
         if self.spec.buffers:
             self.register_buffer("running_mean", torch.zeros(width))
 
@@ -106,6 +109,8 @@ class OddModel(nn.Module):
             hidden = hidden + F.linear(F.pad(hidden, (0, 1), value=1.0), self.transposed)
         if self.spec.tiny:
             hidden = hidden * self.one + self.two.sum()
+        if self.spec.high:
+            hidden = hidden + hidden * self.three[1:].sum((0, 1)) + self.four.sum((0, 1, 2))
         if self.spec.buffers:
             hidden = self._center(hidden)
         return hidden

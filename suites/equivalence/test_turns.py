@@ -1,0 +1,42 @@
+"""Engines that share a process: taking turns, closed and built again; and runs of many steps."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import assume
+
+from zerobench.driver import ALL
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.scenario import Scenario
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.strategies import DYNAMIC, STATIC, drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+_SMALL = models(width=st.sampled_from([3, 5, 8]), hidden=st.sampled_from([(7,), (2, 7)]))
+#: Two Scenarios on as many ranks.
+_PAIRS = among("world", 1, 2, 3).flatmap(
+    lambda world: st.tuples(scenarios(world=world, model=_SMALL), scenarios(world=world, model=_SMALL))
+)
+
+
+@drawn(_PAIRS, share=0.3)
+def test_engines_take_turns(bits: Trials, scenario: tuple[Scenario, Scenario]) -> None:
+    """Two engines that train by turns in one process, and a third that is built after the first is closed, each train
+    as if alone."""
+    one, other = scenario
+    assume(bits.offers(one) and bits.offers(other))
+    runs = bits.run_in_turns([one, other, one])
+    for got, each in zip(runs, (one, other, one), strict=True):
+        bits.agree(got, canonical(each, last=ALL))
+
+
+@drawn(
+    scenarios(
+        world=among("world", 1, 2), model=_SMALL, steps=st.integers(20, 50), accumulation=1, loss_scale=STATIC | DYNAMIC
+    ),
+    share=0.2,
+)
+def test_many_steps(bits: Trials, scenario: Scenario) -> None:
+    """Twenty to fifty steps give the canonical trainer's bits: step counts, schedules and loss scales do not drift."""
+    assume(bits.offers(scenario))
+    bits.agree(*bits.run_beside_canonical(scenario))

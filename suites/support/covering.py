@@ -1,0 +1,241 @@
+"""Covering: draws that meet every combination of a few discrete values, as a backend of Hypothesis.
+
+Random draws repeat common combinations and leave out rare ones. Here a draw is a row of a covering array: each
+discrete field takes the value that makes the most pairs of values which no row had before, and the most triples of the
+fields in :data:`TRIPLES`. All other choices are uniform. Hypothesis records the choices, so that it replays and
+shrinks a failure as usual; a field shrinks to its first value.
+
+A row counts once its test has run to the end, so a discarded draw covers nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
+
+from zerobench.scenario import Odd
+
+T = TypeVar("T")
+
+#: One of a row's combinations: names of fields and, for each, the position of its value.
+Combination = tuple[tuple[str, int], ...]
+
+#: The flags of an odd model.
+PECULIAR = tuple(name for name, value in vars(Odd()).items() if value is False)
+#: The fields of which every three values are to meet; the third may be a peculiarity.
+TRIPLES = frozenset(["stage", "dtype", "world", "offload_optimizer", "offload_param", "accumulation"])
+
+#: Of a backend's name; the test's label follows.
+PREFIX = "covering:"
+#: Of all draws; ``pytest --seed`` sets it.
+SEED = 0
+
+_FURTHEST = 2.0**64
+#: The probability of the first value of a rare field if another one would cover as much.
+_USUAL = 0.8
+_WEIGHT = {2: 1, 3: 3}
+
+
+class Covering(PrimitiveProvider):
+    """Draws the rows of one test; a subclass for each test holds its seed."""
+
+    lifetime = "test_function"
+    seed: ClassVar[int] = 0
+    label: ClassVar[str] = ""
+    #: The field, and whether it is rare, whose position the next integer is; the row under way.
+    asked: ClassVar[tuple[str, bool] | None] = None
+    active: ClassVar[Covering | None] = None
+    #: The combinations that have run, by test.
+    covered: ClassVar[dict[str, set[Combination]]] = {}
+    #: The values that each field can have, by test.
+    fields: ClassVar[dict[str, dict[str, int]]] = {}
+
+    def __init__(self, data: Any, /) -> None:
+        super().__init__(data)
+        self._random = random.Random(self.seed)  # noqa: S311 - draws of a test
+        self._seen: set[Combination] = set()
+        self._drawn: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
+        self._row: dict[str, int] = {}
+        self._target: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+        self._open: list[Combination] = []  # that no row has tried to have
+
+    @contextmanager
+    def per_test_case_context_manager(self) -> Generator[None]:
+        """A row begins."""
+        self._target = self._missing()
+        self._row, Covering.asked, Covering.active = {}, None, self
+        yield
+
+    def _missing(self) -> dict[str, int]:
+        """A combination that no row has had, if there is one; each is tried once, because some cannot be."""
+        fields = self.fields.get(self.label, {})
+        if len(fields) != len(self._known):
+            self._known, self._open = dict(fields), list(possible(fields))
+            self._random.shuffle(self._open)
+        while self._open:
+            if (combination := self._open.pop()) not in self._seen:
+                return dict(combination)
+        return {}
+
+    def count(self) -> None:
+        """The row has run: its combinations are not new any more."""
+        new = set(_combinations(self._row))
+        self._seen |= new
+        self._drawn.update(itertools.product(self._row.items(), repeat=2))
+        self.covered.setdefault(self.label, set()).update(new)
+
+    def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **_: Any) -> int:
+        """The position of a field's value if one is asked for; any number otherwise."""
+        if Covering.asked is not None and max_value is not None:
+            (name, rare), Covering.asked = Covering.asked, None
+            self.fields.setdefault(self.label, {})[name] = max_value + 1
+            self._row[name] = found = self._best(name, max_value + 1, rare)
+            return found
+        low = -(2**63) if min_value is None else min_value
+        return self._random.randint(low, low + 2**64 if max_value is None else max_value)
+
+    def _best(self, name: str, count: int, rare: bool) -> int:
+        """The position in the row's target. Otherwise the one whose combinations with the row so far are newest; of
+        equals, the one that was drawn least."""
+        if name in self._target and self._target[name] < count:
+            return self._target[name]
+        order = self._random.sample(range(count), count)
+        if rare and self._random.random() < _USUAL:
+            order.sort()
+        elif not rare:
+            order.sort(key=lambda position: self._usage(name, position))
+        return max(order, key=lambda position: self._newness(name, position))
+
+    def _usage(self, name: str, position: int) -> int:
+        """The rows so far that had this value, and those that had it beside another main value of this row."""
+        main = [pair for pair in self._row.items() if pair[0] in TRIPLES]
+        return sum(self._drawn[(name, position), pair] for pair in [(name, position), *main])
+
+    def _newness(self, name: str, position: int) -> int:
+        """Of the new combinations; a triple counts for more, because fewer rows can have it."""
+        new = (each for each in _with(self._row, (name, position)) if each not in self._seen)
+        return sum(_WEIGHT[len(each)] for each in new)
+
+    def draw_boolean(self, p: float = 0.5) -> bool:
+        """Any."""
+        return self._random.random() < p
+
+    def draw_float(self, *, min_value: float = -_FURTHEST, max_value: float = _FURTHEST, **_: Any) -> float:
+        """Any, evenly between the bounds."""
+        return self._random.uniform(max(min_value, -_FURTHEST), min(max_value, _FURTHEST))
+
+    def draw_string(self, intervals: Any, *, min_size: int = 0, max_size: int = 0, **_: Any) -> str:
+        """Of the least size: no Scenario draws a text."""
+        return "".join(chr(intervals[0]) for _ in range(min_size))
+
+    def draw_bytes(self, min_size: int = 0, max_size: int = 0) -> bytes:
+        """Of the least size: no Scenario draws bytes."""
+        return self._random.randbytes(min_size)
+
+
+def count_row() -> None:
+    """Count the row that is drawn last as run."""
+    if Covering.active is not None:
+        Covering.active.count()
+
+
+@cache
+def among(name: str, *values: T, rare: bool = False) -> st.SearchStrategy[T]:
+    """One of ``values``, which takes part in the covering under ``name``; the first is the simplest.
+
+    If it is ``rare``, the first is also the usual value: all others occur as often as the covering needs them.
+    """
+    return _field(name, values, rare)
+
+
+@st.composite
+def _field(draw: st.DrawFn, name: str, values: tuple[T, ...], rare: bool) -> T:
+    Covering.asked = (name, rare) if len(values) > 1 else None
+    position = draw(_positions(len(values)))
+    Covering.asked = None
+    return values[position]
+
+
+@cache
+def _positions(count: int) -> st.SearchStrategy[int]:
+    return st.integers(0, count - 1)
+
+
+def backend(label: str) -> str:
+    """The name of the backend that draws for one test."""
+    name = PREFIX + label
+    AVAILABLE_PROVIDERS[name] = type(
+        "Covering", (Covering,), {"seed": zlib.crc32(f"{label} {SEED}".encode()), "label": label}
+    )
+    return name
+
+
+def _with(row: dict[str, int], new: tuple[str, int]) -> Iterator[Combination]:
+    """The pairs and triples that a value makes with a row; by name, because two tests may draw in another order."""
+    for pair in row.items():
+        yield (pair, new) if pair < new else (new, pair)
+    if new[0] in TRIPLES or new[0] in PECULIAR:
+        main = [pair for pair in row.items() if pair[0] in TRIPLES]
+        odd = [pair for pair in row.items() if pair[0] in PECULIAR and new[0] in TRIPLES]
+        for one, other in (*itertools.combinations(main, 2), *itertools.product(main, odd)):
+            yield tuple(sorted((one, other, new)))
+
+
+def _combinations(row: dict[str, int]) -> Iterator[Combination]:
+    before: dict[str, int] = {}
+    for name, position in row.items():
+        yield from _with(before, (name, position))
+        before[name] = position
+
+
+def possible(fields: dict[str, int]) -> Iterator[Combination]:
+    """The pairs and triples of values that these fields can have."""
+    values = {name: [(name, position) for position in range(count)] for name, count in sorted(fields.items())}
+    for one, other in itertools.combinations(values, 2):
+        yield from itertools.product(values[one], values[other])
+    for names in itertools.combinations(values, 3):
+        main = sum(name in TRIPLES for name in names)
+        if main == 3 or (main == 2 and any(name in PECULIAR for name in names)):
+            yield from itertools.product(*(values[name] for name in names))
+
+
+def exported() -> dict[str, Any]:
+    """What this process's tests have covered, for :func:`merge` in another process."""
+    return {"fields": _all_fields(), "covered": [list(map(list, each)) for each in _all_covered()]}
+
+
+def merge(exported: dict[str, Any]) -> None:
+    """Add what another process has covered."""
+    Covering.fields.setdefault("", {}).update(exported.get("fields", {}))
+    Covering.covered.setdefault("", set()).update(
+        tuple((name, position) for name, position in each) for each in exported.get("covered", [])
+    )
+
+
+def summary() -> str:
+    """The share of the pairs and of the triples that the tests have covered together."""
+    covered, everything = _all_covered(), list(possible(_all_fields()))
+    said = []
+    for kind, size in (("pairs", 2), ("triples", 3)):
+        total = sum(len(each) == size for each in everything)
+        met = sum(len(each) == size for each in covered)
+        said.append(f"{met:,} of {total:,} {kind} of values ({met / max(1, total):.1%})")
+    return f"draws with seed {SEED} met {' and '.join(said)}; some cannot occur"
+
+
+def _all_covered() -> set[Combination]:
+    return set().union(*Covering.covered.values())
+
+
+def _all_fields() -> dict[str, int]:
+    return {name: count for each in Covering.fields.values() for name, count in each.items()}

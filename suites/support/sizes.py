@@ -1,0 +1,87 @@
+"""Sizes drawn relative to a model: a parameter's, a unit's, a shard's, one less, one more."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from zerobench.scenario import Gpt, Odd, Scenario, Vit
+from zerobench.suites.support.covering import among
+from zerobench.workload import models
+
+#: More than any model has.
+ALL = 500_000_000
+#: Pieces of a model at most.
+PIECES = 16
+
+
+@lru_cache(maxsize=512)
+def sizes_of(model: Gpt | Vit | Odd) -> dict[str, tuple[int, ...]]:
+    """The elements of each parameter and of each unit (a block, or the whole model), without empty ones."""
+    built = models.shapes(Scenario(model=model))
+    parameters = {p.numel() for p in built.parameters()} - {0}
+    units = {sum(p.numel() for p in each.parameters()) for each in built.get_submodule("blocks").children()}
+    return {
+        "parameter": tuple(sorted(parameters)),
+        "unit": (*sorted(units), sum(p.numel() for p in built.parameters())),
+    }
+
+
+@st.composite
+def relative(draw: st.DrawFn, name: str, model: Gpt | Vit | Odd, world: int, least: int = 1) -> int:
+    """A size in elements, at least ``least``: all, the least, a share, or about a parameter's, unit's or shard's.
+
+    A size that cuts the model (``least`` is positive) makes at most :data:`PIECES` pieces: each costs a collective.
+    """
+    kind = draw(among(name, "all", "least", "share", "parameter", "unit", "shard"))
+    known = sizes_of(model)
+    floor = max(least, known["unit"][-1] // PIECES) if least else 0
+    if kind == "all":
+        return ALL
+    if kind == "least":
+        return floor
+    if kind == "share":
+        return max(floor, known["unit"][-1] // draw(st.sampled_from([2, 5, 20])))
+    size = draw(st.sampled_from(known["parameter" if kind == "parameter" else "unit"]))
+    if kind == "shard":
+        size = -(-size // world)
+    return max(floor, size + draw(st.sampled_from([0, -1, 1])))
+
+
+@st.composite
+def chunks(draw: st.DrawFn, model: Gpt | Vit | Odd) -> int:
+    """A power of two from 32 on: a common one, or the next below or above a parameter's size."""
+    kind = draw(among("chunk", "small", "large", "below", "above"))
+    if kind in ("small", "large"):
+        return int(draw(st.sampled_from([32, 64] if kind == "small" else [256, 1024])))
+    bits = draw(st.sampled_from(sizes_of(model)["parameter"])).bit_length()
+    return int(2 ** max(5, bits - 1 if kind == "below" else bits))
+
+
+def settings_of(model: Gpt | Vit | Odd, world: int, chunk: int) -> st.SearchStrategy[dict[str, Any]]:
+    """The settings that must not change a bit: sizes from one element to more than the model, overlap, offload."""
+    sizes = {
+        "reduce_bucket": 1,
+        "allgather_bucket": 1,
+        "prefetch_bucket": 0,
+        "persistence": 0,
+        "max_live": 0,
+        "sub_group": 17,
+        "max_in_cpu": 0,
+    }
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        name: relative(name, model, world, least) for name, least in sizes.items()
+    }
+    drawn |= {
+        "overlap": among("overlap", True, False),
+        "offload_optimizer": among("offload_optimizer", "none", "cpu", "nvme"),
+        "offload_param": among("offload_param", "none", "cpu", "nvme"),
+        "offload_ratio": among("offload_ratio", 1.0, 0.5, 0.0),
+        "buffer_size": among("buffer_size", 8, 16, 64).map(lambda grids: max(4096, grids * chunk)),
+        "buffer_count": among("buffer_count", 8, 5, 3),
+        "pipeline_read": among("pipeline_read", False, True),
+        "pipeline_write": among("pipeline_write", False, True),
+    }
+    return st.fixed_dictionaries(drawn)
