@@ -16,14 +16,19 @@ from zerobench.oracles.rules import RULES
 from zerobench.ranks import Pool, RankFault
 from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps
+from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
+from zerobench.suites.meta.mutants.ignored import IGNORED
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
 from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
+from zerobench.suites.meta.mutants.rare import RARE
+from zerobench.suites.meta.mutants.recovery import RECOVERY
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
+from zerobench.suites.meta.mutants.shared import SHARED
+from zerobench.suites.meta.mutants.watched import WATCHED
 from zerobench.suites.meta.points import matches, place_of
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
@@ -36,13 +41,25 @@ BITS = [
     test_steps.test_overflow_moves_nothing,
     test_steps.test_dynamic_loss_scale,
     test_contract.test_stages_agree,
+    test_turns.test_engines_take_turns,
+    test_turns.test_many_steps,
 ]
 BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
 #: Engines with wrong numbers.
-WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
+WRONG = [
+    *MUTANTS,
+    *OFFLOAD_MUTANTS,
+    *LATE_MUTANTS,
+    HandsOutTheNextSubGroup,
+    *IGNORED,
+    *WATCHED,
+    *RECOVERY,
+    *RARE,
+    *SHARED,
+]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
 
 

@@ -1,0 +1,176 @@
+"""Engines that ignore a setting, or take one value for another: they train another Scenario than the given one.
+
+Class of escape: a value that is never drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch import nn
+
+from zerobench.scenario import Scenario
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+_UPDATE = Points("optimizer_state", "parameters")
+_VALUES = Points("losses", "gradients", "norm", "model_parameters", "skipped")
+
+
+class _Otherwise(Mutant):
+    """Trains the Scenario that ``otherwise`` makes of the given one."""
+
+    otherwise: ClassVar[Any]  # a static method: Scenario -> Scenario
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, type(self).otherwise(scenario), group)
+
+
+def _rule(**changes: Any) -> Any:
+    """The optimizer with other hyperparameters."""
+    return staticmethod(lambda s: s.but(optimizer=replace(s.optimizer, **changes)))
+
+
+def _scale(**changes: Any) -> Any:
+    """The dynamic loss scale with other settings."""
+    return staticmethod(lambda s: s if s.loss_scale.static else s.but(loss_scale=replace(s.loss_scale, **changes)))
+
+
+def _fields(change: Callable[[Scenario], dict[str, Any]]) -> Any:
+    return staticmethod(lambda s: s.but(**change(s)))
+
+
+class IgnoresBetas(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _rule(betas=(0.9, 0.999))
+
+
+class SwapsBetas(_Otherwise):
+    points_at = _UPDATE
+    otherwise = staticmethod(lambda s: s.but(optimizer=replace(s.optimizer, betas=s.optimizer.betas[::-1])))
+
+
+class IgnoresEps(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _rule(eps=1e-8)
+
+
+class IgnoresLrDecay(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _rule(lr_decay=0.0)
+
+
+class IgnoresMomentum(_Otherwise):
+    points_at = _UPDATE
+    otherwise = staticmethod(
+        lambda s: s.but(optimizer=replace(s.optimizer, momentum=0.9 if s.optimizer.momentum else 0.0))
+    )
+
+
+class IgnoresWeightDecay(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _rule(weight_decay=0.0)
+
+
+class DecouplesAdamsDecay(_Otherwise):
+    points_at = _UPDATE
+    otherwise = staticmethod(
+        lambda s: s.but(optimizer=replace(s.optimizer, name="adamw")) if s.optimizer.name == "adam" else s
+    )
+
+
+class CouplesAdamWsDecay(_Otherwise):
+    points_at = _UPDATE
+    otherwise = staticmethod(
+        lambda s: s.but(optimizer=replace(s.optimizer, name="adam")) if s.optimizer.name == "adamw" else s
+    )
+
+
+class JoinsTheGroups(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _rule(second_group=False)
+
+
+class ClipsAtOne(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _fields(lambda s: {"clip": 1.0 if s.clip else 0.0})
+
+
+class NeverClipsAtOne(_Otherwise):
+    points_at = _UPDATE
+    otherwise = _fields(lambda s: {"clip": 0.0 if s.clip == 1.0 else s.clip})
+
+
+class IgnoresTheWindow(_Otherwise):
+    points_at = Points("loss_scale")
+    otherwise = _scale(window=1000)
+
+
+class IgnoresHysteresis(_Otherwise):
+    points_at = Points("loss_scale")
+    otherwise = _scale(hysteresis=1)
+
+
+class IgnoresConsecutiveHysteresis(_Otherwise):
+    points_at = Points("loss_scale")
+    otherwise = _scale(consecutive_hysteresis=False)
+
+
+class RefillsHysteresisAlways(_Otherwise):
+    points_at = Points("loss_scale")
+    otherwise = _scale(consecutive_hysteresis=True)
+
+
+class IgnoresTheLeastScale(_Otherwise):
+    points_at = Points("loss_scale")
+    otherwise = _scale(minimum=1e-3)
+
+
+class IgnoresTheInitialScale(_Otherwise):
+    points_at = (_VALUES, Points("loss_scale"))
+    otherwise = _scale(initial_power=8)
+
+
+class IgnoresTheStaticScale(_Otherwise):
+    points_at = (_VALUES, Points("loss_scale"))
+    otherwise = staticmethod(
+        lambda s: s.but(loss_scale=replace(s.loss_scale, static=16.0)) if s.loss_scale.static else s
+    )
+
+
+class CommunicatesInTheModelsDtype(_Otherwise):
+    points_at = _VALUES
+    otherwise = _fields(lambda s: {"communication_dtype": None})
+
+
+class AccumulatesInFp32Always(_Otherwise):
+    points_at = _VALUES
+    otherwise = _fields(lambda s: {"accumulator_dtype": None})
+
+
+class TakesFp16AccumulatorsForBf16(_Otherwise):
+    points_at = _VALUES
+    otherwise = _fields(
+        lambda s: {"accumulator_dtype": "bf16" if s.accumulator_dtype == "fp16" else s.accumulator_dtype}
+    )
+
+
+class IgnoresTheSchedule(_Otherwise):
+    points_at = _VALUES
+    otherwise = _fields(lambda s: {"schedule": "auto"})
+
+
+class AddsChunksOnAnotherGrid(_Otherwise):
+    points_at = Points("norm")
+    otherwise = _fields(lambda s: {"chunk": 32 if s.chunk > 32 else 64})
+
+
+class TrainsBf16InFp32(_Otherwise):
+    points_at = _VALUES
+    otherwise = _fields(lambda s: {"dtype": "fp32" if s.dtype == "bf16" else s.dtype})
+
+
+IGNORED: list[type[Mutant]] = list(_Otherwise.__subclasses__())

@@ -1,0 +1,96 @@
+"""Engines that share a state with the other engines of their process.
+
+Class of escape: only one engine is ever alive, and no engine follows another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from zerobench.engine.optim.loss_scaler import LossScaler
+from zerobench.engine.read_cache import ReadCache
+from zerobench.subject import Batch, Outcome
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class _Shared(Mutant):
+    points_at: ClassVar[Points] = Points(
+        "losses", "gradients", "norm", "skipped", "loss_scale", "optimizer_state", "parameters", "model_parameters",
+        "reads", "evaluation",
+    )  # fmt: skip
+    alive: ClassVar[list[Any]] = []
+
+    def sabotage(self) -> None:
+        self.alive.append(self)
+        self.join(self.alive[0])
+
+    def join(self, first: Any) -> None:
+        """Take something of the engine that was built first and is alive."""
+
+    def close(self) -> None:
+        self.alive.remove(self)
+        super().close()
+
+
+class SharesTheLossScaler(_Shared):
+    alive: ClassVar[list[Any]] = []
+
+    def join(self, first: Any) -> None:
+        if isinstance(first.engine.scaler, LossScaler):
+            self.engine.scaler = first.engine.scaler
+
+
+class SharesTheStepCounts(_Shared):
+    alive: ClassVar[list[Any]] = []
+
+    def join(self, first: Any) -> None:
+        if len(first.engine.stepper.steps) == len(self.engine.stepper.steps):
+            self.engine.stepper.steps = first.engine.stepper.steps
+
+
+class SharesTheReadingsOfAUnit(_Shared):
+    alive: ClassVar[list[Any]] = []
+    evaluations: ClassVar[dict[int, Tensor]] = {}
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        return self.evaluations.setdefault(self.engine.global_steps, super().evaluate(batch))
+
+    def close(self) -> None:
+        super().close()
+        if not self.alive:
+            self.evaluations.clear()
+
+
+class TakesTheFirstEnginesRates(_Shared):
+    alive: ClassVar[list[Any]] = []
+
+    def step(self) -> Outcome:
+        for mine, first in zip(self.optimizer.param_groups, self.alive[0].optimizer.param_groups, strict=False):
+            mine["lr"] = first["lr"]
+        return super().step()
+
+
+class TakesTheFirstEnginesClipping(_Shared):
+    alive: ClassVar[list[Any]] = []
+
+    def join(self, first: Any) -> None:
+        self.engine.config = self.engine.config.model_copy(
+            update={"gradient_clipping": first.engine.config.gradient_clipping}
+        )
+
+
+class ClosingEndsTheOthersReading(_Shared):
+    alive: ClassVar[list[Any]] = []
+
+    def close(self) -> None:
+        super().close()
+        for other in self.alive:
+            assert isinstance(other.engine.read_cache, ReadCache)
+            for group in other.optimizer.param_groups:
+                group["weight_decay"] = 0.5
+
+
+SHARED: list[type[Mutant]] = list(_Shared.__subclasses__())
