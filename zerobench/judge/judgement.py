@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,16 @@ from torch import Tensor
 from zerobench.errors import Disagreement
 from zerobench.judge import hints
 from zerobench.judge.bounds import excess, gradient_bound
-from zerobench.judge.difference import ALL_PARTS, Difference, Part, describe, first_difference, located
+from zerobench.judge.difference import (
+    ALL_PARTS,
+    Difference,
+    Part,
+    describe,
+    first_difference,
+    located,
+    same_bits,
+    value_at,
+)
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State
@@ -179,18 +188,40 @@ def across_ranks(
     parts: Collection[Part],
     beyond: float = 0.0,
 ) -> Difference | None:
-    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences share."""
+    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences share.
+
+    Two runs of different worlds are compared on rank 0, because the leaves of the other ranks differ.
+    """
     others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
-    pairs = zip(got, others, strict=True)
-    all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)
-    found = {difference.rank: difference for difference in all_found if difference is not None}
+    compared = len(got) if len(got) == len(others) else 1
+    pairs = list(zip(got[:compared], others[:compared], strict=True))
+    found = [each for pair in pairs if (each := first_difference(*pair, parts, beyond)) is not None]
     if not found:
         return None
-    first = min(found.values(), key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))
-    same = [rank for rank, d in found.items() if (d.step, d.part, d.name) == (first.step, first.part, first.name)]
-    alike = len({found[rank].got for rank in same}) == 1
-    shared = () if first.part == "losses" else tuple(hints.of_ranks(same, len(got), alike))
-    return replace(first, hints=(*first.hints, *shared))
+    first = min(found, key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))
+    return replace(first, hints=(*first.hints, *_of_ranks(first, pairs)))
+
+
+def _of_ranks(first: Difference, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> Iterator[str]:
+    """The pattern of the ranks' values at one place, if it is a value that all ranks share."""
+    if first.part in ("losses", "evaluation"):
+        return iter(())
+    values = [[value_at(first, each) for each in pair] for pair in pairs]
+    differing = [got.rank for (got, _), both in zip(pairs, values, strict=True) if not _same(*both)]
+    return hints.of_ranks(differing, len(pairs), _distinct([got for got, _ in values]))
+
+
+def _distinct(values: Sequence[Tensor | None]) -> int:
+    """The number of different values, bit for bit."""
+    seen: list[Tensor | None] = []
+    for value in values:
+        if not any(_same(value, other) for other in seen):
+            seen.append(value)
+    return len(seen)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else same_bits(one, other)
 
 
 def reproduce(scenario: Scenario, name: str) -> str:
