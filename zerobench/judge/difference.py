@@ -91,7 +91,7 @@ def first_difference(
                 comparison = _Comparison(got, expected, part, step, beyond)
                 found = comparison.first()
                 if found is not None:
-                    return replace(found, hints=(*found.hints, *_follow(found, agreed, before)))
+                    return replace(found, hints=(*found.hints, *_follow(found, got, agreed, before)))
                 agreed[part] = comparison.recorded()
     if "evaluation" not in parts or got.rank != expected.rank:  # every rank evaluates with its own buffers
         return None
@@ -129,15 +129,18 @@ _FOLLOWS: dict[Part, tuple[Part, str]] = {
 }
 
 
-def _follow(found: Difference, agreed: Agreed, before: Agreed) -> Iterator[str]:
+def _follow(found: Difference, got: Trajectory, agreed: Agreed, before: Agreed) -> Iterator[str]:
     """The recorded values that agree, but would differ if the fault were earlier; ``before`` are those of the step
     before."""
     source, text = _FOLLOWS.get(found.part, (found.part, ""))
     names = agreed.get(source, frozenset())
+    if found.part == "parameters" and found.step is not None and got.steps[found.step].skipped:
+        return  # the step was skipped
     if any(found.name in ("", name, name.rpartition(".")[0]) for name in names):
         yield text
     if found.part == "losses" and found.step and before.get("parameters"):
-        yield f"the parameters of step {found.step - 1} agree: this forward used others (stale, not gathered) or other data"
+        before_it = f"the parameters of step {found.step - 1} agree"
+        yield f"{before_it}: this forward used others (stale, not gathered) or other data"
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,7 @@ def _agree(got: Tensor | None, expected: Tensor | None, beyond: float) -> bool:
     if same_bits(got, expected):
         return True
     right = expected.double()
-    return bool((got.double() - right).norm() <= beyond * right.norm())
+    return beyond > 0 and bool((got.double() - right).norm() <= beyond * right.norm())
 
 
 def _values_of(trajectory: Trajectory, part: Part, step: int | None, compared: Trajectory) -> State:
