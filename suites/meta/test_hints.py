@@ -67,7 +67,21 @@ def _set(ranks: int = 3, step: int = 0, **values: Any) -> Change:
 
 
 def _both(*changes: Change) -> Change:
-    return lambda ranks: [change(ranks) for change in changes] and None
+    def change(ranks: list[Trajectory]) -> None:
+        for each in changes:
+            each(ranks)
+
+    return change
+
+
+def _norms(*norms: float) -> Change:
+    """The first step's norm of each rank."""
+
+    def change(ranks: list[Trajectory]) -> None:
+        for each, norm in zip(ranks, norms, strict=True):
+            each.steps[0].norm = norm
+
+    return change
 
 
 def _elements(where: slice, by: float = 1.0) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -166,7 +180,7 @@ _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     ),
     "only rank 2 of 3 differs here: the ranks disagree": (
         (_set(ranks=1, norm=9.0),),
-        (_both(_set(ranks=1, norm=9.0), lambda ranks: setattr(ranks[0].steps[0], "norm", 9.0)),),
+        (_norms(9.0, 3.0, 9.0),),
     ),
     "only ranks 1, 2 of 3 differ here: the ranks disagree": ((_set(ranks=2, norm=9.0),), (_set(norm=9.0),)),
     "the ranks disagree": (
@@ -174,8 +188,8 @@ _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (_set(norm=9.0), _BASE, _set(ranks=2, norm=9.0)),  # the other run's do
     ),
     "every rank has another value": (
-        (lambda ranks: [setattr(each.steps[0], "norm", 4.0 + each.rank) for each in ranks],),
-        (_both(_set(norm=9.0), _set(ranks=1, norm=8.0)),),
+        (_norms(4.0, 5.0, 6.0),),
+        (_norms(9.0, 9.0, 8.0),),
     ),
     "the gradients agree: the norm's own sum is at fault": ((_set(norm=9.0),), (_set(norm=9.0, gradients={}),)),
     "the gradients agree": (

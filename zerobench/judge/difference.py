@@ -134,8 +134,9 @@ def _follow(found: Difference, got: Trajectory, agreed: Agreed, before: Agreed) 
     before."""
     source, text = _FOLLOWS.get(found.part, (found.part, ""))
     names = agreed.get(source, frozenset())
-    if found.part == "parameters" and found.step is not None and got.steps[found.step].skipped:
-        return  # the step was skipped
+    here = [] if found.step is None else got.steps[found.step : found.step + 1]
+    if found.part == "parameters" and any(step.skipped for step in here):
+        return
     if any(found.name in ("", name, name.rpartition(".")[0]) for name in names):
         yield text
     if found.part == "losses" and found.step and before.get("parameters"):
