@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from zerobench.judge.judgement import ALL_PARTS, across_ranks
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, Scenario
 

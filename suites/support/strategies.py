@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
+from zerobench.suites.support.drawing import draw
 
 #: Rare: if a peculiarity is on in every model, it hides others that only show without it.
 _seldom = st.sampled_from([False, False, True])
@@ -109,8 +110,8 @@ def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Cal
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         examples = max(1, round(settings().max_examples * share))
-        decorated = settings(max_examples=examples)(given(scenario=strategy)(test))
-        decorated.strategy = strategy  # type: ignore[attr-defined]  # the meta suite runs the test on other engines
+        decorated = draw(test, strategy, settings(max_examples=examples))
+        decorated.test, decorated.strategy = test, strategy  # type: ignore[attr-defined]  # for the meta suite
         return decorated
 
     return decorate

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
-
-import torch.distributed as dist
+from typing import Any, TypeVar
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, drive
-from zerobench.judge.difference import ALL_PARTS, Difference, Part
+from zerobench.bench.runner import GRADIENTS, Reading, Runner, in_order, train_canonically
+from zerobench.driver import ALL, Keep
+from zerobench.judge.command import ReplayCommand, between
+from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
-from zerobench.oracles.canonical_trainer import canonical, float64
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.oracles.canonical_trainer import float64
 from zerobench.ranks import Pool, RankFault
-from zerobench.ranks.pool import Pending
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
+from zerobench.suites.support.drawing import note_refusal, refuse
+
+T = TypeVar("T")
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
-
-#: Kept of every step; the other states only of the last step, because a wrong bit of an earlier step leads into it.
-GRADIENTS: Keep = frozenset(["gradients"])
 
 
 class Trials:
@@ -36,12 +37,32 @@ class Trials:
     def __init__(self, pool: Pool, subject: str) -> None:
         self.pool, self.name = pool, subject
         self.subject: type[Subject] = subjects.load(subject)
-        self._pools: dict[int, Pool] = {}
-        self.ran = 0
+        self.runner = Runner(pool, lambda scenario: TIME_LIMIT)
+        self._hung = False
 
-    def offers(self, scenario: Scenario) -> bool:
-        """Whether the engine offers the Scenario at all."""
-        return self.subject.unsupported(scenario) is None
+    @property
+    def ran(self) -> int:
+        """The number of Scenarios that the ranks were given."""
+        return self.runner.ran
+
+    def offers(self, scenario: Scenario, subject: str | None = None) -> bool:
+        """Whether the engine (or another one) offers the Scenario; if it offers none that is drawn, the test skips with
+        its reason."""
+        reason = subjects.load(subject or self.name).unsupported(scenario)
+        if reason is not None:
+            note_refusal(reason)
+        return reason is None
+
+    def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
+        """Those of several Scenarios, which differ in one field, that the engine offers; drop the draw if it offers no
+        two."""
+        reasons = {each: self.subject.unsupported(each) for each in scenarios}
+        found = [each for each, reason in reasons.items() if reason is None]
+        if len(found) < 2:
+            listed, some = (", ".join(str(getattr(each, field)) for each in those) for those in (scenarios, found))
+            why = next(filter(None, reasons.values()))
+            refuse(f"{self.name} offers only {field} {some} of {listed}: {why}" if found else why)
+        return found
 
     def run(
         self,
@@ -58,7 +79,15 @@ class Trials:
         Raises:
             RankFault: a rank raised, died or hung.
         """
-        return self._submit(subject or self.name, scenario, parts, keep).result()
+        return self.runner.submit(subject or self.name, scenario, Reading(frozenset(parts), keep)).result()
+
+    def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> list[T]:
+        """``task(group, subject, scenario, *args)`` on every rank.
+
+        Raises:
+            RankFault: a rank raised, died or hung; its message ends with the command.
+        """
+        return self.runner.ask(command, task, *args).result()
 
     def agree(
         self,
@@ -66,63 +95,51 @@ class Trials:
         expected: Trajectory | Sequence[Trajectory],
         parts: Collection[Part] = ALL_PARTS,
     ) -> None:
-        """Demand the same bits of every rank, ``expected`` being the canonical trainer's or each rank's own.
+        """Demand the same bits of every rank of two runs, ``expected`` being the canonical trainer's or each rank's.
 
         Raises:
-            Disagreement: they differ. If only a part was recorded, and a run that records every state of every step
-                differs, too, the error has that run's first difference, which is nearer to the fault.
+            Disagreement: they differ. If runs that record every state of every step differ, too, the error has their
+                first difference, which is nearer to the fault.
         """
-        found = _first(got, expected, parts)
-        if found is not None and isinstance(expected, Trajectory):
+        found = across_ranks(got, expected, parts)
+        if found is None:
+            return
+        other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
+        command = between((got[0].subject, got[0].scenario), other, in_order(parts))
+        if not self._hung:
             with suppress(RankFault):
-                scenario = got[0].scenario
-                found = _first(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
+                found = self._again(command) or found
+        raise disagreement(found, command)
+
+    def _again(self, command: ReplayCommand) -> Difference | None:
+        try:
+            return self.runner.difference(command, Reading(frozenset(command.parts), ALL))
+        except RankFault as fault:
+            self._hung |= fault.kind == "timeout"
+            raise
+
+    def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
+        """Demand the same bits of two ranks, or of two steps, of one run.
+
+        Raises:
+            Disagreement: they differ.
+        """
+        found = across_ranks([got], [expected], parts)
         if found is not None:
-            raise disagreement(found, self.name)
+            raise disagreement(found, ReplayCommand(got.scenario, got.subject))
 
     def run_beside_canonical(
         self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
     ) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
-        pending = self._submit(self.name, scenario, parts, GRADIENTS)
-        expected = canonical(scenario, ALL)
-        for step in expected.steps[:-1]:
-            step.parameters, step.model_parameters, step.optimizer_state = {}, {}, {}
+        reading = Reading(frozenset(parts))
+        pending = self.runner.submit(self.name, scenario, reading)
+        expected = train_canonically(scenario, reading)
         return pending.result(), expected
-
-    def _submit(self, subject: str, scenario: Scenario, parts: Collection[Part], keep: Keep) -> Pending[Trajectory]:
-        self.ran += 1
-        asked = subject, scenario, keep.intersection(parts), ALL.intersection(parts), "evaluation" in parts
-        return self._pool_of(subject, scenario.world).submit(train, *asked, world=scenario.world, timeout=TIME_LIMIT)
-
-    def _pool_of(self, subject: str, world: int) -> Pool:
-        """The session's ranks; if an engine needs a world of its own, ranks of that number."""
-        if not subjects.load(subject).whole_world:
-            return self.pool
-        return self._pools.setdefault(world, Pool(world))
 
     def close(self) -> None:
         """End the ranks that belong to these Trials."""
-        for pool in self._pools.values():
-            pool.close()
-
-
-def _first(
-    got: Sequence[Trajectory], expected: Trajectory | Sequence[Trajectory], parts: Collection[Part]
-) -> Difference | None:
-    """The first difference of any rank; evaluations are compared on rank 0 alone if one oracle stands for all ranks,
-    because buffers are each rank's own."""
-    if not isinstance(expected, Trajectory):
-        return across_ranks(got, expected, parts)
-    found = across_ranks(got, expected, [part for part in parts if part != "evaluation"])
-    return found or across_ranks(got[:1], expected, [part for part in parts if part == "evaluation"])
-
-
-def train(
-    group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep, last: Keep = ALL, evaluate: bool = True
-) -> Trajectory:
-    """One rank's part of a Scenario: ``keep`` of every step, ``last`` of the last one, and an evaluation."""
-    return drive(subjects.load(subject), scenario, group, keep, last=last, evaluate=evaluate)
+        self.runner.close()
 
 
 @lru_cache(maxsize=64)

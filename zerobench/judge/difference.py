@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from zerobench.judge import hints
+from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State
-
-Part = Literal[
-    "losses",
-    "gradients",
-    "norm",
-    "skipped",
-    "loss_scale",
-    "optimizer_state",
-    "parameters",
-    "model_parameters",
-    "evaluation",
-]
-#: In the order in which a step makes them: the first differing part is the nearest to the fault.
-ALL_PARTS: tuple[Part, ...] = get_args(Part)
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

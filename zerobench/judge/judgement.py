@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,26 +19,24 @@ from torch import Tensor
 from zerobench.errors import Disagreement
 from zerobench.judge import hints
 from zerobench.judge.bounds import excess, gradient_bound
+from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import (
-    ALL_PARTS,
     Difference,
-    Part,
     describe,
     first_difference,
     located,
     same_bits,
     value_at,
 )
+from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.workload.data import DTYPES
 
 __all__ = [
-    "ALL_PARTS",
     "Difference",
     "Judgement",
-    "Part",
     "across_ranks",
     "agree_within",
     "budget_used",
@@ -49,7 +46,6 @@ __all__ = [
     "gradient_bound",
     "is_exact",
     "judge_recordings",
-    "reproduce",
 ]
 
 #: If an engine promises no bits, its error against the float64 run may be this multiple of the yardstick's.
@@ -82,7 +78,7 @@ class Judgement:
         if self.right:
             return f"{self.subject}: right within the error budget ({share})"
         verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
-        return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
+        return f"{verdict}\n{self.difference}\n{ReplayCommand(self.scenario, self.subject)}"
 
 
 def judge_recordings(
@@ -113,9 +109,9 @@ def judge_recordings(
     return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
 
 
-def disagreement(difference: Difference, name: str) -> Disagreement:
-    """The error with the difference of subject ``name`` and the command that runs its Scenario again."""
-    return Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}", difference)
+def disagreement(difference: Difference, command: ReplayCommand) -> Disagreement:
+    """The error with a difference and the command that finds it again."""
+    return Disagreement(f"{difference}\n{command}", difference)
 
 
 def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
@@ -129,7 +125,7 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
         if found is not None:
-            raise disagreement(found, name)
+            raise disagreement(found, ReplayCommand(found.scenario, name, bound=True))
     shares = (
         _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
         for each, (step, bound) in itertools.product(got, enumerate(bounds))
@@ -222,12 +218,6 @@ def _distinct(values: Sequence[Tensor | None]) -> int:
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other if one is None or other is None else same_bits(one, other)
-
-
-def reproduce(scenario: Scenario, name: str) -> str:
-    """The Scenario and the one command that runs it again, for the end of a message."""
-    text = scenario.to_json()
-    return f"  scenario  {text}\n  reproduce zerobench replay {shlex.quote(text)} --subject {shlex.quote(name)}"
 
 
 def _first_excess(got: Trajectory, expected: Trajectory, step: int, bound: State) -> Difference | None:
