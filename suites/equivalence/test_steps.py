@@ -12,7 +12,6 @@ from hypothesis import assume
 from zerobench.driver import ALL
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
-from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import Part
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.support.strategies import DYADIC_MODELS, PECULIAR, STAGES, drawn, models, scenarios
@@ -95,7 +94,7 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
         if not here.skipped:
             which = bits.name, "the contract", one, trajectory.rank, step
             found = Difference(*which, "skipped", "", "False", "True")
-            raise disagreement(found, ReplayCommand(one, bits.name))
+            raise bits.wrong(found, ReplayCommand(one, bits.name))
         if step:
             earlier = trajectory.steps[:step]
             moved, still = (replace(trajectory, steps=[*earlier, last]) for last in (here, earlier[-1]))
@@ -130,4 +129,4 @@ def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
     if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):
         found = Difference(trials.name, "the contract", scenario, 0, 1, "parameters", "", "as before the step", "moved")
-        raise disagreement(found, ReplayCommand(scenario, trials.name))
+        raise trials.wrong(found, ReplayCommand(scenario, trials.name))

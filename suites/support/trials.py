@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from zerobench import subjects
 from zerobench.bench.runner import GRADIENTS, Reading, Runner, in_order, train_canonically
 from zerobench.driver import ALL, Keep
+from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand, between
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
@@ -98,18 +99,34 @@ class Trials:
         """Demand the same bits of every rank of two runs, ``expected`` being the canonical trainer's or each rank's.
 
         Raises:
-            Disagreement: they differ. If runs that record every state of every step differ, too, the error has their
-                first difference, which is nearer to the fault.
+            Disagreement: they differ; see :meth:`wrong`.
         """
         found = across_ranks(got, expected, parts)
-        if found is None:
-            return
-        other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
-        command = between((got[0].subject, got[0].scenario), other, in_order(parts))
-        if not self._hung:
+        if found is not None:
+            other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
+            raise self.wrong(found, between((got[0].subject, got[0].scenario), other, in_order(parts)))
+
+    def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
+        """Demand the same bits of two ranks, or of two steps, of one run.
+
+        Raises:
+            Disagreement: they differ; see :meth:`wrong`.
+        """
+        found = across_ranks([got], [expected], parts)
+        if found is not None:
+            raise self.wrong(found, ReplayCommand(got.scenario, got.subject))
+
+    def wrong(self, found: Difference, command: ReplayCommand) -> Disagreement:
+        """The error with a difference and the command that finds it again.
+
+        If the command's runs differ if they record every state of every step, the error has their first difference,
+        which is nearer to the fault.
+        """
+        judged_by_bits = self.subject.promises_bits or command != ReplayCommand(command.scenario, command.subject)
+        if judged_by_bits and not self._hung:
             with suppress(RankFault):
                 found = self._again(command) or found
-        raise disagreement(found, command)
+        return disagreement(found, command)
 
     def _again(self, command: ReplayCommand) -> Difference | None:
         try:
@@ -117,16 +134,6 @@ class Trials:
         except RankFault as fault:
             self._hung |= fault.kind == "timeout"
             raise
-
-    def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
-        """Demand the same bits of two ranks, or of two steps, of one run.
-
-        Raises:
-            Disagreement: they differ.
-        """
-        found = across_ranks([got], [expected], parts)
-        if found is not None:
-            raise disagreement(found, ReplayCommand(got.scenario, got.subject))
 
     def run_beside_canonical(
         self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
