@@ -61,10 +61,6 @@ def between(
 ) -> ReplayCommand:
     """The command that compares two runs, each a subject in a Scenario; None: the canonical trainer's."""
     (subject, scenario), (other, another) = got, expected or got
-    return ReplayCommand(
-        scenario,
-        subject,
-        parts,
-        None if another == scenario else another,
-        None if other == subject else other,
-    )
+    elsewhere = None if another == scenario else another
+    named = expected is not None and (other != subject or elsewhere is None)
+    return ReplayCommand(scenario, subject, parts, elsewhere, other if named else None)
