@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from zerobench.errors import UsageError
 from zerobench.judge.command import between
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
+from zerobench.suites.meta.broken import RaisesWhenBuilt
 from zerobench.suites.meta.mutants import plain
 from zerobench.suites.meta.replaying import demand_reproduced
 from zerobench.suites.meta.test_mutants import _again, _failure
@@ -43,6 +45,16 @@ def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, e
     assert failure
     assert end in str(failure).splitlines()[-1]
     demand_reproduced(failure, pool)
+
+
+def test_a_refusal_on_all_ranks(pool: Pool) -> None:
+    """Its message is one line; the Scenario and the command are a note."""
+    trials = Trials(pool, f"{RaisesWhenBuilt.__module__}:{RaisesWhenBuilt.__name__}")
+    with pytest.raises(UsageError) as caught:
+        trials.run(Scenario(), ["norm"])
+    assert str(caught.value) == "this engine cannot be built"
+    [note] = caught.value.__notes__
+    assert note.splitlines()[-1].endswith(f"--subject {trials.name} --parts norm")
 
 
 def test_both_runs_are_printed() -> None:
