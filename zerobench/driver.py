@@ -40,7 +40,8 @@ def drive(
     Raises:
         UsageError: if the Scenario's model or data are invalid.
     """
-    with closing(Run(subject_type, scenario, group, keep, last=last, evaluate=evaluate)) as run:
+    run = Run(subject_type, scenario, group, keep, last=last, evaluate=evaluate)
+    with closing(run.subject):
         while run.step():
             pass
         return run.recording()
@@ -49,8 +50,7 @@ def drive(
 class Run:
     """A Scenario under way on one rank, so that several can take turns in one process.
 
-    :meth:`step` runs the next step with its readings and returns False after the last. Then :meth:`recording` has the
-    result. :meth:`close` closes the subject.
+    :meth:`step` runs the next step with its reads and returns False after the last. Then :meth:`end` has the recording.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class Run:
         evaluation = _evaluation(self.subject, self.scenario) if self.evaluate else None
         return Trajectory(self.subject.name, self.scenario, self.rank, self.steps, evaluation)
 
-    def close(self) -> None:
-        """Close the subject."""
-        self.subject.close()
+    def end(self) -> Trajectory:
+        """The recording; the subject is closed."""
+        with closing(self.subject):
+            return self.recording()
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:

@@ -1,188 +1,52 @@
-"""Ledgers: the bytes that an engine holds and sends in a Scenario, measured on every rank from outside."""
+"""Ledgers of the engine under test, held to their closed forms."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Any
 
 import pytest
-import torch.distributed as dist
-from torch import nn
 
-from zerobench import subjects
-from zerobench.driver import model_for, run_step
+from zerobench.bench.accounts import TASKS, Books, UnknownForm
 from zerobench.errors import Disagreement
-from zerobench.judge.judgement import reproduce
-from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
-from zerobench.meters import (
-    OffloadMeter,
-    ParameterPeak,
-    Stray,
-    TrafficMeter,
-    live_tensors,
-    off_device,
-    resident,
-    unattributed,
-)
-from zerobench.recording import OffloadBytes, Traffic
+from zerobench.judge.command import Account, ReplayCommand
+from zerobench.judge.ledger import Entry, LedgerDifference
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject, Theory
-from zerobench.suites.support.trials import TIME_LIMIT, Trials
-
-T = TypeVar("T")
-
-#: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
-STEPS = 3
-
-#: Seconds after which gloo's own threads may have freed the messages that they have sent; they take microseconds, if
-#: they are given time.
-_SETTLING = 0.2
+from zerobench.suites.support.rerun import rerun
+from zerobench.suites.support.trials import Trials
 
 
-#: The account that a test needs. A meter sees every operation, and a step under it takes several times as long.
-Account = Literal["states", "traffic", "peaks", "offload"]
+def demand_account(trials: Trials, scenario: Scenario, account: Account) -> None:
+    """Demand that every number of an account is that of its closed form; skip the test if no form is known.
+
+    Raises:
+        Disagreement: they differ.
+    """
+    try:
+        found = next(Books(trials.name, scenario).differences(account, ledgers(trials, scenario, account)), None)
+    except UnknownForm as error:
+        pytest.skip(str(error))
+    if found is not None:
+        raise Disagreement(f"{found}\n{ReplayCommand(scenario, trials.name, account=account)}", found)
 
 
-@dataclass
-class Ledger:
-    """One rank's account; a list has an entry for each step if its account was requested, and ``resident`` always."""
-
-    rank: int
-    before: dict[str, int]  # bytes resident by state before the first step
-    resident: list[dict[str, int]] = field(default_factory=list)  # after it
-    traffic: list[dict[str, Traffic]] = field(default_factory=list)
-    parameter_peaks: list[int] = field(default_factory=list)
-    offload: list[OffloadBytes] = field(default_factory=list)
-
-
-def account(group: dist.ProcessGroup, subject: str, scenario: Scenario, asked: Account) -> Ledger:
-    """One rank's part: train :data:`STEPS` steps, metering the requested account."""
-    rank = dist.get_rank(group)
-    model = model_for(subjects.load(subject), scenario)
-    with closing(subjects.load(subject)(model, scenario, group)) as engine:
-        ledger = Ledger(rank, _states(engine))
-        for index in range(STEPS):
-            with _METERED[asked](ledger, engine, model):
-                run_step(engine, scenario, index, rank)
-            ledger.resident.append(_states(engine))
-    return ledger
-
-
-@contextmanager
-def _unmetered(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _traffic(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
-    with TrafficMeter() as meter:
-        yield
-    ledger.traffic.append(meter.traffic)
-
-
-@contextmanager
-def _peak(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
-    peak = ParameterPeak(model)
-    with TrafficMeter(peak.observe):
-        yield
-    ledger.parameter_peaks.append(peak.bytes)
-
-
-@contextmanager
-def _offload(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
-    with OffloadMeter() as moved:
-        yield
-    ledger.offload.append(off_device(engine, moved))
-
-
-_METERED = {"states": _unmetered, "traffic": _traffic, "peaks": _peak, "offload": _offload}
-
-
-def _states(engine: Subject) -> dict[str, int]:
-    return {state: resident(tensors) for state, tensors in engine.resident().items()}
+def ledgers(trials: Trials, scenario: Scenario, account: Account) -> list[Any]:
+    """The Scenario's ledgers, in rank order; a second call returns the same ones."""
+    return _measured(trials, ReplayCommand(scenario, trials.name, account=account), *TASKS[account])
 
 
 @lru_cache(maxsize=256)
-def ledgers(trials: Trials, scenario: Scenario, asked: Account) -> list[Ledger]:
-    """The Scenario's ledgers, in rank order; a second call returns the same ones."""
-    trials.ran += 1
-    return trials.pool.run(account, trials.name, scenario, asked, world=scenario.world, timeout=TIME_LIMIT)
+def _taken(trials: Trials, scenario: Scenario, task: Callable[..., Any], args: tuple[Account, ...]) -> list[list[Any]]:
+    """An empty list, which the first call fills: accounts of one task share it."""
+    return []
 
 
-@dataclass
-class Census:
-    """The tensors alive on one rank that the engine does not declare, and the bytes of all."""
-
-    rank: int
-    strays: list[Stray]  # after the last step
-    live: dict[int, int] = field(default_factory=dict)  # bytes of all tensors, by number of steps done
-
-
-def census(group: dist.ProcessGroup, subject: str, scenario: Scenario, at: tuple[int, ...]) -> Census:
-    """One rank's part: train ``at[-1]`` steps and count the living after each of ``at``."""
-    rank = dist.get_rank(group)
-    earlier = live_tensors()
-    start = resident(earlier)
-    model = model_for(subjects.load(subject), scenario)
-    live = {}
-    with closing(subjects.load(subject)(model, scenario, group)) as engine:
-        for index in range(at[-1]):
-            run_step(engine, scenario, index, rank)
-            if index + 1 in at:
-                live[index + 1] = _settled() - start
-        kept = [*engine.resident().values(), *engine.offloaded().host.values()]
-        declared = [tensor for tensors in kept for tensor in tensors]
-        return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
-
-
-def _settled() -> int:
-    """Bytes of all tensors alive once they no longer change."""
-    before, now = -1, resident(live_tensors())
-    while now != before:
-        time.sleep(_SETTLING)
-        before, now = now, resident(live_tensors())
-    return now
-
-
-def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
-    """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
-    model = model_for(subjects.load(subject), scenario)
-    made: list[int] = []
-    parameters = list(model.parameters())  # once: listing them in a backward is a use of them
-    for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own
-        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
-        )
-    most = []
-    with closing(subjects.load(subject)(model, scenario, group)) as engine:
-        for index in range(scenario.steps):
-            made.clear()
-            run_step(engine, scenario, index, dist.get_rank(group))
-            most.append(max(made))
-    return most
-
-
-def theory_of(trials: Trials) -> Theory:
-    """The closed forms of an engine that has some."""
-    theory = trials.subject.theory()
-    assert theory is not None, f"no closed form of {trials.name} is known"
-    return theory
-
-
-def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
-    """The closed form; skip the test if the engine's theory has none of this part."""
-    if form is None:
-        pytest.skip(f"no closed form of {trials.name} is known: {part}")
-    return form
-
-
-def formula(trials: Trials, entry: Entry) -> str:
-    """The formula of a number, for a message."""
-    return theory_of(trials).formulas.get(entry.part, {}).get(entry.name, f"that of {trials.subject.name}")
+def _measured(trials: Trials, command: ReplayCommand, task: Callable[..., Any], args: tuple[Account, ...]) -> list[Any]:
+    taken = _taken(trials, command.scenario, task, args)
+    if not taken:
+        taken.append(trials.ask(command, task, *args))
+    return taken[0]
 
 
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
@@ -192,13 +56,21 @@ def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
 
 
 def demand(
-    trials: Trials, scenario: Scenario, rank: int, entry: Entry, got: object, expected: object, formula: str
+    trials: Trials,
+    scenario: Scenario,
+    rank: int,
+    entry: Entry,
+    got: object,
+    expected: object,
+    formula: str,
+    account: Account | None = None,
 ) -> None:
-    """Raise if a measured number is not the closed form's.
+    """Raise if a measured number is not the expected one; an ``account`` that has the number finds it again.
 
     Raises:
         Disagreement: they differ.
     """
     if got != expected:
         found = LedgerDifference(trials.name, scenario, rank, entry, got, expected, formula)
-        raise Disagreement(f"{found}\n{reproduce(scenario, trials.name)}", found)
+        again = ReplayCommand(scenario, trials.name, account=account) if account else rerun(scenario, trials.name)
+        raise Disagreement(f"{found}\n{again}", found)

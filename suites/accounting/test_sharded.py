@@ -9,13 +9,14 @@ from hypothesis import assume
 
 from zerobench import subjects
 from zerobench.driver import start
+from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledger import demand, known, ledgers, theory_of
+from zerobench.suites.accounting.ledger import demand, demand_account, ledgers
 from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
-from zerobench.suites.support.trials import TIME_LIMIT, Trials
+from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import units, whole
 from zerobench.theory.touches import events
 from zerobench.workload import models
@@ -27,8 +28,7 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
     """After a backward, a step and an evaluation no sharded parameter has memory; after a forward only those that it
     used last, or held to its end, have."""
     allowed = {"forward": _in_use_at_the_end(scenario)}
-    reference.ran += 1
-    by_rank = reference.pool.run(_live, reference.name, scenario, world=scenario.world, timeout=TIME_LIMIT)
+    by_rank = reference.ask(ReplayCommand(scenario, reference.name), _live)
     for rank, seen in enumerate(by_rank):
         for index, (moment, names) in enumerate(seen):
             entry = Entry("whole", f"parameters whole after {moment}, moment {index}", moment)
@@ -49,7 +49,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
         for step, peak in enumerate(ledger.parameter_peaks):
             entry = Entry("whole", f"{peak} bytes of parameters whole at once in step {step}", step=step)
             formula = f"bound: {bound} = largest units + prefetch + persistent; the model: {everything}"
-            demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula)
+            demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula, "peaks")
 
 
 @drawn(scenarios(stage=3, **UNDISTURBED), share=0.2)
@@ -58,12 +58,7 @@ def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
     assume(scenario.world > 1)  # the meter looks at collectives, and one rank has none
     assume(counted.offers(scenario))
-    model, theory = models.build(scenario), theory_of(counted)
-    for ledger in ledgers(counted, scenario, "peaks"):
-        for step, peak in enumerate(ledger.parameter_peaks):
-            expected = known(counted, theory.parameter_peak(scenario, model, ledger.rank, step), "whole")
-            entry = Entry("whole", f"bytes of parameters whole at once in step {step}", step=step)
-            demand(counted, scenario, ledger.rank, entry, peak, expected, "zerobench.theory.rounds")
+    demand_account(counted, scenario, "peaks")
 
 
 def _live(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[tuple[str, set[str]]]:

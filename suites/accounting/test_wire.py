@@ -10,11 +10,12 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import run_step
+from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting.ledger import demand
-from zerobench.suites.support.trials import TIME_LIMIT, Trials
+from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
 pytestmark = pytest.mark.alone
@@ -75,8 +76,7 @@ def _offered(trials: Trials, world: int) -> Scenario:
 
 def _crossings(trials: Trials, scenario: Scenario) -> list[tuple[int, int, int]]:
     """Of each step: bytes received and collectives, over all ranks, and bytes on loopback."""
-    trials.ran += 1
-    by_rank = trials.pool.run(_cross, trials.name, scenario, world=scenario.world, timeout=TIME_LIMIT)
+    by_rank = trials.ask(ReplayCommand(scenario, trials.name), _cross)
     found = []
     for step in zip(*by_rank, strict=True):
         if step[0].wire is None:

@@ -9,11 +9,15 @@ import torch.distributed as dist
 import zerobench
 from zerobench import subjects
 from zerobench.driver import run_step, start
+from zerobench.errors import Disagreement
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import across_ranks
 from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
+from zerobench.suites.support.rerun import rerun
 from zerobench.suites.support.strategies import drawn, scenarios
-from zerobench.suites.support.trials import TIME_LIMIT, Trials
+from zerobench.suites.support.trials import Trials
 from zerobench.workload.data import held_out
 
 
@@ -23,11 +27,11 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
     alone moves no master."""
     one, modifier, which = scenario
     modifier = None if modifier is None else modifier % one.world
-    reference.ran += 1
-    asked = reference.name, one, modifier, which
-    for pairs in reference.pool.run(_edit, *asked, world=one.world, timeout=TIME_LIMIT):
+    for pairs in reference.ask(ReplayCommand(one, reference.name), _edit, modifier, which):
         for got, expected in pairs:
-            reference.agree([got], [expected], ("parameters", "model_parameters"))
+            found = across_ranks([got], [expected], ("parameters", "model_parameters"))
+            if found is not None:
+                raise Disagreement(f"{found}\n{rerun(one, reference.name)}", found)
 
 
 def _edit(
@@ -56,7 +60,7 @@ def _edit(
 
     def recorded(parameters: State, model_parameters: State) -> Trajectory:
         step = Step([], None, False, 1.0, parameters=parameters, model_parameters=model_parameters)
-        return Trajectory(subject.name, scenario, rank, [step])
+        return Trajectory(name, scenario, rank, [step])
 
     edited = recorded({chosen: master}, {chosen: seen})
     written = recorded({chosen: torch.full_like(master, 0.5)}, {chosen: torch.full_like(seen, 0.5)})

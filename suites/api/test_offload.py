@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import zerobench
+from zerobench.bench.runner import Reading, train
 from zerobench.engine.config.schema import load
 from zerobench.errors import RankFailure
 from zerobench.ranks import Pool
@@ -23,7 +24,7 @@ from zerobench.scenario import Scenario
 from zerobench.suites.api import offloaded
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
-from zerobench.suites.support.trials import TIME_LIMIT, train
+from zerobench.suites.support.trials import TIME_LIMIT
 
 _PROGRAM = [sys.executable, "-m", "zerobench.suites.api.offloaded"]
 
@@ -166,7 +167,7 @@ def test_a_spoiled_file_ends_all_ranks() -> None:
         pytest.raises(RankFailure, match=r"rank 1 raised OffloadError: a file in .* another checksum"),
     ):
         pool.run(
-            train, "zerobench.suites.api.offloaded:SpoilsItsFile", scenario, frozenset(), world=2, timeout=TIME_LIMIT
+            train, "zerobench.suites.api.offloaded:SpoilsItsFile", scenario, Reading(), world=2, timeout=TIME_LIMIT
         )
 
 

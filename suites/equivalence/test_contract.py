@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import assume
 
-from zerobench.judge.difference import Part
+from zerobench.judge.parts import Part
 from zerobench.scenario import Scenario
 from zerobench.suites.support.sizes import settings_of
 from zerobench.suites.support.strategies import drawn, models, scenarios
@@ -33,8 +33,7 @@ def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) ->
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
-    runs = [bits.run(each) for each in stages if bits.offers(each)]
-    assume(len(runs) > 1)
+    runs = [bits.run(each) for each in bits.offered(stages, "stage")]
     for run in runs[1:]:
         bits.agree(run, runs[0])
 
@@ -43,9 +42,8 @@ def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
 def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: Scenario) -> None:
     """Activation checkpointing, in both modes, and dropout change nothing across stages."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in (0, 3)]
-    runs = [bits.run(each) for each in stages if bits.offers(each)]
-    assume(len(runs) == 2)
-    bits.agree(runs[1], runs[0])
+    one, other = (bits.run(each) for each in bits.offered(stages, "stage"))
+    bits.agree(other, one)
 
 
 @drawn(
@@ -73,10 +71,9 @@ def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     whole = scenario.but(world=1, accumulation=4, schedule="micro_step", poison=(), reads=())
     worlds = [whole.but(world=world, accumulation=4 // world) for world in (1, 2, 4)]
     parts: tuple[Part, ...] = ("norm", "gradients", "parameters", "optimizer_state")
-    runs = [bits.run(each, parts) for each in worlds if bits.offers(each)]
-    assume(len(runs) > 1)
+    runs = [bits.run(each, parts) for each in bits.offered(worlds, "world")]
     for run in runs[1:]:
-        bits.agree(run[:1], runs[0][:1], parts)
+        bits.agree(run, runs[0], parts)
 
 
 @drawn(scenarios(steps=2), share=0.75)
@@ -85,4 +82,4 @@ def test_ranks_hold_the_same_state(bits: Trials, scenario: Scenario) -> None:
     assume(bits.offers(scenario))
     first, *others = bits.run(scenario)
     for other in others:
-        bits.agree([other], [first], ("norm", "gradients", "parameters", "model_parameters", "optimizer_state"))
+        bits.agree_in_one_run(other, first, ("norm", "gradients", "parameters", "model_parameters", "optimizer_state"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from zerobench.judge.command import ReplayCommand
 from zerobench.suites.support.neighbours import SCENARIO, replaced
 from zerobench.suites.support.trials import Trials
 
@@ -14,5 +15,5 @@ def test_torch_is_left_as_it_was(trials: Trials, stage: int) -> None:
     scenario = SCENARIO.but(stage=stage)
     if reason := trials.subject.unsupported(scenario):
         pytest.skip(reason)
-    trials.ran += 1
-    assert trials.pool.run(replaced, trials.name, scenario, world=scenario.world) == [[]] * scenario.world
+    command = ReplayCommand(scenario, trials.name)
+    assert trials.ask(command, replaced) == [[]] * scenario.world

@@ -6,8 +6,10 @@ import hypothesis.strategies as st
 from hypothesis import assume
 
 from zerobench.judge.bounds import gradient_bound
-from zerobench.judge.difference import Difference, Part
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import BUDGET, agree_within, budget_used, disagreement, error_against, is_exact
+from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
@@ -41,7 +43,7 @@ def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
     """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in the same order: the same bits."""
     scenario = scenario.but(world=min(scenario.world, 2))
     ddp = scenario.but(stage=0)
-    assume(bits.offers(scenario) and TorchDdp.unsupported(ddp) is None)
+    assume(bits.offers(scenario) and bits.offers(ddp, TorchDdp.name))
     parts: tuple[Part, ...] = ("losses", "gradients", "parameters", "optimizer_state")
     got, expected = bits.run(scenario, parts), bits.run(ddp, parts, subject=_DDP)
     bits.agree(got, expected, parts)
@@ -61,7 +63,7 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of DDP in the same precision."""
     ddp = scenario.but(stage=0, overlap=True)
-    assume(trials.offers(scenario) and TorchDdp.unsupported(ddp) is None)
+    assume(trials.offers(scenario) and trials.offers(ddp, TorchDdp.name))
     reference = exact(scenario.but(dtype="fp32", stage=0))
     got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(ddp, _PARAMETERS, subject="torch-ddp")[0]
     assume(not any(step.skipped for step in got.steps))
@@ -84,7 +86,7 @@ def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float,
             expected="an error within the budget",
             allowed=f"{BUDGET:g} * {yardstick:.3g}, which is {whose}'s",
         )
-        raise disagreement(found, trials.name)
+        raise disagreement(found, ReplayCommand(scenario, trials.name))
 
 
 @drawn(

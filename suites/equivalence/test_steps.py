@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import assume
 
 from zerobench.driver import ALL
-from zerobench.judge.difference import Difference, Part
-from zerobench.judge.judgement import disagreement
-from zerobench.recording import Trajectory
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import Difference
+from zerobench.judge.parts import Part
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.support.covering import PECULIAR
 from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, models, scenarios
@@ -92,11 +94,12 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
         here = trajectory.steps[step]
         if not here.skipped:
             which = bits.name, "the contract", one, trajectory.rank, step
-            raise disagreement(Difference(*which, "skipped", "", "False", "True"), bits.name)
+            found = Difference(*which, "skipped", "", "False", "True")
+            raise bits.wrong(found, ReplayCommand(one, bits.name))
         if step:
-            still = Trajectory(trajectory.subject, one, trajectory.rank, [here])
-            before = Trajectory(trajectory.subject, one, trajectory.rank, [trajectory.steps[step - 1]])
-            bits.agree([still], [before], ("parameters", "model_parameters", "optimizer_state"))
+            earlier = trajectory.steps[:step]
+            moved, still = (replace(trajectory, steps=[*earlier, last]) for last in (here, earlier[-1]))
+            bits.agree_in_one_run(moved, still, ("parameters", "model_parameters", "optimizer_state"))
 
 
 @pytest.mark.parametrize("peculiarity", PECULIAR)
@@ -127,4 +130,4 @@ def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
     if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):
         found = Difference(trials.name, "the contract", scenario, 0, 1, "parameters", "", "as before the step", "moved")
-        raise disagreement(found, trials.name)
+        raise trials.wrong(found, ReplayCommand(scenario, trials.name))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import assume
 
-from zerobench.driver import ALL
-from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.strategies import DYNAMIC, STATIC, drawn, models, scenarios
@@ -21,13 +19,11 @@ _PAIRS = among("world", 1, 2, 3).flatmap(
 
 @drawn(_PAIRS, share=0.3)
 def test_engines_take_turns(bits: Trials, scenario: tuple[Scenario, Scenario]) -> None:
-    """Two engines that train by turns in one process, and a third that is built after the first is closed, each train
-    as if alone."""
+    """An engine that takes turns with another one in the same processes, and one that is built after it is closed,
+    train as if alone."""
     one, other = scenario
     assume(bits.offers(one) and bits.offers(other))
-    runs = bits.run_in_turns([one, other, one])
-    for got, each in zip(runs, (one, other, one), strict=True):
-        bits.agree(got, canonical(each, last=ALL))
+    bits.agree_in_turns(one, other)
 
 
 @drawn(

@@ -36,7 +36,7 @@ def test_fault_in_a_step(
 ) -> None:
     """If a rank is killed, raises or hangs mid-step, the error names it and shows every rank's position."""
     scenario = _scenario(trials, last)
-    trials.ran += 1
+    trials.runner.ran += 1
     ranks.run(faulty.train, trials.name, scenario, timeout=TIME_LIMIT)
     before = [psutil.Process(worker.process.pid) for worker in ranks._workers if worker.process]
     assert len(before) == 3

@@ -26,16 +26,6 @@ class Points:
         return found.part in self.parts and all(value in (None, there) for value, there in wanted)
 
 
-@dataclass(frozen=True)
-class RankPlace:
-    """A rank that failed, as a place: ``part`` is how (``raised``), ``name`` the class of the exception."""
-
-    part: str
-    name: str
-    rank: int
-    step: int | None = None
-
-
 def matches(at: Points | tuple[Points, ...], found: Finding) -> bool:
     """Whether a failure's place is one of several."""
     return any(each.match(found) for each in (at if isinstance(at, tuple) else (at,)))
@@ -43,6 +33,4 @@ def matches(at: Points | tuple[Points, ...], found: Finding) -> bool:
 
 def place_of(failure: Disagreement | RankFault) -> Finding:
     """The place that a failure names."""
-    if isinstance(failure, Disagreement):
-        return failure.finding
-    return RankPlace(failure.kind, failure.exception, failure.rank)
+    return failure.finding if isinstance(failure, Disagreement) else failure.place

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis.errors import FlakyFailure
+from hypothesis import HealthCheck, Phase, find, settings
 
 from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
@@ -30,6 +29,8 @@ from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.watched import WATCHED
 from zerobench.suites.meta.points import matches, place_of
+from zerobench.suites.meta.replaying import demand_reproduced
+from zerobench.suites.support.drawing import draw
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -68,7 +69,7 @@ PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    _demand_caught(mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
+    _demand_caught(trials, mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
 
 
 @pytest.mark.rotating
@@ -79,7 +80,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     one_step = scenarios(steps=1, optimizer=optimizers(name=mutant.rule))
     _demand_caught(
-        mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
+        trials, mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
     )
 
 
@@ -94,7 +95,7 @@ def test_every_rule_is_drawn(name: str) -> None:
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    _demand_caught(mutant, _first_failure(trials, BYTES, patience=[8, 40]))
+    _demand_caught(trials, mutant, _first_failure(trials, BYTES, patience=[8, 40]))
 
 
 @pytest.mark.rotating
@@ -106,20 +107,22 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
     )
     failures = (_failure(partial(test, trials, each)) for each, test in censuses)
-    _demand_caught(mutant, next((failure for failure in failures if failure), None))
+    _demand_caught(trials, mutant, next((failure for failure in failures if failure), None))
 
 
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
     """If an engine once keeps a whole backward's gradients, it fails, though its bytes between steps are right."""
     mutant = HoldsTheFirstGradients
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    _demand_caught(mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
+    _demand_caught(trials, mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     """If an engine moves a gradient twice, it fails, and the message names the gradient's way."""
     trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
-    _demand_caught(CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"])))
+    _demand_caught(
+        trials, CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
+    )
 
 
 @pytest.mark.rotating
@@ -127,7 +130,7 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
-    _demand_caught(mutant, _first_failure(trials, [test_edits.test_edits_persist]))
+    _demand_caught(trials, mutant, _first_failure(trials, [test_edits.test_edits_persist]))
 
 
 @pytest.mark.rotating
@@ -140,11 +143,15 @@ def test_right_engine_passes(pool: Pool, right: Any) -> None:
     assert trials.ran >= 4
 
 
-def _demand_caught(mutant: Any, failure: Failure | None) -> None:
+def _demand_caught(trials: Trials, mutant: Any, failure: Failure | None) -> None:
+    """The failure points at the mutant, names it as it was given, and prints a command that finds it again."""
     assert failure, f"{mutant.__name__} passed: no Scenario saw it"
     assert matches(mutant.points_at, place_of(failure)), (
         f"the failure does not point at {mutant.__name__}, {mutant.points_at}: {failure}"
     )
+    assert isinstance(failure, RankFault) or trials.name in str(failure).splitlines()[0]
+    if mutant not in EDIT_MUTANTS:  # theirs runs the test again
+        demand_reproduced(failure, trials.pool)
 
 
 def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> Failure | None:
@@ -162,8 +169,6 @@ def _failure(check: Callable[[], None]) -> Failure | None:
         check()
     except (Disagreement, RankFault) as failure:
         return failure
-    except FlakyFailure as group:  # an intermittent bug: its first failure
-        return next(each for each in group.exceptions if isinstance(each, Disagreement | RankFault))
     return None
 
 
@@ -178,4 +183,4 @@ def _again(test: Any, examples: int, strategy: Any = None) -> Callable[[Trials],
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    return chosen(given(scenario=test.strategy if strategy is None else strategy)(test.hypothesis.inner_test))
+    return draw(test.test, test.strategy if strategy is None else strategy, chosen)

@@ -7,9 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from zerobench.judge.difference import ALL_PARTS, Difference
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
+from zerobench.judge.parts import ALL_PARTS
 from zerobench.ranks import RankFault
 from zerobench.ranks.failure import RankReport
 from zerobench.scenario import LossScale, Scenario
@@ -39,7 +41,7 @@ _NORM = Difference("reference", "canonical", _WORDY, rank=1, step=2, part="norm"
 @pytest.mark.parametrize("part", [part for part in ALL_PARTS if part != "norm"])
 def test_the_reproduce_line_is_not_matched(part: str) -> None:
     """A part that only the message's Scenario names does not match."""
-    failure = disagreement(_NORM, "reference")
+    failure = disagreement(_NORM, ReplayCommand(_WORDY, "reference"))
     assert part in str(failure).splitlines()[-1]
     assert not Points(part).match(place_of(failure))
     assert Points("norm").match(place_of(failure))

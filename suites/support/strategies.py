@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
+from zerobench.suites.support.drawing import draw
 from zerobench.suites.support.sizes import chunks, settings_of
 
 WORLDS = among("world", 1, 2, 3, 4)
@@ -144,11 +145,10 @@ def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Cal
 
         examples = max(1, round(settings().max_examples * share))
         backend = covering.backend(f"{test.__module__}.{test.__qualname__}")
-        decorated = settings(max_examples=examples, backend=backend)(given(scenario=strategy)(counted))
-        decorated.strategy = strategy  # type: ignore[attr-defined]  # the meta suite runs the test on other engines
-        decorated.share = share  # type: ignore[attr-defined]
-        decorated.backend = backend  # type: ignore[attr-defined]
-        return decorated
+        decorated: Any = draw(counted, strategy, settings(max_examples=examples, backend=backend))
+        decorated.test, decorated.strategy = counted, strategy  # for the meta suite, which runs it on other engines
+        decorated.share, decorated.backend = share, backend
+        return decorated  # type: ignore[no-any-return]
 
     return decorate
 

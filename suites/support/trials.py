@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
-
-import torch.distributed as dist
+from typing import Any, TypeVar
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, Run, drive
-from zerobench.judge.difference import ALL_PARTS, Part
+from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
+from zerobench.driver import ALL, Keep
+from zerobench.errors import Disagreement
+from zerobench.judge.command import ReplayCommand, between
+from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
-from zerobench.oracles.canonical_trainer import canonical, float64
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.oracles.canonical_trainer import float64
 from zerobench.ranks import Pool, RankFault
-from zerobench.ranks.pool import Pending
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
+from zerobench.suites.support.drawing import note_refusal, refuse
+
+T = TypeVar("T")
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
@@ -33,12 +38,32 @@ class Trials:
     def __init__(self, pool: Pool, subject: str) -> None:
         self.pool, self.name = pool, subject
         self.subject: type[Subject] = subjects.load(subject)
-        self._pools: dict[int, Pool] = {}
-        self.ran = 0
+        self.runner = Runner(pool, lambda scenario: TIME_LIMIT)
+        self._hung = False
 
-    def offers(self, scenario: Scenario) -> bool:
-        """Whether the engine offers the Scenario at all."""
-        return self.subject.unsupported(scenario) is None
+    @property
+    def ran(self) -> int:
+        """The number of Scenarios that the ranks were given."""
+        return self.runner.ran
+
+    def offers(self, scenario: Scenario, subject: str | None = None) -> bool:
+        """Whether the engine (or another one) offers the Scenario; if it offers none that is drawn, the test skips with
+        its reason."""
+        reason = subjects.load(subject or self.name).unsupported(scenario)
+        if reason is not None:
+            note_refusal(reason)
+        return reason is None
+
+    def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
+        """Those of several Scenarios, which differ in one field, that the engine offers; drop the draw if it offers no
+        two."""
+        reasons = {each: self.subject.unsupported(each) for each in scenarios}
+        found = [each for each, reason in reasons.items() if reason is None]
+        if len(found) < 2:
+            listed, some = (", ".join(str(getattr(each, field)) for each in those) for those in (scenarios, found))
+            why = next(filter(None, reasons.values()))
+            refuse(f"{self.name} offers only {field} {some} of {listed}: {why}" if found else why)
+        return found
 
     def run(
         self,
@@ -50,13 +75,20 @@ class Trials:
     ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last: most
-        engines are not watched before it, except by the Scenario's own reads.
+        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last.
 
         Raises:
             RankFault: a rank raised, died or hung.
         """
-        return self._submit(subject or self.name, scenario, parts, keep).result()
+        return self.runner.submit(subject or self.name, scenario, Reading(frozenset(parts), keep)).result()
+
+    def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> list[T]:
+        """``task(group, subject, scenario, *args)`` on every rank.
+
+        Raises:
+            RankFault: a rank raised, died or hung; its message ends with the command.
+        """
+        return self.runner.ask(command, task, *args).result()
 
     def agree(
         self,
@@ -64,77 +96,69 @@ class Trials:
         expected: Trajectory | Sequence[Trajectory],
         parts: Collection[Part] = ALL_PARTS,
     ) -> None:
-        """Demand the same bits of every rank, ``expected`` being the canonical trainer's or each rank's own.
+        """Demand the same bits of every rank of two runs, ``expected`` being the canonical trainer's or each rank's.
 
         Raises:
-            Disagreement: they differ. If only a part was recorded, and a run that records every state of every step
-                differs, too, the error has that run's first difference, which is nearer to the fault.
+            Disagreement: they differ; see :meth:`wrong`.
         """
         found = across_ranks(got, expected, parts)
-        if found is not None and isinstance(expected, Trajectory):
-            with suppress(RankFault):
-                scenario = got[0].scenario
-                found = across_ranks(self.run(scenario, parts, keep=ALL), canonical(scenario, ALL), parts) or found
         if found is not None:
-            raise disagreement(found, self.name)
+            other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
+            raise self.wrong(found, between((got[0].subject, got[0].scenario), other, in_order(parts)))
+
+    def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
+        """Demand the same bits of two ranks, or of two steps, of one run.
+
+        Raises:
+            Disagreement: they differ; see :meth:`wrong`.
+        """
+        found = across_ranks([got], [expected], parts)
+        if found is not None:
+            raise self.wrong(found, ReplayCommand(got.scenario, got.subject))
+
+    def wrong(self, found: Difference, command: ReplayCommand) -> Disagreement:
+        """The error with a difference and the command that finds it again.
+
+        If the command's runs differ if they record every state of every step, the error has their first difference,
+        which is nearer to the fault.
+        """
+        judged_by_bits = self.subject.promises_bits or command != ReplayCommand(command.scenario, command.subject)
+        if judged_by_bits and not self._hung:
+            with suppress(RankFault):
+                found = self._again(command) or found
+        return disagreement(found, command)
+
+    def _again(self, command: ReplayCommand) -> Difference | None:
+        try:
+            return self.runner.difference(command, Reading(frozenset(command.parts), ALL))
+        except RankFault as fault:
+            self._hung |= fault.kind == "timeout"
+            raise
 
     def run_beside_canonical(
         self, scenario: Scenario, parts: Collection[Part] = ALL_PARTS
     ) -> tuple[list[Trajectory], Trajectory]:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
-        pending = self._submit(self.name, scenario, parts, frozenset())
-        expected = canonical(scenario, last=ALL.intersection(parts))
+        reading = Reading(frozenset(parts))
+        pending = self.runner.submit(self.name, scenario, reading)
+        expected = train_canonically(scenario, reading)
         return pending.result(), expected
 
-    def run_in_turns(self, scenarios: Sequence[Scenario]) -> list[list[Trajectory]]:
-        """All but the last Scenario by turns, a step of each, on engines that are alive at once; then the last one.
-
-        The recordings by Scenario and rank. All have the same world size.
+    def agree_in_turns(self, scenario: Scenario, beside: Scenario) -> None:
+        """Demand the canonical trainer's bits of a Scenario that takes turns with another one in the same processes.
 
         Raises:
+            Disagreement: they differ; see :meth:`wrong`.
             RankFault: a rank raised, died or hung.
         """
-        self.ran += len(scenarios)
-        world = scenarios[0].world
-        pool = self._pool_of(self.name, world)
-        by_rank = pool.run(train_in_turns, self.name, list(scenarios), world=world, timeout=TIME_LIMIT)
-        return [list(runs) for runs in zip(*by_rank, strict=True)]
-
-    def _submit(self, subject: str, scenario: Scenario, parts: Collection[Part], keep: Keep) -> Pending[Trajectory]:
-        self.ran += 1
-        asked = subject, scenario, keep.intersection(parts), ALL.intersection(parts), "evaluation" in parts
-        return self._pool_of(subject, scenario.world).submit(train, *asked, world=scenario.world, timeout=TIME_LIMIT)
-
-    def _pool_of(self, subject: str, world: int) -> Pool:
-        """The session's ranks; if an engine needs a world of its own, ranks of that number."""
-        if not subjects.load(subject).whole_world:
-            return self.pool
-        return self._pools.setdefault(world, Pool(world))
+        command = ReplayCommand(scenario, self.name, beside=beside)
+        found = self.runner.difference(command, Reading())
+        if found is not None:
+            raise self.wrong(found, command)
 
     def close(self) -> None:
         """End the ranks that belong to these Trials."""
-        for pool in self._pools.values():
-            pool.close()
-
-
-def train(
-    group: dist.ProcessGroup, subject: str, scenario: Scenario, keep: Keep, last: Keep = ALL, evaluate: bool = True
-) -> Trajectory:
-    """One rank's part of a Scenario: ``keep`` of every step, ``last`` of the last one, and an evaluation."""
-    return drive(subjects.load(subject), scenario, group, keep, last=last, evaluate=evaluate)
-
-
-def train_in_turns(group: dist.ProcessGroup, subject: str, scenarios: Sequence[Scenario]) -> list[Trajectory]:
-    """One rank's part: a step of each Scenario but the last by turns; a finished one is closed at once."""
-    alive = [Run(subjects.load(subject), each, group, last=ALL, evaluate=True) for each in scenarios[:-1]]
-    done: dict[int, Trajectory] = {}
-    while len(done) < len(alive):
-        for number, run in enumerate(alive):
-            if number not in done and not run.step():
-                done[number] = run.recording()
-                run.close()
-    again = drive(subjects.load(subject), scenarios[-1], group, last=ALL, evaluate=True)
-    return [*(done[number] for number in range(len(alive))), again]
+        self.runner.close()
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerobench.bench.rounds import Bench, CaseResult
-from zerobench.judge.judgement import Judgement, Part, error_against, judge_recordings
+from zerobench.judge.judgement import Judgement, error_against, judge_recordings
+from zerobench.judge.parts import Part
 from zerobench.oracles.questions import Question
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario

@@ -1,17 +1,25 @@
-"""Replay: run one Scenario, as a failure prints it, on one subject and give the verdict."""
+"""Replay: do again what a failure compared, as its last line says, and give the verdict."""
 
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch.distributed as dist
 
+from zerobench.bench.accounts import TASKS, Books, UnknownForm
 from zerobench.bench.oracle_runs import YARDSTICK
-from zerobench.bench.rank_tasks import refusals
-from zerobench.driver import ALL, Keep, drive
-from zerobench.judge.judgement import Judgement, error_against, judge_recordings
+from zerobench.bench.runner import Reading, Runner
+from zerobench.driver import ALL
+from zerobench.errors import Disagreement, Finding, UsageError
+from zerobench.judge.bounds import gradient_bound
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import agree_within, error_against, judge_recordings
+from zerobench.judge.parts import ALL_PARTS
 from zerobench.machine.launch import threads_each
-from zerobench.oracles.canonical_trainer import canonical, float64
+from zerobench.oracles.canonical_trainer import OracleStep, canonical
 from zerobench.oracles.questions import Question, answer
 from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
@@ -20,16 +28,23 @@ from zerobench.scenario import Scenario
 from zerobench.subjects import load
 from zerobench.workload import models
 
-_NONE: Keep = frozenset()
-_PARAMETERS: Keep = frozenset({"parameters"})
 #: Bytes of all ranks' recordings. If every state of every step takes more, only the values that ``run`` compares stay.
 _ROOM = 2 << 30
 #: Gradient, master, the model's own and two of the optimizer: bytes of a parameter's states in one step.
 _STATES = 5 * 4
 
 
-def replay_scenario(scenario: Scenario, name: str) -> Judgement | str:
-    """The judgement, or the reason if the subject does not offer the Scenario.
+@dataclass(frozen=True)
+class Replayed:
+    """The verdict; ``finding`` is the place of the fault if the subject is wrong and the place is known."""
+
+    right: bool
+    text: str
+    finding: Finding | None = None
+
+
+def replay(command: ReplayCommand, pool: Pool | None = None) -> Replayed:
+    """Compare again, on ranks of its own or on those of a pool.
 
     A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.
 
@@ -37,30 +52,102 @@ def replay_scenario(scenario: Scenario, name: str) -> Judgement | str:
         UsageError: if there is no such subject, model or data, or if the subject refuses the configuration.
         RankFailure: if a rank raised, died or hung.
     """
-    subject = load(name)
-    reason = subject.unsupported(scenario)
-    if reason is not None:
-        return reason
-    keep = ALL if _fits(scenario) else _NONE
-    limit = TIME_LIMIT * scenario.steps
-    with Pool(scenario.world, scenario.device, threads_each(scenario.world)) as pool:
-        got = pool.run(_drive, name, scenario, keep, timeout=limit)
-        [right] = pool.run(_oracle, Question("canonical", scenario), keep, world=1, timeout=limit)
-        skipped = tuple(step.skipped for step in right.steps)
-        [reference64] = pool.run(_oracle, Question("float64", scenario, skipped), keep, world=1, timeout=limit)
-        yardstick = _error(pool, scenario, reference64, limit)
+    for name, scenario in [(command.subject, command.scenario), *([command.other] if command.other else [])]:
+        reason = load(name).unsupported(scenario)
+        if reason is not None:
+            return Replayed(True, f"{name} does not offer this Scenario: {reason}")
+    world = max(command.scenario.world, command.other[1].world if command.other else 1)
+    with ExitStack() as stack:
+        if pool is None:
+            pool = stack.enter_context(Pool(world, command.scenario.device, threads_each(world)))
+        runner = stack.enter_context(closing(Runner(pool, lambda scenario: TIME_LIMIT * scenario.steps)))
+        if command.account:
+            return _account(runner, command)
+        if command.bound:
+            return _bound(runner, command)
+        if command == ReplayCommand(command.scenario, command.subject):
+            return _judge(runner, command)
+        return _compare(runner, command)
+
+
+def _account(runner: Runner, command: ReplayCommand) -> Replayed:
+    """Hold the bytes to their closed form."""
+    assert command.account is not None
+    task, args = TASKS[command.account]
+    measured = runner.ask(command, task, *args).result()
+    try:
+        found = next(Books(command.subject, command.scenario).differences(command.account, measured), None)
+    except UnknownForm as error:
+        raise UsageError(str(error)) from None
+    if found is None:
+        return Replayed(True, f"{command.subject}: right, {command.account} to the byte")
+    return Replayed(False, f"{found}\n{command}", found)
+
+
+def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
+    """Hold the gradients to the rounding bound of their sum."""
+    got = runner.submit(command.subject, command.scenario, Reading(frozenset({"gradients"}))).result()
+    [expected] = runner.pool.run(_magnitudes, command.scenario, world=1, timeout=runner.limit(command.scenario))
+    first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
+    bounds = [gradient_bound(command.scenario, first.magnitudes)]
+    try:
+        used = agree_within(got, expected, bounds, name=command.subject)
+    except Disagreement as error:
+        return Replayed(False, str(error), error.finding)
+    return Replayed(True, f"{command.subject}: right, {used:.0%} of the gradients' rounding bound")
+
+
+def _compare(runner: Runner, command: ReplayCommand) -> Replayed:
+    """Require the bits of the canonical trainer or of the other run, in some parts."""
+    readings = [replace(each, parts=each.parts & set(command.parts)) for each in _readings(command.scenario)]
+    found = [runner.difference(command, each) for each in readings]
+    nearest = next(filter(None, found), None)
+    if nearest is not None:
+        return Replayed(False, f"{nearest}\n{command}", nearest)
+    against = "the canonical trainer" if command.other is None else "the other run"
+    return Replayed(True, f"{command.subject}: right, the same bits as {against}")
+
+
+def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
+    """Ask the oracles."""
+    scenario, readings = command.scenario, _readings(command.scenario)
+    expected = [runner.canonical(scenario, each) for each in readings]
+    skipped = tuple(step.skipped for step in expected[0].steps)
+    asked = Question("float64", scenario, skipped)
+    [reference64] = runner.pool.run(_answer, asked, world=1, timeout=runner.limit(scenario))
+    yardstick = _error(runner, scenario, reference64)
     if math.isnan(yardstick):
-        yardstick = error_against(right, reference64)
-    return judge_recordings(got, right, reference64, yardstick, name=name, promises_bits=subject.promises_bits)
+        yardstick = error_against(expected[0], reference64)
+    judgements = [
+        judge_recordings(
+            runner.submit(command.subject, scenario, reading).result(),
+            right,
+            reference64,
+            yardstick,
+            name=command.subject,
+            promises_bits=load(command.subject).promises_bits,
+            parts=reading.parts,
+        )
+        for reading, right in zip(readings, expected, strict=True)
+    ]
+    worst = next((each for each in judgements if not each.right), judgements[0])
+    return Replayed(worst.right, str(worst), None if worst.right else worst.difference)
 
 
-def _error(pool: Pool, scenario: Scenario, reference64: Trajectory, limit: float) -> float:
+def _error(runner: Runner, scenario: Scenario, reference64: Trajectory) -> float:
     """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that."""
     plain = scenario.but(stage=0, schedule="auto")
     if load(YARDSTICK).unsupported(plain) is not None:
         return math.nan
-    done = pool.run(_drive, YARDSTICK, plain, _NONE, timeout=limit)
+    done = runner.submit(YARDSTICK, plain, Reading(frozenset({"parameters"}))).result()
     return max(error_against(each, reference64) for each in done)
+
+
+def _readings(scenario: Scenario) -> list[Reading]:
+    """Every state of every step, which shows the nearest place; then few, because reading may hide a fault."""
+    if _fits(scenario):
+        return [Reading(keep=ALL), Reading()]
+    return [Reading(frozenset(ALL_PARTS) - ALL | {"parameters"}, keep=frozenset())]
 
 
 def _fits(scenario: Scenario) -> bool:
@@ -69,15 +156,10 @@ def _fits(scenario: Scenario) -> bool:
     return _STATES * sum(p.numel() for p in shapes.parameters()) * scenario.steps * scenario.world <= _ROOM
 
 
-def _drive(group: dist.ProcessGroup, name: str, scenario: Scenario, keep: Keep) -> Trajectory:
-    with refusals(name):
-        return drive(load(name), scenario, group, keep, last=_PARAMETERS, evaluate=True)
+def _answer(group: dist.ProcessGroup, question: Question) -> Trajectory:
+    return answer(question)
 
 
-def _oracle(group: dist.ProcessGroup, question: Question, keep: Keep) -> Trajectory:
-    """The oracle's recording, with the same states as the subject's."""
-    if not keep:
-        return answer(question)
-    if question.oracle == "canonical":
-        return canonical(question.scenario, keep)
-    return float64(question.scenario, _PARAMETERS, skipped=question.skipped)
+def _magnitudes(group: dist.ProcessGroup, scenario: Scenario) -> Trajectory:
+    """The canonical trainer's gradients, with the conditions of their sums."""
+    return canonical(scenario, frozenset({"gradients"}), magnitudes=True)

@@ -111,13 +111,10 @@ def _gate(given: argparse.Namespace) -> int:
 
 
 def _replay(given: argparse.Namespace) -> int:
-    from zerobench.bench.replay import replay_scenario
+    from zerobench.bench.replay import replay
 
-    found = replay_scenario(given.scenario, given.subject)
-    if isinstance(found, str):
-        print(f"{given.subject} does not offer this Scenario: {found}")
-        return 0
-    print(found)
+    found = replay(options.replay_command(given))
+    print(found.text)
     return 0 if found.right else 1
 
 

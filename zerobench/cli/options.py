@@ -13,6 +13,8 @@ from zerobench import __version__
 from zerobench.bench.plan import STAGES_OF_ZERO
 from zerobench.errors import UsageError, unknown
 from zerobench.gate.grid import SUBJECT
+from zerobench.judge.command import Account, ReplayCommand
+from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.machine.launch import Launch
 from zerobench.scenario import Dtype, OffloadTarget, Recompute, Scenario, Vit
 from zerobench.workload.sizes import SIZES
@@ -39,9 +41,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"zerobench {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands.add_parser("run", help="train a model with several engines and report", allow_abbrev=False))
-    replay = commands.add_parser("replay", help="run a Scenario again, as a failure prints it", allow_abbrev=False)
-    replay.add_argument("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
-    replay.add_argument("--subject", default="reference", metavar="NAME", help="default: reference")
+    _add_replay(commands.add_parser("replay", help="find a failure again, as it prints it", allow_abbrev=False))
     doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
     doctor.description = (
         "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 if something is "
@@ -52,6 +52,48 @@ def parser() -> Parser:
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
     _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
     return top
+
+
+def _add_replay(replay: argparse.ArgumentParser) -> None:
+    replay.description = (
+        "Runs a subject in a Scenario and judges it by the oracles, by another run or by closed forms. Exit code 0: it "
+        "is right, or does not offer the Scenario; 1: it is wrong; 2: the input."
+    )
+    add = replay.add_argument
+    add("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
+    add("--subject", default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
+    add(
+        "--against",
+        type=Scenario.from_json,
+        metavar="SCENARIO",
+        help="require the bits of a run in this Scenario; default: the same Scenario",
+    )
+    add("--against-subject", metavar="NAME", help="require the bits of this subject; default: the same subject")
+    add(
+        "--parts", type=_parts, default=ALL_PARTS, metavar="A,B", help="require the bits of these parts of a step alone"
+    )
+    add(
+        "--beside",
+        type=Scenario.from_json,
+        metavar="SCENARIO",
+        help="let another engine train this one by turns, in the same processes",
+    )
+    add("--bound", action="store_true", help="hold the gradients to the rounding bound of their sum")
+    add("--bytes", type=_one_of("account", get_args(Account)), metavar="ACCOUNT", help=", ".join(get_args(Account)))
+
+
+def replay_command(given: argparse.Namespace) -> ReplayCommand:
+    """The comparison that the options of ``replay`` describe."""
+    return ReplayCommand(
+        given.scenario,
+        given.subject,
+        given.parts,
+        given.against,
+        given.against_subject,
+        given.bytes,
+        given.bound,
+        given.beside,
+    )
 
 
 def _add_report(report: argparse.ArgumentParser) -> None:
@@ -212,6 +254,12 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError(f"--subjects: expected names between commas, got {text!r}")
     return names
+
+
+def _parts(text: str) -> tuple[Part, ...]:
+    one = _one_of("part", ALL_PARTS)
+    named = [one(part.strip()) for part in text.split(",")]
+    return tuple(part for part in ALL_PARTS if part in named)
 
 
 def _stages(text: str) -> tuple[int, ...]:

@@ -31,10 +31,14 @@ def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
 
     ``magnitudes`` are m above, as ``canonical(..., magnitudes=True)`` records them for a step.
     """
-    coarsest = max(_dtypes(scenario), key=lambda dtype: torch.finfo(dtype).eps)
-    roundings = scenario.leaves + scenario.accumulation + 1
+    coarsest = _coarsest(scenario)
     absolute = scenario.leaves * (scenario.accumulation + 2) * _smallest(coarsest) / _least_loss_scale(scenario)
-    return {name: 2 * gamma(roundings, coarsest) * m + absolute for name, m in magnitudes.items()}
+    return {name: relative_bound(scenario) * m + absolute for name, m in magnitudes.items()}
+
+
+def relative_bound(scenario: Scenario) -> float:
+    """The largest difference between two right engines' sums, as a multiple of m, if nothing underflows."""
+    return 2 * gamma(scenario.leaves + scenario.accumulation + 1, _coarsest(scenario))
 
 
 def gamma(roundings: int, dtype: torch.dtype) -> float:
@@ -46,6 +50,10 @@ def gamma(roundings: int, dtype: torch.dtype) -> float:
 def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
     """The elements of ``got`` that are further from ``expected`` than ``bound`` allows, or not a number: bool."""
     return ~((got.double() - expected.double()).abs() <= bound)
+
+
+def _coarsest(scenario: Scenario) -> torch.dtype:
+    return max(_dtypes(scenario), key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _dtypes(scenario: Scenario) -> set[torch.dtype]:

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from zerobench.judge import hints
+from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State
-
-Part = Literal[
-    "losses",
-    "gradients",
-    "norm",
-    "skipped",
-    "loss_scale",
-    "optimizer_state",
-    "parameters",
-    "model_parameters",
-    "reads",
-    "evaluation",
-]
-#: In the order in which a step makes them: the first differing part is the nearest to the fault.
-ALL_PARTS: tuple[Part, ...] = get_args(Part)
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -84,14 +69,16 @@ def first_difference(
     recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm: not every
     subject computes one. With ``beyond``, a tensor passes if its difference is at most that share of its 2-norm.
     """
-    agreed: set[str] = set()
+    agreed: Agreed = {}
     for step in range(max(len(got.steps), len(expected.steps))):
+        before, agreed = agreed, {}
         for part in ALL_PARTS[:-1]:
             if part in parts:
-                found = _Comparison(got, expected, part, step, beyond).first()
+                comparison = _Comparison(got, expected, part, step, beyond)
+                found = comparison.first()
                 if found is not None:
-                    return replace(found, hints=(*found.hints, *_follow(part, step, agreed)))
-                agreed.add(part)
+                    return replace(found, hints=(*found.hints, *_follow(found, got, agreed, before)))
+                agreed[part] = comparison.recorded()
     if "evaluation" not in parts or not _comparable(got, expected):
         return None
     return _Comparison(got, expected, "evaluation", None, beyond).first()
@@ -100,6 +87,11 @@ def first_difference(
 def _comparable(got: Trajectory, expected: Trajectory) -> bool:
     """Whether evaluations can be compared: every rank evaluates with its own buffers; the oracle has every rank's."""
     return got.rank == expected.rank or (expected.evaluation is not None and expected.evaluation.dim() == 1)
+
+
+def value_at(place: Difference, trajectory: Trajectory) -> Tensor | None:
+    """The value that a recording has at the place of a difference; None if it has none there."""
+    return _values_of(trajectory, place.part, place.step, trajectory).get(place.name)
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:
@@ -116,25 +108,31 @@ def _differs(got: Tensor, expected: Tensor) -> Tensor:
     return (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())
 
 
+#: The names that both recordings have in each part, which is equal in both.
+Agreed = dict[Part, frozenset[str]]
+
 #: A part that is computed from another, and the cause if only it differs.
-_FOLLOWS = {
+_FOLLOWS: dict[Part, tuple[Part, str]] = {
     "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
     "skipped": ("norm", "the norm agrees: the decision on overflow is at fault"),
-    "parameters": (
-        "optimizer_state",
-        "the optimizer's state agrees: the end of the update is at fault",
-    ),
-    "model_parameters": ("parameters", "the fp32 parameters agree: their rounding or their way back is at fault"),
+    "parameters": ("optimizer_state", "its optimizer state agrees: the end of the update is at fault"),
+    "model_parameters": ("parameters", "its fp32 value agrees: its rounding or its way back is at fault"),
 }
 
 
-def _follow(part: Part, step: int, agreed: set[str]) -> Iterator[str]:
-    """The parts that agree, but would differ if the fault were earlier."""
-    source, text = _FOLLOWS.get(part, ("", ""))
-    if source in agreed:
+def _follow(found: Difference, got: Trajectory, agreed: Agreed, before: Agreed) -> Iterator[str]:
+    """The recorded values that agree, but would differ if the fault were earlier; ``before`` are those of the step
+    before."""
+    source, text = _FOLLOWS.get(found.part, (found.part, ""))
+    names = agreed.get(source, frozenset())
+    here = [] if found.step is None else got.steps[found.step : found.step + 1]
+    if found.part == "parameters" and any(step.skipped for step in here):
+        return
+    if any(found.name in ("", name, name.rpartition(".")[0]) for name in names):
         yield text
-    if part == "losses" and step > 0 and "parameters" in agreed:
-        yield f"the parameters of step {step - 1} agree: this forward used others (stale, not gathered) or other data"
+    if found.part == "losses" and found.step and before.get("parameters"):
+        before_it = f"the parameters of step {found.step - 1} agree"
+        yield f"{before_it}: this forward used others (stale, not gathered) or other data"
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class _Comparison:
     beyond: float
 
     def first(self) -> Difference | None:
-        got, expected = self._values(self.got, self.step), self._values(self.expected, self.step)
+        got, expected = self._both()
         if self.part == "norm" and not (got and expected):
             return None
         names = [name for name in expected | got if not _agree(got.get(name), expected.get(name), self.beyond)]
@@ -156,19 +154,25 @@ class _Comparison:
             return None
         shapes = {name: value.shape for name, value in (got | expected).items()}
         found = self._difference(names[0], got.get(names[0]), expected.get(names[0]))
-        return replace(found, hints=(*found.hints, *hints.of_names(names, shapes, self.got.scenario)))
+        of_names = hints.of_names(self.part, names, shapes, self.got.scenario)
+        return replace(found, hints=(*found.hints, *of_names))
+
+    def recorded(self) -> frozenset[str]:
+        """The names of the values that both recordings have."""
+        got, expected = self._both()
+        return frozenset(got.keys() & expected.keys())
+
+    def _both(self) -> tuple[State, State]:
+        return self._values(self.got, self.step), self._values(self.expected, self.step)
 
     def _values(self, trajectory: Trajectory, step: int | None) -> State:
-        """The part's values by name; empty if there was no such step."""
-        if step is None:
-            return {} if trajectory.evaluation is None else {"": _own(trajectory.evaluation, self.got.rank)}
-        return _values(self.part, trajectory.steps[step], self.got) if 0 <= step < len(trajectory.steps) else {}
+        return _values_of(trajectory, self.part, step, self.got)
 
     def _difference(self, name: str, got: Tensor | None, expected: Tensor | None) -> Difference:
         trajectory = self.got
         found = Difference(
             trajectory.subject,
-            self.expected.subject,
+            _against(trajectory, self.expected),
             trajectory.scenario,
             trajectory.rank,
             self.step,
@@ -185,8 +189,18 @@ class _Comparison:
         if self.step is None:
             return iter(())
         before = self._values(self.expected, self.step - 1).get(name)
-        loss_scale = self.got.steps[self.step].loss_scale
+        scales = {each.steps[self.step].loss_scale for each in (self.got, self.expected)}
+        loss_scale = scales.pop() if len(scales) == 1 else None
         return hints.of_pair(hints.Pair(self.got.scenario, self.part, got, expected, differs, loss_scale, before))
+
+
+def _against(got: Trajectory, expected: Trajectory) -> str:
+    """The name of the other run."""
+    if expected.subject != got.subject:
+        return expected.subject
+    if expected.scenario != got.scenario:
+        return "itself in another Scenario"
+    return f"itself on rank {expected.rank}" if expected.rank != got.rank else "itself"
 
 
 def located(found: Difference, got: Tensor, expected: Tensor, differs: Tensor) -> Difference:
@@ -220,7 +234,14 @@ def _agree(got: Tensor | None, expected: Tensor | None, beyond: float) -> bool:
     if same_bits(got, expected):
         return True
     right = expected.double()
-    return bool((got.double() - right).norm() <= beyond * right.norm())
+    return beyond > 0 and bool((got.double() - right).norm() <= beyond * right.norm())
+
+
+def _values_of(trajectory: Trajectory, part: Part, step: int | None, compared: Trajectory) -> State:
+    """A part's values by name; empty if there was no such step (None: after the last)."""
+    if step is None:
+        return {} if trajectory.evaluation is None else {"": _own(trajectory.evaluation, compared.rank)}
+    return _values(part, trajectory.steps[step], compared) if 0 <= step < len(trajectory.steps) else {}
 
 
 def _values(part: Part, step: Step, compared: Trajectory) -> State:

@@ -1,4 +1,7 @@
-"""Hints: likely causes of a difference, guessed from its pattern and worded as an observation."""
+"""Hints: likely causes of a difference, guessed from its pattern and worded as an observation.
+
+A hint is given only if the recordings show its observation; ``suites/meta/test_hints.py`` has both cases of each.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,63 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from zerobench.judge.bounds import relative_bound
 from zerobench.scenario import Scenario
 
 #: A constant ratio is accepted if every element agrees with it this well, relative to the largest.
 _ALIKE = 1e-5
+#: The parts that a group's learning rate and weight decay change.
+_UPDATED = ("optimizer_state", "parameters", "model_parameters")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One value that differs; ``before`` is the right value of a step earlier, if it is known."""
+    """One value that differs; ``before`` is the right value of a step earlier, if it is recorded."""
 
     scenario: Scenario
     part: str
     got: Tensor
     expected: Tensor
     differs: Tensor  # bool, of their shape
-    loss_scale: float
+    loss_scale: float | None  # of the step; None if the two recordings have different ones
     before: Tensor | None = None
 
 
 def of_pair(pair: Pair) -> Iterator[str]:
-    """The pattern of one tensor's difference."""
-    if not pair.differs.numel():
+    """The pattern of one tensor's difference; a decision, which is no floating-point number, has none."""
+    if not pair.differs.numel() or not pair.got.is_floating_point():
         return
-    for look in (_not_a_number, _zeros, _signed_zeros, _stale, _ratio, _span):
+    for look in (_not_a_number, _zeros, _signed_zeros, _stale, _ratio, _rounding, _span):
         hint = look(pair)
         if hint:
             yield hint
             return
 
 
-def of_names(differing: Collection[str], shapes: Mapping[str, torch.Size], scenario: Scenario) -> Iterator[str]:
+def of_names(
+    part: str, differing: Collection[str], shapes: Mapping[str, torch.Size], scenario: Scenario
+) -> Iterator[str]:
     """The property that a part's differing names share; ``shapes`` are those of all its names."""
     if len(shapes) < 2 or len(differing) == len(shapes):
         return
     first = {name for name, shape in shapes.items() if len(shape) >= 2}
     groups = {"first": first, "second": shapes.keys() - first}
     for which, members in groups.items():
-        if scenario.optimizer.second_group and len(members) > 1 and set(differing) == set(members):
+        grouped = part in _UPDATED and scenario.optimizer.second_group and len(members) > 1
+        if grouped and set(differing) == set(members):
             yield f"exactly the {which} parameter group differs: its learning rate or weight decay"
             return
     yield f"{len(differing)} of {len(shapes)} names differ: {_few(differing)}"
 
 
-def of_ranks(differing: Collection[int], world: int, alike: bool) -> Iterator[str]:
-    """The ranks that differ; ``alike`` if all of them hold the same wrong value."""
+def of_ranks(differing: Collection[int], world: int, values: int) -> Iterator[str]:
+    """The ranks that differ in a value that all ranks share; together they hold ``values`` different ones."""
+    if values < 2:
+        return
     if len(differing) < world:
-        yield f"only rank {_few(differing)} of {world} differs: the ranks disagree with each other"
-    elif world > 1 and not alike:
+        verb = "rank {} of {} differs" if len(differing) == 1 else "ranks {} of {} differ"
+        yield f"only {verb.format(_few(differing), world)} here: the ranks disagree with each other"
+    elif values == world:
         yield "every rank has another value: a local value stands in place of one that all ranks share"
 
 
@@ -90,40 +102,62 @@ def _stale(pair: Pair) -> str | None:
     return None
 
 
+def _rounding(pair: Pair) -> str | None:
+    """A sum of the leaves that differs by no more than their roundings may."""
+    if not _is_sum(pair):
+        return None
+    largest = float(pair.expected.double().abs().max())
+    apart = float((pair.got.double() - pair.expected.double()).abs().max())
+    if apart <= relative_bound(pair.scenario) * largest < math.inf:
+        return "equal up to rounding: another order of summation, or another rounding"
+    return None
+
+
 def _ratio(pair: Pair) -> str | None:
-    """A gradient, norm, loss or momentum that is a constant multiple of the right value."""
+    """A gradient or momentum that is a constant multiple of the right value in two elements or more."""
     got, expected = pair.got.double(), pair.expected.double()
     square = float((expected * expected).sum())
-    if "parameters" in pair.part or not math.isfinite(square) or square == 0:
+    if not _is_sum(pair) or not math.isfinite(square) or int((expected != 0).sum()) < 2:
         return None
     ratio = float((got * expected).sum()) / square
     if float((got - ratio * expected).abs().max()) > _ALIKE * abs(ratio) * float(expected.abs().max()):
         return None
-    if abs(ratio - 1) < 10 * _ALIKE:
-        return "equal up to rounding: another order of summation, or another rounding"
+    if abs(ratio - 1) <= 2 * _ALIKE:  # nearer to one than the accuracy of the ratio
+        return None
     return f"{ratio:.6g} times the expected everywhere{_reading(ratio, pair)}"
 
 
+def _is_sum(pair: Pair) -> bool:
+    """Whether the value is proportional to a sum over leaves, or its update by one: parameters are not."""
+    return "parameters" not in pair.part and bool(pair.expected.any())
+
+
 def _reading(ratio: float, pair: Pair) -> str:
-    """The possible meaning of a ratio; only readings that differ from one are tried."""
+    """The possible meanings of a ratio, all of them; a factor of one has no meaning."""
+    found = list(_meanings(ratio, pair))
+    if len(found) < 2:
+        return "".join(f", which is {name}: {meaning}" for name, meaning in found)
+    return ", which is " + ", or ".join(f"{name} ({meaning})" for name, meaning in found)
+
+
+def _meanings(ratio: float, pair: Pair) -> Iterator[tuple[str, str]]:
     scenario = pair.scenario
     known = {
         "N": (scenario.world, "averaged over the ranks"),
         "A": (scenario.accumulation, "averaged over the micro-steps"),
-        "N * A": (scenario.leaves, "averaged over the leaves"),
-        "the loss scale": (pair.loss_scale, "divided by the loss scale"),
+        "N * A": (scenario.leaves if min(scenario.world, scenario.accumulation) > 1 else 1, "averaged over the leaves"),
+        "the loss scale": (pair.loss_scale or 1, "divided by the loss scale"),
         "2": (2, "halved"),
     }
     for name, (factor, done) in known.items():
         if factor != 1 and math.isclose(ratio, factor, rel_tol=_ALIKE):
-            return f", which is {name}: " + ("counted twice" if name == "2" else f"not {done}")
+            yield name, "counted twice" if name == "2" else f"not {done}"
         if factor != 1 and math.isclose(ratio, 1 / factor, rel_tol=_ALIKE):
-            return f", which is 1 / ({name}): {done} twice"
-    return ""
+            yield f"1 / ({name})", f"{done} twice" if name != "2" else done
 
 
 def _span(pair: Pair) -> str | None:
-    """Differences that fill one end of the tensor, in memory order."""
+    """Differences that fill one end of the tensor, row after row."""
     flat = pair.differs.flatten()
     where = flat.nonzero().flatten().tolist()
     first, last, size = where[0], where[-1], flat.numel()

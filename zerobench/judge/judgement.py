@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,17 +19,24 @@ from torch import Tensor
 from zerobench.errors import Disagreement
 from zerobench.judge import hints
 from zerobench.judge.bounds import excess, gradient_bound
-from zerobench.judge.difference import ALL_PARTS, Difference, Part, describe, first_difference, located
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import (
+    Difference,
+    describe,
+    first_difference,
+    located,
+    same_bits,
+    value_at,
+)
+from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.workload.data import DTYPES
 
 __all__ = [
-    "ALL_PARTS",
     "Difference",
     "Judgement",
-    "Part",
     "across_ranks",
     "agree_within",
     "budget_used",
@@ -40,7 +46,6 @@ __all__ = [
     "gradient_bound",
     "is_exact",
     "judge_recordings",
-    "reproduce",
 ]
 
 #: If an engine promises no bits, its error against the float64 run may be this multiple of the yardstick's.
@@ -73,7 +78,7 @@ class Judgement:
         if self.right:
             return f"{self.subject}: right within the error budget ({share})"
         verdict = f"{self.subject}: WRONG ({share}; most of it in {self.worst})"
-        return f"{verdict}\n{self.difference}\n{reproduce(self.scenario, self.subject)}"
+        return f"{verdict}\n{self.difference}\n{ReplayCommand(self.scenario, self.subject)}"
 
 
 def judge_recordings(
@@ -104,9 +109,9 @@ def judge_recordings(
     return Judgement(name, got[0].scenario, right, max(errors), budget, worst, difference)
 
 
-def disagreement(difference: Difference, name: str) -> Disagreement:
-    """The error with the difference of subject ``name`` and the command that runs its Scenario again."""
-    return Disagreement(f"{difference}\n{reproduce(difference.scenario, name)}", difference)
+def disagreement(difference: Difference, command: ReplayCommand) -> Disagreement:
+    """The error with a difference and the command that finds it again."""
+    return Disagreement(f"{difference}\n{command}", difference)
 
 
 def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
@@ -120,7 +125,7 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
         if found is not None:
-            raise disagreement(found, name)
+            raise disagreement(found, ReplayCommand(found.scenario, name, bound=True))
     shares = (
         _share(each.steps[step].gradients[key], expected.steps[step].gradients[key], bound[key])
         for each, (step, bound) in itertools.product(got, enumerate(bounds))
@@ -179,24 +184,40 @@ def across_ranks(
     parts: Collection[Part],
     beyond: float = 0.0,
 ) -> Difference | None:
-    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences share."""
+    """The first :func:`first_difference` of any rank, with the pattern that the ranks' differences share.
+
+    Two runs of different worlds are compared on rank 0, because the leaves of the other ranks differ.
+    """
     others = [expected] * len(got) if isinstance(expected, Trajectory) else expected
-    pairs = zip(got, others, strict=True)
-    all_found = (first_difference(each, other, parts, beyond) for each, other in pairs)
-    found = {difference.rank: difference for difference in all_found if difference is not None}
+    compared = len(got) if len(got) == len(others) else 1
+    pairs = list(zip(got[:compared], others[:compared], strict=True))
+    found = [each for pair in pairs if (each := first_difference(*pair, parts, beyond)) is not None]
     if not found:
         return None
-    first = min(found.values(), key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))
-    same = [rank for rank, d in found.items() if (d.step, d.part, d.name) == (first.step, first.part, first.name)]
-    alike = len({found[rank].got for rank in same}) == 1
-    shared = () if first.part == "losses" else tuple(hints.of_ranks(same, len(got), alike))
-    return replace(first, hints=(*first.hints, *shared))
+    first = min(found, key=lambda d: (math.inf if d.step is None else d.step, ALL_PARTS.index(d.part), d.rank))
+    return replace(first, hints=(*first.hints, *_of_ranks(first, pairs)))
 
 
-def reproduce(scenario: Scenario, name: str) -> str:
-    """The Scenario and the one command that runs it again, for the end of a message."""
-    text = scenario.to_json()
-    return f"  scenario  {text}\n  reproduce zerobench replay {shlex.quote(text)} --subject {shlex.quote(name)}"
+def _of_ranks(first: Difference, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> Iterator[str]:
+    """The pattern of the ranks' values at one place, if it is a value that all ranks share."""
+    if first.part in ("losses", "evaluation"):
+        return iter(())
+    values = [[value_at(first, each) for each in pair] for pair in pairs]
+    differing = [got.rank for (got, _), both in zip(pairs, values, strict=True) if not _same(*both)]
+    return hints.of_ranks(differing, len(pairs), _distinct([got for got, _ in values]))
+
+
+def _distinct(values: Sequence[Tensor | None]) -> int:
+    """The number of different values, bit for bit."""
+    seen: list[Tensor | None] = []
+    for value in values:
+        if not any(_same(value, other) for other in seen):
+            seen.append(value)
+    return len(seen)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else same_bits(one, other)
 
 
 def _first_excess(got: Trajectory, expected: Trajectory, step: int, bound: State) -> Difference | None:

@@ -30,6 +30,16 @@ class RankReport:
         return "\n".join(part for part in parts if part)
 
 
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank that failed, as a place: ``part`` is how (``raised``), ``name`` the class of the exception."""
+
+    part: str
+    name: str
+    rank: int
+    step: int | None = None
+
+
 class RankFault(RankFailure):
     """A task did not return on every rank: the message names the cause first and then holds every rank's report.
 
@@ -55,6 +65,15 @@ class RankFault(RankFailure):
         self.exception = cause.exception
         self.rank = blamed[0]
         self.reports = reports
+
+    @property
+    def place(self) -> RankPlace:
+        """The rank at fault and how it failed."""
+        return RankPlace(self.kind, self.exception, self.rank)
+
+    def end_with(self, lines: str) -> None:
+        """Put lines after the message, such as the command that runs the task again."""
+        self.args = (f"{self}\n\n{lines}",)
 
 
 def _ranks(ranks: list[int]) -> str:

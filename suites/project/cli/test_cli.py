@@ -256,6 +256,27 @@ def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert shlex.split(reproduce)[1:] == ["zerobench", *command]
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--against-subject reference", "differs from reference"),
+        ("--parts losses,parameters", "differs from canonical"),
+        ("--parts losses,norm", "right, the same bits as the canonical trainer"),
+        ("--bound", "of the gradients' rounding bound"),
+        ("--bytes received", "right, received to the byte"),
+    ],
+)
+def test_replay_by_another_measure(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option compares something else; a difference gives exit code 1 and the same command."""
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=1).to_json()
+    command = ["replay", scenario, "--subject", "zerobench.suites.project.cli.broken:Stale", *options.split()]
+    code, said = commands.main(command), capsys.readouterr().out
+    assert says in said
+    assert code == ("differs" in said)
+    if code:
+        assert shlex.split(said.splitlines()[-1])[1:] == ["zerobench", *command]
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """One line."""
     with pytest.raises(SystemExit) as end:
@@ -298,6 +319,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("replay '{\"steps\": 0}'", "scenario.steps: expected at least 1, got 0"),
         ("replay '{\"stage\": 9}'", "scenario.stage: expected 0 to 3, got 9"),
         ("replay {} --subject nobody", "unknown subject 'nobody'"),
+        ("replay {} --against-subject nobody", "unknown subject 'nobody'"),
+        ("replay {} --parts loses", "unknown part 'loses'; did you mean 'losses'?"),
+        ("replay {} --bytes trafic", "unknown account 'trafic'; did you mean 'traffic'?"),
     ],
 )
 def test_bad_input(

@@ -9,7 +9,8 @@ import torch
 
 from zerobench.errors import Disagreement
 from zerobench.judge.bounds import gamma, gradient_bound
-from zerobench.judge.difference import Part, first_difference, same_bits
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import first_difference, same_bits
 from zerobench.judge.judgement import (
     across_ranks,
     agree_within,
@@ -19,6 +20,7 @@ from zerobench.judge.judgement import (
     is_exact,
     judge_recordings,
 )
+from zerobench.judge.parts import Part
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Dtype, Optimizer, Scenario
 from zerobench.subject import State
@@ -51,7 +53,7 @@ def message(got: list[Trajectory], scenario: Scenario) -> str:
     parts: tuple[Part, ...] = ("losses", "gradients", "norm", "skipped", "parameters")
     found = across_ranks(got, recorded(scenario, subject="canonical"), parts)
     assert found
-    return str(disagreement(found, "reference"))
+    return str(disagreement(found, ReplayCommand(scenario, "reference")))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     r"zerobench run --subjects package\.module:Class,torch-ddp( --stages 0,1,2,3)?": (
         f"{_GATE}::test_the_example_of_the_pages_has_a_baseline"
     ),
+    r"zerobench replay \S+ .* --(against|bytes) .*": f"{_HERE}/test_commands.py::test_replay_of_runs_and_of_bytes",
     r"zerobench replay .*": f"{_HERE}/test_commands.py::test_replay",
     r"zerobench doctor": f"{_HERE}/test_commands.py::test_doctor",
     r"zerobench report reports/cpu-two-cores/results.json --out zerobench-report": (

@@ -52,6 +52,14 @@ def test_replay() -> None:
     assert "right, bit for bit" in _here(_command("docs/how-to/add-a-subject.md", "zerobench replay "))
 
 
+def test_replay_of_runs_and_of_bytes() -> None:
+    """docs/reference/properties.md: the commands that a failure prints about two runs and about an account."""
+    lines = [line for line in commands("docs/reference/properties.md") if line.startswith("zerobench replay")]
+    two_runs, account = lines
+    assert _here(two_runs) == "reference: right, the same bits as the other run\n"
+    assert _here(account) == "reference: right, traffic to the byte\n"
+
+
 def test_doctor() -> None:
     """docs/reference/kernels.md: the doctor finds this machine usable, for people and for programs."""
     line = _command("docs/reference/kernels.md", "zerobench doctor")

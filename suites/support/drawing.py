@@ -1,0 +1,116 @@
+"""Drawing: how a drawn test ends if a Scenario hangs, if it fails only sometimes, and if the engine offers none."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure, Unsatisfiable
+
+from zerobench.errors import Disagreement
+from zerobench.ranks import RankFault
+
+Test = Callable[..., None]
+#: How the message of a race begins.
+RACE = "differs between two runs of the same Scenario"
+
+
+class _Hung(BaseException):
+    """Ends Hypothesis at once; for any Exception it would run Scenarios that hang to find a smaller one."""
+
+
+@dataclass
+class _Course:
+    """What happened in the draws of one test."""
+
+    refused: Counter[str] = field(default_factory=Counter)  # draws by the engine's reason
+    failure: Exception | None = None  # the last one
+
+    def restart(self) -> None:
+        self.refused.clear()
+        self.failure = None
+
+
+_course = _Course()
+
+
+def refuse(reason: str) -> NoReturn:
+    """Drop a draw because the engine does not offer it."""
+    note_refusal(reason)
+    reject()
+
+
+def note_refusal(reason: str) -> None:
+    """If all draws are dropped, the test skips with the most frequent reason."""
+    _course.refused[reason] += 1
+
+
+def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings) -> Test:
+    """The test on draws of ``scenario``.
+
+    If a Scenario hangs, the test ends with that failure. If one fails and then passes, the failure is a race's. If the
+    engine offers none, the test skips.
+    """
+    runs = chosen(given(scenario=strategy)(_observed(test)))
+
+    @functools.wraps(runs)
+    def drawn_test(*args: Any, **kwargs: Any) -> None:
+        _course.restart()
+        try:
+            runs(*args, **kwargs)
+        except _Hung:
+            assert _course.failure is not None
+            raise _course.failure from None
+        except Unsatisfiable:
+            if not _course.refused:
+                raise
+            [(reason, _)] = _course.refused.most_common(1)
+            pytest.skip(reason)
+        except BaseExceptionGroup as group:
+            _raise_race(group)
+            raise
+
+    return drawn_test
+
+
+def _observed(test: Test) -> Test:
+    """The test, which keeps its failure; a hang ends the draws."""
+
+    @functools.wraps(test)
+    def observed(*args: Any, **kwargs: Any) -> None:
+        try:
+            test(*args, **kwargs)
+        except Exception as error:
+            _course.failure = error
+            if isinstance(error, RankFault) and error.kind == "timeout":
+                raise _Hung from None
+            raise
+
+    return observed
+
+
+def _raise_race(group: BaseExceptionGroup[BaseException]) -> None:
+    """If a Scenario failed and then passed, or failed otherwise, raise one failure that says so."""
+    flaky, _ = group.split(FlakyFailure) if not isinstance(group, FlakyFailure) else (group, None)
+    if flaky is None:
+        return
+    seen = [each for each in _leaves(flaky) if isinstance(each, Disagreement | RankFault)]
+    first = seen[0] if seen else _course.failure
+    if isinstance(first, Disagreement):
+        raise Disagreement(f"{RACE}\n{first}", first.finding) from None
+    if isinstance(first, RankFault):
+        raise Disagreement(f"{RACE}\n{first}", first.place) from None
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each

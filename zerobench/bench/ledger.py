@@ -1,0 +1,155 @@
+"""Ledgers: the bytes that an engine holds and sends in a Scenario, measured on every rank from outside.
+
+Every function with a ``group`` is a task of a pool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+from torch import nn
+
+from zerobench.driver import model_for, run_step
+from zerobench.judge.command import Account
+from zerobench.meters import (
+    OffloadMeter,
+    ParameterPeak,
+    Stray,
+    TrafficMeter,
+    live_tensors,
+    off_device,
+    resident,
+    unattributed,
+)
+from zerobench.recording import OffloadBytes, Traffic
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+from zerobench.subjects import load
+
+#: Steps of a ledger: the first, one in which torch's DDP still arranges its buckets, and one like all that follow.
+STEPS = 3
+#: Numbers of steps after which the living tensors are counted.
+COUNTED = (3, 8)
+
+#: Seconds after which gloo's own threads may have freed the messages that they have sent; they take microseconds, if
+#: they are given time.
+_SETTLING = 0.2
+
+
+@dataclass
+class Ledger:
+    """One rank's account; a list has an entry for each step if its account was requested, and ``resident`` always."""
+
+    rank: int
+    before: dict[str, int]  # bytes resident by state before the first step
+    resident: list[dict[str, int]] = field(default_factory=list)  # after it
+    traffic: list[dict[str, Traffic]] = field(default_factory=list)
+    parameter_peaks: list[int] = field(default_factory=list)
+    offload: list[OffloadBytes] = field(default_factory=list)
+
+
+def fill_ledger(group: dist.ProcessGroup, subject: str, scenario: Scenario, asked: Account) -> Ledger:
+    """One rank's part: train :data:`STEPS` steps, metering the requested account.
+
+    A meter sees every operation, and a step under it takes several times as long.
+    """
+    rank = dist.get_rank(group)
+    model = model_for(load(subject), scenario)
+    with closing(load(subject)(model, scenario, group)) as engine:
+        ledger = Ledger(rank, _states(engine))
+        for index in range(STEPS):
+            with _METERED[asked](ledger, engine, model):
+                run_step(engine, scenario, index, rank)
+            ledger.resident.append(_states(engine))
+    return ledger
+
+
+@contextmanager
+def _unmetered(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _traffic(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    with TrafficMeter() as meter:
+        yield
+    ledger.traffic.append(meter.traffic)
+
+
+@contextmanager
+def _peak(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    peak = ParameterPeak(model)
+    with TrafficMeter(peak.observe):
+        yield
+    ledger.parameter_peaks.append(peak.bytes)
+
+
+@contextmanager
+def _offload(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None]:
+    with OffloadMeter() as moved:
+        yield
+    ledger.offload.append(off_device(engine, moved))
+
+
+_METERED = {"states": _unmetered, "traffic": _traffic, "peaks": _peak, "offload": _offload}
+
+
+def _states(engine: Subject) -> dict[str, int]:
+    return {state: resident(tensors) for state, tensors in engine.resident().items()}
+
+
+@dataclass
+class Census:
+    """The tensors alive on one rank that the engine does not declare, and the bytes of all."""
+
+    rank: int
+    strays: list[Stray]  # after the last step
+    live: dict[int, int] = field(default_factory=dict)  # bytes of all tensors, by number of steps done
+
+
+def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> Census:
+    """One rank's part: train steps and count the living after each number in :data:`COUNTED`."""
+    rank = dist.get_rank(group)
+    earlier = live_tensors()
+    start = resident(earlier)
+    model = model_for(load(subject), scenario)
+    live = {}
+    with closing(load(subject)(model, scenario, group)) as engine:
+        for index in range(COUNTED[-1]):
+            run_step(engine, scenario, index, rank)
+            if index + 1 in COUNTED:
+                live[index + 1] = _settled() - start
+        kept = [*engine.resident().values(), *engine.offloaded().host.values()]
+        declared = [tensor for tensors in kept for tensor in tensors]
+        return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
+
+
+def _settled() -> int:
+    """Bytes of all tensors alive once they no longer change."""
+    before, now = -1, resident(live_tensors())
+    while now != before:
+        time.sleep(_SETTLING)
+        before, now = now, resident(live_tensors())
+    return now
+
+
+def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
+    """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
+    model = model_for(load(subject), scenario)
+    made: list[int] = []
+    parameters = list(model.parameters())  # once: listing them in a backward is a use of them
+    for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
+        )
+    most = []
+    with closing(load(subject)(model, scenario, group)) as engine:
+        for index in range(scenario.steps):
+            made.clear()
+            run_step(engine, scenario, index, dist.get_rank(group))
+            most.append(max(made))
+    return most

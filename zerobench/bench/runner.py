@@ -1,0 +1,179 @@
+"""Runner: trains subjects on real ranks and finds the first bit in which two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch.distributed as dist
+
+from zerobench.bench.rank_tasks import refusals
+from zerobench.driver import ALL, Keep, Run, drive
+from zerobench.errors import UsageError
+from zerobench.judge.command import ReplayCommand, between
+from zerobench.judge.difference import Difference
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.ranks import Pending, Pool, RankFault
+from zerobench.recording import Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subjects import load
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a recording holds: of the states in ``parts``, those in ``keep`` of every step, and all of the last.
+
+    Nobody watches the steps before, except by the Scenario's own reads; a wrong bit of theirs leads into the last.
+    """
+
+    parts: Set[Part] = frozenset(ALL_PARTS)
+    keep: Keep = frozenset()
+
+    @property
+    def every(self) -> Keep:
+        """The states of every step."""
+        return self.keep.intersection(self.parts)
+
+    @property
+    def last(self) -> Keep:
+        """Those of the last step."""
+        return ALL.intersection(self.parts)
+
+
+@dataclass(frozen=True)
+class Told(Generic[T]):
+    """A task that the ranks run; if they fail, the message ends with the command that runs it again."""
+
+    pending: Pending[T]
+    command: ReplayCommand
+
+    def result(self) -> list[T]:
+        """The task's result on each rank, in rank order; waits for it.
+
+        Raises:
+            RankFault: if a rank raised, died or hung.
+        """
+        with told(self.command):
+            return self.pending.result()
+
+
+@contextmanager
+def told(command: ReplayCommand) -> Iterator[None]:
+    """Inside, a failure of the ranks says how to run it again."""
+    try:
+        yield
+    except RankFault as fault:
+        fault.end_with(str(command))
+        raise
+    except UsageError as error:
+        error.add_note(str(command))  # the message itself is one line
+        raise
+
+
+class Runner:
+    """Runs Scenarios on a pool. If an engine needs a world of its own, it gets ranks of that number.
+
+    ``limit`` is the time that a Scenario may take, in seconds; ``ran`` counts the Scenarios.
+    """
+
+    def __init__(self, pool: Pool, limit: Callable[[Scenario], float]) -> None:
+        self.pool, self.limit = pool, limit
+        self._pools: dict[int, Pool] = {}
+        self.ran = 0
+
+    def submit(self, subject: str, scenario: Scenario, reading: Reading) -> Told[Trajectory]:
+        """Train a subject; each rank records what ``reading`` says."""
+        command = between((subject, scenario), parts=in_order(reading.parts))
+        return self.ask(command, train, reading)
+
+    def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> Told[T]:
+        """Run ``task(group, subject, scenario, *args)`` for the command's subject and Scenario."""
+        self.ran += 1
+        subject, scenario = command.subject, command.scenario
+        pool = self._pool_of(subject, scenario.world)
+        asked = subject, scenario, *args
+        pending = pool.submit(task, *asked, world=scenario.world, timeout=self.limit(scenario))
+        return Told(pending, command)
+
+    def difference(self, command: ReplayCommand, reading: Reading) -> Difference | None:
+        """The first bit in which a run differs from the canonical trainer or from another run, on any rank."""
+        if command.beside is not None:
+            return self._difference_in_turns(command, reading, command.beside)
+        got = self.submit(command.subject, command.scenario, reading).result()
+        expected: Trajectory | list[Trajectory]
+        if command.other is None:
+            expected = self.canonical(command.scenario, reading)
+        else:
+            expected = self.submit(*command.other, reading).result()
+        return across_ranks(got, expected, reading.parts)
+
+    def _difference_in_turns(self, command: ReplayCommand, reading: Reading, beside: Scenario) -> Difference | None:
+        runs = zip(*self.ask(command, train_in_turns, reading, beside).result(), strict=True)
+        expected = self.canonical(command.scenario, reading)
+        found = (across_ranks(each, expected, reading.parts) for each in runs)
+        return next(filter(None, found), None)
+
+    def canonical(self, scenario: Scenario, reading: Reading) -> Trajectory:
+        """The canonical trainer's recording, made on a rank: bits depend on the number of threads."""
+        [found] = self.pool.run(_canonical, scenario, reading, world=1, timeout=self.limit(scenario))
+        return found
+
+    def _pool_of(self, subject: str, world: int) -> Pool:
+        if not load(subject).whole_world or self.pool.world == world:
+            return self.pool
+        return self._pools.setdefault(world, Pool(world))
+
+    def close(self) -> None:
+        """End the ranks that belong to this object."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+def in_order(parts: Collection[Part]) -> tuple[Part, ...]:
+    """The parts as a step makes them."""
+    return tuple(part for part in ALL_PARTS if part in parts)
+
+
+def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, reading: Reading) -> Trajectory:
+    """One rank's part of a Scenario. The recording has the subject's name as it was given."""
+    evaluate = "evaluation" in reading.parts
+    with refusals(subject):
+        found = drive(load(subject), scenario, group, reading.every, last=reading.last, evaluate=evaluate)
+    return replace(found, subject=subject)
+
+
+def train_canonically(scenario: Scenario, reading: Reading) -> Trajectory:
+    """The canonical trainer's recording, with the states of a reading alone."""
+    return canonical(scenario, reading.every, last=reading.last)
+
+
+def _canonical(group: dist.ProcessGroup, scenario: Scenario, reading: Reading) -> Trajectory:
+    return train_canonically(scenario, reading)
+
+
+def train_in_turns(
+    group: dist.ProcessGroup, subject: str, scenario: Scenario, reading: Reading, beside: Scenario
+) -> list[Trajectory]:
+    """One rank's part of a Scenario and of another one by turns, a step of each, and then of the Scenario once more.
+
+    The recordings of both runs of the Scenario. An engine is closed as soon as its Scenario ends.
+    """
+    evaluate = "evaluation" in reading.parts
+    with refusals(subject):
+        runs = [
+            Run(load(subject), scenario, group, reading.every, last=reading.last, evaluate=evaluate),
+            Run(load(subject), beside, group),
+        ]
+        done: list[Trajectory] = []
+        while runs:
+            ended = [run for run in runs if not run.step()]
+            runs = [run for run in runs if run not in ended]
+            done += [run.end() for run in ended]
+    [got] = [each for each in done if each.scenario is scenario]
+    return [replace(got, subject=subject), train(group, subject, scenario, reading)]
