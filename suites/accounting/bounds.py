@@ -1,8 +1,8 @@
 """Bounds: the most bytes of each state that a stage allows, for an engine of which no closed form is known.
 
-A stage that shards a state leaves one copy of it on all ranks together. Engines pad it: to whole rows of a parameter,
-or to whole chunks, on each rank. An engine that assigns whole parameters to ranks pads nothing, and may give a rank more
-than another; so the sum over ranks is bounded, and not each rank.
+A stage that shards a state leaves one copy of it on all ranks together. Engines pad it on each rank, to whole rows of a
+parameter or to whole chunks. If an engine assigns whole parameters to ranks, it pads nothing, and some ranks have more
+than others. So the sum over ranks is bounded, and not each rank.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _row(p: nn.Parameter) -> int:
 
 def most_in_backward(scenario: Scenario, model: nn.Module) -> int:
     """Bytes of tensors that a backward may add on one rank, if gradients are sharded: its shard of the gradients, and
-    four times the largest block, for gradients that were made and not sent, for those on their way there and back, and
-    for whole parameters at stage 3."""
+    ten times the largest block, if a bucket holds one. Three buckets may be on their way, each packed, as it is sent
+    and as it is received; the tenth is made meanwhile."""
     trained = [p for p in model.parameters() if p.requires_grad]
     blocks = model.get_submodule("blocks").children()
     largest = max(sum(p.numel() for p in block.parameters()) for block in blocks)
-    return _FP32 * (-(-_padded(scenario, trained) // scenario.world) + 4 * largest)
+    return _FP32 * (-(-_padded(scenario, trained) // scenario.world) + 10 * largest)

@@ -5,29 +5,32 @@ from __future__ import annotations
 from contextlib import closing
 
 import torch.distributed as dist
+from torch import nn
 
 from zerobench import subjects
-from zerobench.driver import run_step, start
+from zerobench.driver import model_for, run_step, start
 from zerobench.meters import TrafficMeter, beside_tensors, live_tensors, resident
 from zerobench.scenario import Scenario
 from zerobench.subjects.plain import ComputeOnly
 
 
 def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> int:
-    """One rank's part: the most bytes of living tensors at a collective of the last backward, beyond those before it.
+    """One rank's part: the most bytes of living tensors at a collective of the last backward, beyond those before it;
+    the model's parameters do not count, because a backward may need them whole.
 
     Every engine that shards gradients sends while backward runs, so the last collective sees almost all of them made.
     Rank 0 looks; the others answer 0.
     """
-    rank, seen = dist.get_rank(group), [0]
-    with closing(start(subjects.load(subject), scenario, group)) as engine:
+    rank, seen, looking = dist.get_rank(group), [0], dist.get_rank(group) == 0
+    model = model_for(subjects.load(subject), scenario)
+    with closing(subjects.load(subject)(model, scenario, group)) as engine:
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)
-        before, looking = resident(live_tensors()), rank == 0
+        before = _beyond(model, collected=True)
 
         def look(collective: str) -> None:
             if looking:
-                seen.append(resident(live_tensors(collected=False)) - before)
+                seen.append(_beyond(model, collected=False) - before)
 
         def mark(phase: str) -> None:
             nonlocal looking
@@ -36,6 +39,11 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
         with TrafficMeter(look):
             run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)
     return max(seen)
+
+
+def _beyond(model: nn.Module, *, collected: bool) -> int:
+    """Bytes of the living tensors that are not parameters of the model."""
+    return resident(live_tensors(collected=collected)) - resident(model.parameters())
 
 
 def beside(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[int, int] | None:

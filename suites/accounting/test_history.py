@@ -102,7 +102,9 @@ def _demand_the_same(trials: Trials, scenario: Scenario, between: Between) -> No
         _demand_steps(trials, scenario, expected, got, range(scenario.steps))
 
 
-def _demand_steps(trials: Trials, scenario: Scenario, expected: History, got: History, steps: list[int] | range) -> None:
+def _demand_steps(
+    trials: Trials, scenario: Scenario, expected: History, got: History, steps: list[int] | range
+) -> None:
     for step in steps:
         what = f"step {step}"
         _demand_traffic(trials, scenario, got.rank, what, step, got.traffic[step], expected.traffic[step])

@@ -14,10 +14,30 @@ from hypothesis.errors import FlakyFailure
 from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
+from zerobench.suites.accounting import (
+    grid,
+    test_bounds,
+    test_history,
+    test_memory,
+    test_offload,
+    test_traffic,
+    test_wire,
+)
 from zerobench.suites.api import test_edits
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.bytes import (
+    AROUND_EVALUATIONS,
+    AROUND_READINGS,
+    AROUND_SKIPPED_STEPS,
+    GROWING,
+    HIDING,
+    IN_EVALUATIONS,
+    IN_SKIPPED_STEPS,
+    REPLICATING,
+    WHISPERING,
+    KeepsGradientsDuringBackward,
+)
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, RightInFiles
@@ -41,9 +61,22 @@ BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
+#: The mutants that each property of a history catches.
+HISTORY: list[tuple[Any, list[Any]]] = [
+    (test_history.test_cost_of_an_evaluation, IN_EVALUATIONS),
+    (test_history.test_cost_of_a_skipped_step, IN_SKIPPED_STEPS),
+    (test_history.test_a_step_costs_the_same_after_an_evaluation, AROUND_EVALUATIONS),
+    (test_history.test_a_step_costs_the_same_after_a_reading, AROUND_READINGS),
+    (test_history.test_a_step_costs_the_same_after_a_skipped_step, AROUND_SKIPPED_STEPS),
+]
 #: Engines with wrong numbers.
 WRONG = [*MUTANTS, *OFFLOAD_MUTANTS, *LATE_MUTANTS, HandsOutTheNextSubGroup]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
+
+
+def _name(of: Any) -> str:
+    """The id of a parameter: a mutant's name; the property needs none."""
+    return of.__name__ if isinstance(of, type) else ""
 
 
 @pytest.mark.rotating
@@ -97,6 +130,58 @@ def test_gradients_that_wait_are_caught(pool: Pool) -> None:
     mutant = HoldsTheFirstGradients
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    ("mutant", "check"), [(mutant, check) for check, mutants in HISTORY for mutant in mutants], ids=_name
+)
+def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> None:
+    """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _first_failure(trials, [check], patience=[3, 30]))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", GROWING, ids=lambda mutant: mutant.__name__)
+def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _failure(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", HIDING, ids=lambda mutant: mutant.__name__)
+def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine keeps a copy of a state in an array or a byte string, it fails, though no tensor is alive."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _failure(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", REPLICATING, ids=lambda mutant: mutant.__name__)
+def test_replication_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine without closed forms replicates a state that the stage shards, it fails."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _failure(partial(test_bounds.test_what_the_stage_shards_is_sharded, trials, 3)))
+
+
+@pytest.mark.rotating
+def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
+    """If an engine copies all gradients within a backward, it fails, though ``p.grad`` and the step's end have none."""
+    mutant = KeepsGradientsDuringBackward
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    check = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
+    _demand_caught(mutant, _failure(partial(check, trials, 2)))
+
+
+@pytest.mark.alone
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", WHISPERING, ids=lambda mutant: mutant.__name__)
+def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(mutant, _failure(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
