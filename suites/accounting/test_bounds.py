@@ -37,6 +37,7 @@ def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
             demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: one copy, and padding")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) -> None:
     """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward."""

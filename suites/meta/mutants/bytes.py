@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from zerobench.subject import Batch, Outcome, State, Theory
 from zerobench.suites.meta.mutants.plain import Mutant
@@ -246,14 +247,13 @@ class SendsThroughAStore(Mutant):
 
     def sabotage(self) -> None:
         first = dist.get_rank(self.group) == 0
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if first else None
+        own = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if first else None
         ports: list[Any] = [None] * self.group.size()
-        dist.all_gather_object(ports, self.store and self.store.port, group=self.group)
-        self.store = self.store or dist.TCPStore("127.0.0.1", ports[0], is_master=False)
+        dist.all_gather_object(ports, own and own.port, group=self.group)
+        self.store = own or TCPStore("127.0.0.1", ports[0], is_master=False)
 
     def step(self) -> Outcome:
-        assert self.store is not None
-        self.store.set(f"gradient of rank {dist.get_rank(self.group)}", _gradients(self))
+        self.store.set(f"gradient of rank {dist.get_rank(self.group)}", _gradients(self).decode())
         return super().step()
 
 
