@@ -28,8 +28,13 @@ def most_of_all_ranks(scenario: Scenario, model: nn.Module) -> Bytes:
     if sharded.gradients:
         found["gradients"] = _FP32 * _padded(scenario, trained)
     if sharded.parameters:
-        found["parameters"] = _FP32 * _padded(scenario, list(model.parameters()))
+        found["parameters"] = fp32(scenario, model)
     return found
+
+
+def fp32(scenario: Scenario, model: nn.Module) -> int:
+    """Bytes of all parameters in fp32, and padding."""
+    return _FP32 * _padded(scenario, list(model.parameters()))
 
 
 def _padded(scenario: Scenario, parameters: list[nn.Parameter]) -> int:

@@ -85,7 +85,7 @@ def _step(engine: Subject, scenario: Scenario, index: int, found: History, *, re
         left -= phase == "backward"
         if reads and phase == "backward" and not left:
             counted = dict(meter.traffic)
-            engine.gradients()
+            found.calls.append(_metered(engine, "reading of gradients", engine.gradients))
             meter.traffic = counted
 
     with TrafficMeter() as meter:

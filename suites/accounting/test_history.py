@@ -8,10 +8,11 @@ import pytest
 from hypothesis import assume
 
 from zerobench.judge.ledger import Entry
+from zerobench.oracles.rules import state_keys
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Optimizer, Scenario
-from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.history import Between, Costs, History, grown, trace
+from zerobench.suites.accounting import bounds, grid
+from zerobench.suites.accounting.history import Between, Call, Costs, History, grown, trace
 from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
 from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -24,6 +25,8 @@ _SCENARIOS = scenarios(model=models(routed=False), loss_scale=LossScale(static=1
 _FORMULA = "as in the same step of the same training without the call"
 #: The step that overflows.
 _SKIPPED = 1
+#: Bytes of a call that carries flags, counts or the ranks' agreement; these models have tens of parameters.
+_MESSAGE = 64
 #: Steps of the test for leaks; by the third torch's engines have arranged their buckets.
 _LONG, _EARLY = 50, 3
 
@@ -38,7 +41,8 @@ def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Sce
 @drawn(_SCENARIOS, share=0.075)
 def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without readings of gradients, parameters and optimizer
-    state; a reading leaves as many bytes resident as before it."""
+    state. A reading leaves as many bytes resident as before it, and receives at most as many as an all-reduce of fp32
+    values does."""
     _demand_the_same(trials, scenario, "reading")
 
 
@@ -101,10 +105,22 @@ def _demand_the_same(trials: Trials, scenario: Scenario, between: Between) -> No
     plain, other = _histories(trials, scenario, "nothing"), _histories(trials, scenario, between)
     for expected, got in zip(plain, other, strict=True):
         for call in got.calls:
+            _demand_cheap(trials, scenario, got.rank, call)
             for state, size in call.before.items():
-                entry = Entry("resident", f"bytes of {state} resident after an {call.what}", state)
+                entry = Entry("resident", f"bytes of {state} resident after the {call.what}", state)
                 demand(trials, scenario, got.rank, entry, call.after[state], size, "as before it")
         _demand_steps(trials, scenario, expected, got, range(scenario.steps))
+
+
+def _demand_cheap(trials: Trials, scenario: Scenario, rank: int, call: Call) -> None:
+    """A reading has a bound: for each state of it, what an all-reduce receives, and a message with each call."""
+    if call.what.startswith("reading"):
+        states = len(state_keys(scenario.optimizer)) if "optimizer" in call.what else 1
+        received = sum(each.received for each in call.traffic.values())
+        calls = sum(each.calls for each in call.traffic.values())
+        most = 2 * states * bounds.fp32(scenario, built.shapes(scenario)) + calls * _MESSAGE
+        entry = Entry("traffic", f"{received} bytes received by the {call.what}")
+        demand(trials, scenario, rank, entry, received <= most, True, f"<= {most}: {states} all-reduces")
 
 
 def _demand_steps(

@@ -36,6 +36,7 @@ from zerobench.suites.meta.mutants.bytes import (
     IN_SKIPPED_STEPS,
     REPLICATING,
     WHISPERING,
+    GathersForEveryParameterRead,
     KeepsGradientsDuringBackward,
 )
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
@@ -140,6 +141,16 @@ def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> 
     """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
     trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
     _demand_caught(mutant, _first_failure(trials, [check], patience=[3, 30]))
+
+
+@pytest.mark.rotating
+def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
+    """If an engine gathers whole units for each parameter that is read, it fails on a model of many parameters."""
+    mutant = GathersForEveryParameterRead
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    deep = scenarios(model=grid.DEEP, world=2, stage=2, chunk=32, max_live=0, prefetch_bucket=50_000_000)
+    check = _again(test_history.test_a_step_costs_the_same_after_a_reading, 3, deep)
+    _demand_caught(mutant, _failure(partial(check, trials)))
 
 
 @pytest.mark.rotating

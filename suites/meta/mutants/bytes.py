@@ -128,6 +128,19 @@ class BroadcastsAfterAReading(Mutant):
         return super().step()
 
 
+class GathersForEveryParameterRead(Mutant):
+    """Each read gathers the whole units that follow, and keeps none for the next."""
+
+    points_at = Points("traffic")
+
+    def _read(self, get: Any) -> State:
+        def alone(p: Tensor) -> Tensor | None:
+            self.engine.read_cache.clear()
+            return get(p)  # type: ignore[no-any-return]
+
+        return super()._read(alone)
+
+
 class KeepsWhatWasRead(Mutant):
     points_at = Points("resident", name="parameters")
 
