@@ -35,17 +35,19 @@ def bits(state: State) -> str:
     return found.hexdigest()
 
 
-def held(states: Mapping[str, Sequence[Tensor]]) -> str:
+def held(states: Mapping[str, Sequence[Tensor]], *, signed_zeros: bool = True) -> str:
     """SHA-256 of the storages that one rank holds, padding included: the elements that it owns, not only their number.
 
-    The categories and the order count. A freed parameter's storage has no bytes.
+    The categories and the order count. A freed parameter's storage has no bytes. Without ``signed_zeros`` both zeros
+    are the same: an exact sum of zero has either sign, as the kernel begins it.
     """
     found = hashlib.sha256()
     for category, tensors in sorted(states.items()):
         for tensor in unwrapped(tensors):
             storage = tensor.untyped_storage()
             found.update(repr((category, storage.nbytes())).encode())
-            found.update(_bytes(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu()))
+            values = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage).cpu()
+            found.update(_bytes(values if signed_zeros else values + 0))
     return found.hexdigest()
 
 

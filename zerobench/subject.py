@@ -71,6 +71,16 @@ class Theory:
         """Calls and bytes by collective in one step: its A micro-steps and the update, without any reading."""
         return None
 
+    def skipped(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic] | None:
+        """Calls and bytes by collective in one step that is skipped, up to the decision and after it."""
+        return None
+
+    def evaluation(
+        self, scenario: Scenario, model: nn.Module, rank: int = 0, index: int = 0
+    ) -> dict[str, Traffic] | None:
+        """Calls and bytes by collective in evaluation ``index``, from 0; ``max_live`` is 0."""
+        return None
+
     def offload(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> OffloadBytes | None:
         """Bytes off the device after one step, and the bytes that the step moves."""
         return None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from zerobench.bench.accounts import TASKS, Books, UnknownForm
 from zerobench.errors import Disagreement
 from zerobench.judge.command import Account, ReplayCommand
-from zerobench.judge.ledger import Entry, LedgerDifference
+from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
 from zerobench.scenario import Scenario
+from zerobench.subject import Theory
 from zerobench.suites.support.rerun import rerun
 from zerobench.suites.support.trials import Trials
+
+T = TypeVar("T")
 
 
 def demand_account(trials: Trials, scenario: Scenario, account: Account) -> None:
@@ -47,6 +50,20 @@ def _measured(trials: Trials, command: ReplayCommand, task: Callable[..., Any], 
     if not taken:
         taken.append(trials.ask(command, task, *args))
     return taken[0]
+
+
+def theory_of(trials: Trials) -> Theory:
+    """The closed forms of an engine that has some."""
+    theory = trials.subject.theory()
+    assert theory is not None, f"no closed form of {trials.name} is known"
+    return theory
+
+
+def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
+    """The closed form; skip the test if the engine's theory has none of this part."""
+    if form is None:
+        pytest.skip(f"no closed form of {trials.name} is known: {part}")
+    return form
 
 
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:

@@ -14,7 +14,7 @@ from zerobench.judge.ledger import Entry
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledger import demand, demand_account, ledgers
+from zerobench.suites.accounting.ledger import demand, demand_account, ledgers, skip_unless_offered
 from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import units, whole
@@ -57,6 +57,7 @@ def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank."""
     assume(scenario.world > 1)  # the meter looks at collectives, and one rank has none
+    skip_unless_offered(counted, Scenario(stage=3))
     assume(counted.offers(scenario))
     demand_account(counted, scenario, "peaks")
 

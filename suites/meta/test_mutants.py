@@ -13,10 +13,31 @@ from hypothesis import HealthCheck, Phase, find, settings
 from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.accounting import grid, test_memory, test_offload, test_traffic
+from zerobench.suites.accounting import (
+    grid,
+    test_bounds,
+    test_history,
+    test_memory,
+    test_offload,
+    test_traffic,
+    test_wire,
+)
 from zerobench.suites.api import test_edits
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.bytes import (
+    AROUND_EVALUATIONS,
+    AROUND_READINGS,
+    AROUND_SKIPPED_STEPS,
+    GROWING,
+    HIDING,
+    IN_EVALUATIONS,
+    IN_SKIPPED_STEPS,
+    REPLICATING,
+    WHISPERING,
+    GathersForEveryParameterRead,
+    KeepsGradientsDuringBackward,
+)
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.ignored import IGNORED
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
@@ -49,6 +70,14 @@ BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,
     test_memory.test_resident_bytes_whatever_the_scenario,
 ]
+#: The mutants that each property of a history catches.
+HISTORY: list[tuple[Any, list[Any]]] = [
+    (test_history.test_cost_of_an_evaluation, IN_EVALUATIONS),
+    (test_history.test_cost_of_a_skipped_step, IN_SKIPPED_STEPS),
+    (test_history.test_a_step_costs_the_same_after_an_evaluation, AROUND_EVALUATIONS),
+    (test_history.test_a_step_costs_the_same_after_a_reading, AROUND_READINGS),
+    (test_history.test_a_step_costs_the_same_after_a_skipped_step, AROUND_SKIPPED_STEPS),
+]
 #: Engines with wrong numbers.
 WRONG = [
     *MUTANTS,
@@ -62,6 +91,11 @@ WRONG = [
     *SHARED,
 ]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
+
+
+def _name(of: Any) -> str:
+    """The id of a parameter: a mutant's name; the property needs none."""
+    return of.__name__ if isinstance(of, type) else ""
 
 
 @pytest.mark.rotating
@@ -117,6 +151,68 @@ def test_gradients_that_wait_are_caught(pool: Pool) -> None:
     _demand_caught(trials, mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    ("mutant", "check"), [(mutant, check) for check, mutants in HISTORY for mutant in mutants], ids=_name
+)
+def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> None:
+    """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(trials, mutant, _first_failure(trials, [check], patience=[3, 30]))
+
+
+@pytest.mark.rotating
+def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
+    """If an engine gathers whole units for each parameter that is read, it fails on a model of many parameters."""
+    mutant = GathersForEveryParameterRead
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    deep = scenarios(model=grid.DEEP, world=2, stage=2, chunk=32, max_live=0, prefetch_bucket=50_000_000)
+    check = _again(test_history.test_a_step_costs_the_same_after_a_reading, 3, deep)
+    _demand_caught(trials, mutant, _failure(partial(check, trials)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", GROWING, ids=lambda mutant: mutant.__name__)
+def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(trials, mutant, _failure(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", HIDING, ids=lambda mutant: mutant.__name__)
+def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine keeps a copy of a state in an array or a byte string, it fails, though no tensor is alive."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(trials, mutant, _failure(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", REPLICATING, ids=lambda mutant: mutant.__name__)
+def test_replication_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine without closed forms replicates a state that the stage shards, it fails."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(trials, mutant, _failure(partial(test_bounds.test_what_the_stage_shards_is_sharded, trials, 3)))
+
+
+@pytest.mark.rotating
+def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
+    """If an engine copies all gradients within a backward, it fails, though ``p.grad`` and the step's end have none."""
+    mutant = KeepsGradientsDuringBackward
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    check = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
+    _demand_caught(trials, mutant, _failure(partial(check, trials, 2)))
+
+
+@pytest.mark.alone
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", WHISPERING, ids=lambda mutant: mutant.__name__)
+def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
+    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    _demand_caught(trials, mutant, _failure(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
+
+
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     """If an engine moves a gradient twice, it fails, and the message names the gradient's way."""
     trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
@@ -150,11 +246,11 @@ def _demand_caught(trials: Trials, mutant: Any, failure: Failure | None) -> None
         f"the failure does not point at {mutant.__name__}, {mutant.points_at}: {failure}"
     )
     assert isinstance(failure, RankFault) or trials.name in str(failure).splitlines()[0]
-    if mutant not in EDIT_MUTANTS:  # theirs runs the test again
+    if "  reproduce pytest " not in str(failure):  # that would run the test again
         demand_reproduced(failure, trials.pool)
 
 
-def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (10, 150)) -> Failure | None:
+def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (12, 110)) -> Failure | None:
     """The failure of the first property that fails, after few examples of each, then after many; None if all pass."""
     for examples, test in itertools.product(patience, properties):
         failure = _failure(partial(_again(test, examples), trials))

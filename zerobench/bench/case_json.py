@@ -71,6 +71,7 @@ def _case(
     case, scenario, ran = result.case, result.case.scenario, result.verdict == "measured"
     judgement = oracle_runs.judge(result) if ran and oracle_runs and case.subject != COMPUTE_ONLY else None
     metered = ran and all(each.memory for each in result.trajectories)
+    exact = judgement is not None and oracle_runs is not None and oracle_runs.exact(result)
     promised = judgement is not None and load(case.subject).promises_bits
     return {
         "id": case.id,
@@ -81,7 +82,7 @@ def _case(
         "verdict": _verdict(judgement) if judgement else result.verdict,
         "reason": result.reason,
         "scenario": json.loads(scenario.to_json()),
-        "judgement": judgement and _judgement(judgement),
+        "judgement": judgement and _judgement(judgement, exact),
         "digest": digest(result.trajectories) if promised else None,
         "held": [each.held for each in result.trajectories] if promised else None,
         "loss": _loss(result) if ran else None,
@@ -96,9 +97,10 @@ def _verdict(judgement: Judgement) -> Verdict:
     return "right" if judgement.right else "wrong"
 
 
-def _judgement(judgement: Judgement) -> Json:
+def _judgement(judgement: Judgement, exact: bool) -> Json:
     return {
         "bitwise": judgement.bitwise,
+        "exact": exact,
         "error": judgement.error,
         "budget_used": judgement.budget,
         "message": str(judgement),

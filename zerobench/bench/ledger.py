@@ -122,13 +122,13 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
         for index in range(COUNTED[-1]):
             run_step(engine, scenario, index, rank)
             if index + 1 in COUNTED:
-                live[index + 1] = _settled() - start
+                live[index + 1] = settled() - start
         kept = [*engine.resident().values(), *engine.offloaded().host.values()]
         declared = [tensor for tensors in kept for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
 
 
-def _settled() -> int:
+def settled() -> int:
     """Bytes of all tensors alive once they no longer change."""
     before, now = -1, resident(live_tensors())
     while now != before:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerobench.bench.rounds import Bench, CaseResult
-from zerobench.judge.judgement import Judgement, error_against, judge_recordings
+from zerobench.judge.judgement import Judgement, error_against, is_exact, judge_recordings
 from zerobench.judge.parts import Part
 from zerobench.oracles.questions import Question
 from zerobench.recording import Trajectory
@@ -45,6 +45,10 @@ class OracleRuns:
         measure = next((each.trajectories for each in judged if each.case.subject == YARDSTICK), None)
         error = max(error_against(each, reference64) for each in measure or runs)
         return cls(dict(zip(scenarios, runs, strict=True)), reference64, YARDSTICK if measure else "canonical", error)
+
+    def exact(self, result: CaseResult) -> bool:
+        """Whether no sum of a case was rounded, so that its bits are the same on every machine."""
+        return is_exact(self.canonical[_schedule(result.case.scenario)], self.reference64)
 
     def judge(self, result: CaseResult) -> Judgement:
         """Judge a case that was trained."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zerobench.placement import Placement
 from zerobench.results.identity import COMPUTE_ONLY, Case
-from zerobench.scenario import LossScale, Odd, OffloadTarget, Scenario
+from zerobench.scenario import LossScale, OffloadTarget, Scenario
 
 #: The stages of the peers. The reference, and a subject of your own, run at every requested stage.
 STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
@@ -39,7 +39,6 @@ def at_stage(base: Scenario, stage: int) -> Scenario:
     Stage 3 keeps LayerNorms and biases whole (at most four times the width), other parameters only while they are used,
     and prefetches two blocks.
     """
-    assert not isinstance(base.model, Odd)
     width = base.model.width
     if base.dtype == "fp16":
         base = base.but(loss_scale=LossScale(static=256.0))

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Literal, NoReturn, get_args
 
 from zerobench import __version__
 from zerobench.bench.plan import STAGES_OF_ZERO
@@ -16,7 +16,7 @@ from zerobench.gate.grid import SUBJECT
 from zerobench.judge.command import Account, ReplayCommand
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.machine.launch import Launch
-from zerobench.scenario import Dtype, OffloadTarget, Recompute, Scenario, Vit
+from zerobench.scenario import Dtype, Gpt, Odd, OffloadTarget, Optimizer, Recompute, Scenario
 from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
@@ -25,6 +25,10 @@ _STEPS = 15
 _WARMUP = 3
 _MICRO_BATCH = 4
 _OUT = Path("zerobench-report")
+#: By kind of model.
+_DATA: dict[str, Literal["random", "dyadic", "text"]] = {"gpt": "text", "vit": "random", "odd": "dyadic"}
+#: Its factors are powers of two, so that a product with one is exact.
+_DYADIC = Optimizer(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=2.0**-1)
 
 
 class Parser(argparse.ArgumentParser):
@@ -142,8 +146,9 @@ def _add_gate(gate: argparse.ArgumentParser) -> None:
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.description = (
-        "Trains a GPT on text, or a ViT on synthetic images, with several engines in alternating steps, judges what "
-        "they computed, meters memory and traffic, and writes report.md, report.html and results.json."
+        "Trains a GPT on text, a ViT on synthetic images, or a model whose first step is exact, with several engines "
+        "in alternating steps, judges what they computed, meters memory and traffic, and writes report.md, report.html "
+        "and results.json."
     )
     _add_subjects(run.add_argument_group("what is compared").add_argument)
     _add_job(run.add_argument_group("what each trains").add_argument)
@@ -225,8 +230,8 @@ def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> 
     if launched and options.ranks not in (None, launched):
         raise UsageError(f"--ranks: expected {launched}, as many as were launched, got {options.ranks}; leave it out")
     model = dataclasses.replace(SIZES[options.model], recompute=options.recompute)
-    if isinstance(model, Vit) and options.data:
-        raise UsageError(f"--data: {options.model} takes no text, its images are synthetic; leave it out")
+    if not isinstance(model, Gpt) and options.data:
+        raise UsageError(f"--data: {options.model} takes no text, its samples are synthetic; leave it out")
     return Scenario(
         model=model,
         world=launched or options.ranks or _RANKS,
@@ -235,7 +240,8 @@ def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> 
         micro_batch=_MICRO_BATCH,
         accumulation=options.accumulation,
         clip=options.clip,
-        data="random" if isinstance(model, Vit) else "text",
+        optimizer=_DYADIC if isinstance(model, Odd) else Optimizer(),
+        data=_DATA[model.kind],
         data_path=options.data,
         nvme_path=options.nvme_path,
         device=options.device,

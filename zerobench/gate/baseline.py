@@ -22,9 +22,9 @@ from zerobench.results.comparison import Values
 from zerobench.results.identity import CASE_VERSION
 from zerobench.verdict import PASSED
 
-SCHEMA = 2
-#: Schema 1 called the verdict of a case its state.
-_READABLE = (1, SCHEMA)
+SCHEMA = 3
+#: Schema 1 called the verdict of a case its state; schema 2 did not know exact data.
+_READABLE = (1, 2, SCHEMA)
 #: The ratio of a bound to the measurement that it was made from: that measurement uses 80 % of the bound.
 SLACK = 1.25
 
@@ -99,7 +99,8 @@ def _written(case: GatedCase) -> Json:
 def _read(case: Json, version: int) -> GatedCase:
     exact, bounded = ({name: tuple(values) for name, values in case[part].items()} for part in ("exact", "bounded"))
     verdict = case["state" if version == 1 else "verdict"]
-    return GatedCase(case["subject"], case["scenario"], verdict, exact, bounded, case["digests"])
+    exact_data = version > 2 and case["exact_data"]
+    return GatedCase(case["subject"], case["scenario"], verdict, exact, bounded, case["digests"], exact_data)
 
 
 def _parse(path: Path) -> Any:

@@ -34,6 +34,7 @@ class GatedCase:
     exact: Mapping[str, Values]  # bytes and calls
     bounded: Mapping[str, Values]  # bytes, or shares of an error budget
     digests: Mapping[str, str]
+    exact_data: bool = False  # no sum was rounded: the digests are the same on every machine
     reason: str = ""  # if it did not pass
 
     @classmethod
@@ -47,6 +48,7 @@ class GatedCase:
             {name: values for name, values in found.items() if name not in _NOT_GATED} | _total(case),
             _bounded(found),
             _digests(case),
+            bool((case["judgement"] or {}).get("exact")),
             reason_of(case),
         )
 

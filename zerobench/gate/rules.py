@@ -23,6 +23,7 @@ VERDICT = "what was right stays right"
 MEASURED = "every entry of the baseline is measured"
 LISTED = "every case that is measured is in the baseline"
 BITS = "exact: the same bits on the same platform"
+EXACT_DATA = "exact: no sum of these data is rounded, so that the bits are the same on every machine"
 
 
 @dataclass(frozen=True)
@@ -145,18 +146,19 @@ def _bounded(base: GatedCase, head: GatedCase) -> Iterator[Finding]:
 
 def _digests(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Iterator[Finding]:
     other = [f"{name} {here.get(name)}, not {platform[name]}" for name in platform if platform[name] != here.get(name)]
+    rule = EXACT_DATA if base.exact_data else BITS
     for metric, before in base.digests.items():
         after = head.digests.get(metric)
-        if other:
+        if other and not base.exact_data:
             shown = before[:12], (after or "none")[:12]
-            yield _of(base, "not comparable", metric, *shown, "; ".join(other), BITS)
+            yield _of(base, "not comparable", metric, *shown, "; ".join(other), rule)
         elif after is None:
             yield _lost(base, metric, before[:12])
         elif before != after:
-            yield _of(base, "regression", metric, before[:12], after[:12], "other bits; commit them if meant", BITS)
+            yield _of(base, "regression", metric, before[:12], after[:12], "other bits; commit them if meant", rule)
     for metric, new in head.digests.items():
         if metric not in base.digests:
-            yield _new(base, metric, new[:12], BITS)
+            yield _new(base, metric, new[:12], rule)
 
 
 def _new(base: GatedCase, metric: str, after: str, rule: str, before: str = "not there") -> Finding:

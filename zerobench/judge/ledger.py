@@ -19,6 +19,7 @@ LedgerPart = Literal[
     "undeclared",  # tensors that are alive and that no state declares
     "growth",  # bytes of all tensors that are alive
     "unreduced",  # bytes of gradients before their reduction
+    "process",  # bytes in use that are no tensor
     "whole",  # parameters that are whole
 ]
 

@@ -12,6 +12,7 @@ from zerobench.meters.memory import (
 from zerobench.meters.metering import METERED_STEP, Metered, meter_subject, off_device
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
+from zerobench.meters.process import beside_tensors
 from zerobench.meters.traffic import TrafficMeter
 from zerobench.meters.wire import crossing
 
@@ -24,6 +25,7 @@ __all__ = [
     "PhaseMeter",
     "Stray",
     "TrafficMeter",
+    "beside_tensors",
     "crossing",
     "live_tensors",
     "meter_subject",

@@ -37,12 +37,13 @@ def pinned() -> int:
     return int(torch.cuda.host_memory_stats()["active_bytes.current"])
 
 
-def live_tensors() -> list[Tensor]:
-    """Every tensor that Python can reach in this process, after a garbage collection.
+def live_tensors(*, collected: bool = True) -> list[Tensor]:
+    """Every tensor that Python can reach in this process, after a garbage collection unless ``collected`` is false.
 
     A tensor is not found if only C++ holds it (saved for backward, for example).
     """
-    gc.collect()
+    if collected:
+        gc.collect()
     # By type(): isinstance asks some objects for their class, and they answer with a deprecation warning.
     return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
 

@@ -27,7 +27,7 @@ class Metered:
     """The meters' readings of a subject on one rank.
 
     ``wire`` are bytes of all ranks together, known if gloo carries them over loopback. ``held`` is the digest of the
-    states that a subject holds after the step, if it promises bits.
+    states that a subject holds after it or, if that is earlier, after the Scenario's last step, if it promises bits.
     """
 
     memory: Memory
@@ -41,18 +41,19 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
     """Meter a fresh subject between steps and in step :data:`METERED_STEP`; it leaves nothing behind."""
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
     pinned_before = pinned() if cuda else 0
+    last, digest = min(scenario.steps, METERED_STEP + 1), None
     with PeakMeter(scenario.device) as peak:
         model = model_for(subject_type, scenario)
         with closing(subject_type(model, scenario, group)) as subject:
             for index in range(METERED_STEP):
                 run_step(subject, scenario, index, rank)
+                digest = _digest(subject, scenario) if index + 1 == last else digest
             parameters = ParameterPeak(model)
             peak.restart()
             with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
-            states = subject.resident()
-            sizes = {category: resident(tensors) for category, tensors in states.items()}
-            digest = held(states) if subject_type.promises_bits else None
+            sizes = {category: resident(tensors) for category, tensors in subject.resident().items()}
+            digest = digest or _digest(subject, scenario)
             offload = off_device(subject, moved)
             locked = pinned() - pinned_before if cuda else None
     memory = Memory(
@@ -65,6 +66,11 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
         reserved=peak.reserved,
     )
     return Metered(memory, traffic.traffic, None if cuda else wire.bytes, offload, digest)
+
+
+def _digest(subject: Subject, scenario: Scenario) -> str | None:
+    """That of the states that the subject holds now, if it promises bits."""
+    return held(subject.resident(), signed_zeros=scenario.data != "dyadic") if subject.promises_bits else None
 
 
 def _known(kept: Mapping[str, int], expected: bool) -> int | None:

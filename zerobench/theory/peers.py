@@ -50,6 +50,13 @@ class Ddp(Theory):
         """The first step and the second differ from the rest."""
         return _ddp_traffic(scenario, model, rank, step)
 
+    def skipped(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        return _ddp_traffic(scenario, model, rank, step)
+
+    def evaluation(self, scenario: Scenario, model: nn.Module, rank: int = 0, index: int = 0) -> dict[str, Traffic]:
+        """Every rank has all parameters."""
+        return {}
+
     def _owned(self, scenario: Scenario, trained: _Parameters, rank: int) -> set[str]:
         """The parameters with optimizer state on this rank."""
         return set(trained)

@@ -28,6 +28,12 @@ class ReferenceTheory(Theory):
     def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
         return traffic.predicted(scenario, model, step)
 
+    def skipped(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        return traffic.predicted(scenario, model, step, skipped=True)
+
+    def evaluation(self, scenario: Scenario, model: nn.Module, rank: int = 0, index: int = 0) -> dict[str, Traffic]:
+        return traffic.evaluated(scenario, model, index)
+
     def offload(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> OffloadBytes:
         return offload.predicted(scenario, model, step)
 

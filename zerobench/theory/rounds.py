@@ -48,6 +48,15 @@ def play(scenario: Scenario, model: nn.Module, steps: int) -> list[list[MicroSte
     return played
 
 
+def forward(scenario: Scenario, model: nn.Module, index: int) -> MicroStep:
+    """Evaluation ``index`` of all ranks: a forward of the same batch on each. It follows the order of uses of the
+    evaluation before it, not that of training."""
+    whole_pass = events(scenario, model, route=True)
+    happening = whole_pass[: whole_pass.index(Event("turn")) + 1]
+    ranks = [_Rank(scenario, units(scenario, model)) for _ in range(scenario.world)]
+    return [_micro_step(ranks, [happening] * scenario.world) for _ in range(index + 1)][-1]
+
+
 def _events(scenario: Scenario, model: nn.Module, step: int, index: int) -> list[Event]:
     routed = isinstance(scenario.model, Odd) and scenario.model.routed
     return events(scenario, model, route=routed and leaf(scenario, step, index)["route"])

@@ -40,7 +40,7 @@ from torch import nn
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
-from zerobench.theory.rounds import play
+from zerobench.theory.rounds import forward, play
 from zerobench.workload.data import DTYPES
 
 _GATHERS = (
@@ -54,19 +54,36 @@ FORMULAS = {
 }
 
 
-def predicted(scenario: Scenario, model: nn.Module, step: int = 2) -> dict[str, Traffic]:
+def predicted(scenario: Scenario, model: nn.Module, step: int = 2, *, skipped: bool = False) -> dict[str, Traffic]:
     """Calls and bytes by collective in step ``step`` (from 0; the first differs from the rest), the same on every rank:
-    its A micro-steps and the update, without any reading; no step so far was skipped."""
+    its A micro-steps and the update, without any reading; no earlier step was skipped.
+
+    A ``skipped`` step ends with the norm check. At stage 0 the gradients were sent before it.
+    """
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
-    gathered, agreed = _norm_check(scenario, model, cut) + _updated(scenario, cut), Traffic(0, 0, 0)
+    gathered, agreed = _norm_check(scenario, model, cut), Traffic(0, 0, 0)
+    if not (skipped and scenario.placement.optimizer):
+        gathered += _updated(scenario, cut)
     if scenario.placement.parameters and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]
         gathered += _gathered(scenario, rounds)
         agreed = _agreed(scenario, cut, len(rounds))
     total = {"all_to_all": _gradients(scenario, cut), **_gathers(scenario, gathered, agreed)}
     return {collective: traffic for collective, traffic in total.items() if traffic.calls}
+
+
+def evaluated(scenario: Scenario, model: nn.Module, index: int = 0) -> dict[str, Traffic]:
+    """Calls and bytes by collective in evaluation ``index`` (from 0), the same on every rank; ``max_live`` is 0.
+
+    At stage 3 a forward alone, with its rounds: no backward follows. Other stages send nothing.
+    """
+    cut = units(scenario, model)
+    if scenario.world == 1 or not scenario.placement.parameters or all(unit.persistent for unit in cut):
+        return {}
+    rounds = forward(scenario, model, index).rounds
+    return _gathers(scenario, _gathered(scenario, rounds), _agreed(scenario, cut, len(rounds)))
 
 
 def _gathers(scenario: Scenario, gathered: Traffic, agreed: Traffic) -> dict[str, Traffic]:

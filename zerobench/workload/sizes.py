@@ -24,7 +24,9 @@ _VIT = {
     "vit-h": Vit(patch=14, width=1280, layers=32, heads=16),
     "vit-1b": Vit(patch=14, width=1408, layers=40, heads=16),
 }
-SIZES: dict[str, Gpt | Vit] = {**_GPT, **_VIT}
+#: Piecewise linear and without a division: on dyadic data no sum of its first step is rounded.
+_EXACT = {"exact": Odd(width=32, hidden=(48, 40), activation="relu", loss="dot", norm=False)}
+SIZES: dict[str, Gpt | Vit | Odd] = {**_GPT, **_VIT, **_EXACT}
 
 
 def name_of(spec: Gpt | Vit | Odd) -> str | None:

@@ -228,7 +228,7 @@ def test_a_baseline_of_schema_1(gate: Gate, measured: dict[str, Json], tmp_path:
     """Its name for a verdict was state: the gate reads it, and writes the names of today."""
     path = tmp_path / "baseline.json"
     text = path.read_text()
-    path.write_text(text.replace('"schema": 2,', '"schema": 1,').replace('"verdict":', '"state":'))
+    path.write_text(text.replace('"schema": 3,', '"schema": 1,').replace('"verdict":', '"state":'))
     assert gate(measured["Same"])[0] == 0
     Baseline.read(path).write(path)
     assert path.read_text() == text
@@ -354,7 +354,7 @@ def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], 
         (None, "there is no baseline"),
         ("{", "cannot read the baseline"),
         ("[]", "is not a baseline"),
-        ('{"schema": 0}', "schema 0, expected 2"),
+        ('{"schema": 0}', "schema 0, expected 3"),
         ('{"schema": 1, "case_version": 0}', "case_version 0, expected 1"),
         ('{"schema": 1, "case_version": 1, "cases": {}}', "is not a baseline"),
     ],
@@ -380,7 +380,7 @@ def test_the_grid_is_of_command_lines() -> None:
     """Each is one of ``zerobench run``; only timed runs leave the judges out."""
     asked = [*grid.accounted("reference"), grid.timed("reference")]
     given = [options.parser().parse_args(["run", *arguments]) for arguments in asked]
-    assert [each.times_only for each in given] == [False] * 4 + [True]
+    assert [each.times_only for each in given] == [False] * 5 + [True]
 
 
 @pytest.mark.slow

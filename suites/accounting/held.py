@@ -1,0 +1,65 @@
+"""What a rank holds that no closed form names: tensors within a backward, and memory that is no tensor."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import torch.distributed as dist
+from torch import nn
+
+from zerobench import subjects
+from zerobench.driver import model_for, run_step, start
+from zerobench.meters import TrafficMeter, beside_tensors, live_tensors, resident
+from zerobench.scenario import Scenario
+from zerobench.subjects.plain import ComputeOnly
+
+
+def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> int:
+    """One rank's part: the most bytes of living tensors at a collective of the last backward, beyond those before it;
+    the model's parameters do not count, because a backward may need them whole.
+
+    Every engine that shards gradients sends while backward runs, so the last collective sees almost all of them made.
+    Rank 0 looks; the others answer 0.
+    """
+    rank, seen, looking = dist.get_rank(group), [0], dist.get_rank(group) == 0
+    model = model_for(subjects.load(subject), scenario)
+    with closing(subjects.load(subject)(model, scenario, group)) as engine:
+        for index in range(scenario.steps - 1):
+            run_step(engine, scenario, index, rank)
+        before = _beyond(model, collected=True)
+
+        def look(collective: str) -> None:
+            if looking:
+                seen.append(_beyond(model, collected=False) - before)
+
+        def mark(phase: str) -> None:
+            nonlocal looking
+            looking = False  # the only backward is over
+
+        with TrafficMeter(look):
+            run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)
+    return max(seen)
+
+
+def _beyond(model: nn.Module, *, collected: bool) -> int:
+    """Bytes of the living tensors that are not parameters of the model."""
+    return resident(live_tensors(collected=collected)) - resident(model.parameters())
+
+
+def beside(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[int, int] | None:
+    """One rank's part: bytes beside tensors that training without an engine adds, and those that the engine adds.
+
+    The first has the memory of torch's libraries, which the second finds in place. None if they cannot be counted.
+    """
+    added: list[int] = []
+    for chosen in (ComputeOnly, subjects.load(subject)):
+        before = beside_tensors()
+        with closing(start(chosen, scenario, group)) as engine:
+            for index in range(scenario.steps):
+                run_step(engine, scenario, index, dist.get_rank(group))
+            after = beside_tensors()
+        if before is None or after is None:
+            return None
+        added.append(after - before)
+    plain, engines = added
+    return plain, engines

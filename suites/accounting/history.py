@@ -1,0 +1,115 @@
+"""Histories: the same steps with other calls between them, or with a step that is skipped, and the cost of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.bench.ledger import settled
+from zerobench.driver import run_step, start
+from zerobench.meters import TrafficMeter, resident
+from zerobench.recording import Traffic
+from zerobench.scenario import Scenario
+from zerobench.subject import Bytes, Subject
+from zerobench.workload.data import held_out
+
+#: The calls between two steps. A gradient is read inside a step, before its update.
+Between = Literal["nothing", "evaluation", "reading"]
+
+Costs = dict[str, Traffic]
+
+
+@dataclass
+class Call:
+    """An evaluation or a reading: its traffic, and the bytes resident before and after it."""
+
+    what: str
+    traffic: Costs
+    before: Bytes
+    after: Bytes
+
+
+@dataclass
+class History:
+    """One rank's costs, by step: its traffic without any reading, the bytes resident after it, whether it was
+    skipped; and the calls between the steps."""
+
+    rank: int
+    traffic: list[Costs] = field(default_factory=list)
+    resident: list[Bytes] = field(default_factory=list)
+    skipped: list[bool] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+
+def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: Between) -> History:
+    """One rank's part: train the Scenario, and make the calls before each step except the first."""
+    found = History(dist.get_rank(group))
+    with closing(start(subjects.load(subject), scenario, group)) as engine:
+        for index in range(scenario.steps):
+            for what, call in _calls(engine, scenario, between).items() if index else ():
+                found.calls.append(_metered(engine, what, call))
+            _step(engine, scenario, index, found, reads=between == "reading")
+    return found
+
+
+def _calls(engine: Subject, scenario: Scenario, between: Between) -> dict[str, Callable[[], object]]:
+    if between == "nothing":
+        return {}
+    if between == "evaluation":
+        return {"evaluation": lambda: engine.evaluate(held_out(scenario))}
+    return {
+        "reading of parameters": engine.parameters,
+        "reading of model parameters": engine.model_parameters,
+        "reading of optimizer state": engine.optimizer_state,
+    }
+
+
+def _metered(engine: Subject, what: str, call: Callable[[], object]) -> Call:
+    before = _states(engine)
+    with TrafficMeter() as meter:
+        call()
+    return Call(what, meter.traffic, before, _states(engine))
+
+
+def _step(engine: Subject, scenario: Scenario, index: int, found: History, *, reads: bool) -> None:
+    left = scenario.accumulation
+
+    def read(phase: str) -> None:
+        """After the last backward; the traffic of the reading does not count."""
+        nonlocal left
+        left -= phase == "backward"
+        if reads and phase == "backward" and not left:
+            counted = dict(meter.traffic)
+            found.calls.append(_metered(engine, "reading of gradients", engine.gradients))
+            meter.traffic = counted
+
+    with TrafficMeter() as meter:
+        step = run_step(engine, scenario, index, found.rank, mark=read)
+    found.traffic.append(meter.traffic)
+    found.resident.append(_states(engine))
+    found.skipped.append(step.skipped)
+
+
+def _states(engine: Subject) -> Bytes:
+    return {state: resident(tensors) for state, tensors in engine.resident().items()}
+
+
+def grown(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> tuple[int, int]:
+    """One rank's part: bytes of all living tensors after ``after`` steps and after the last, with an evaluation and a
+    reading in every round of three steps."""
+    early = 0
+    with closing(start(subjects.load(subject), scenario, group)) as engine:
+        for index in range(scenario.steps):
+            if index % 3 == 2:
+                engine.evaluate(held_out(scenario))
+                engine.parameters()
+                engine.optimizer_state()
+            run_step(engine, scenario, index, dist.get_rank(group))  # an engine may keep what was read until it steps
+            if index + 1 == after:
+                early = settled()
+        return early, settled()

@@ -1,0 +1,65 @@
+"""Bounds: they hold for every engine, also for one of which no closed form is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.scenario import Gpt, Scenario
+from zerobench.suites.accounting import bounds, held
+from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models
+
+#: A bucket holds a block, of which ten are less than a third.
+_DEEP = Scenario(
+    model=Gpt(vocab=64, context=16, width=32, layers=32, heads=2),
+    chunk=32,
+    reduce_bucket=13_000,
+    prefetch_bucket=0,
+    micro_batch=1,
+)
+_SCENARIO = _DEEP.but(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), world=4, chunk=64)
+#: About 2.6 million parameters, which take 10 MB.
+_LARGE = Scenario(model=Gpt(vocab=256, context=8, width=256, layers=3, heads=2), micro_batch=1, prefetch_bucket=0)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
+    """All ranks together hold one copy, and padding, of the states that the stage shards."""
+    scenario = _SCENARIO.but(stage=stage)
+    skip_unless_offered(trials, scenario)
+    measured = ledgers(trials, scenario, "states")
+    for state, most in bounds.most_of_all_ranks(scenario, models.shapes(scenario)).items():
+        for step in range(len(measured[0].resident)):
+            size = sum(ledger.resident[step][state] for ledger in measured)
+            entry = Entry("resident", f"{size} bytes of {state} on all ranks after step {step}", state, step)
+            demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: one copy, and padding")
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) -> None:
+    """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward."""
+    scenario = _DEEP.but(stage=stage)
+    skip_unless_offered(trials, scenario)
+    most = bounds.most_in_backward(scenario, models.shapes(scenario))
+    size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
+    entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
+    demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: its shard, and ten blocks")
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("stage", range(4))
+def test_memory_is_in_tensors(trials: Trials, stage: int) -> None:
+    """An engine adds less memory that is no tensor than half its shard of the parameters takes."""
+    scenario = _LARGE.but(stage=stage)
+    skip_unless_offered(trials, scenario)
+    shard = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), held.beside)):
+        if found is None:
+            pytest.skip("the C library does not count the bytes in use")
+        plain, size = found
+        entry = Entry("process", f"{size} bytes that are no tensor; training without an engine adds {plain}")
+        demand(trials, scenario, rank, entry, size <= shard // 2, True, f"<= {shard // 2}, half of a shard")

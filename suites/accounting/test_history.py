@@ -1,0 +1,155 @@
+"""History: a step costs the same if an evaluation, a reading or a skipped step came before it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import assume
+
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.oracles.rules import state_keys
+from zerobench.recording import Traffic
+from zerobench.scenario import LossScale, Optimizer, Scenario
+from zerobench.suites.accounting import bounds, grid
+from zerobench.suites.accounting.history import Between, Call, Costs, History, grown, trace
+from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
+from zerobench.suites.support.strategies import UNDISTURBED, drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models as built
+from zerobench.workload.data import DTYPES
+
+#: A routed parameter gets its state late, and ``max_live`` keeps units whole from one call to the next on purpose.
+_SCENARIOS = scenarios(model=models(routed=False), **UNDISTURBED, max_live=0, steps=3)
+
+_FORMULA = "as in the same step of the same training without the call"
+#: The step that overflows.
+_SKIPPED = 1
+#: Bytes of a call that carries flags, counts or the ranks' agreement; these models have tens of parameters.
+_MESSAGE = 64
+#: Steps of the test for leaks; by the third torch's engines have arranged their buckets.
+_LONG, _EARLY = 50, 3
+
+
+@drawn(_SCENARIOS, share=0.075)
+def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Scenario) -> None:
+    """Traffic and resident bytes of every step are those without evaluations; an evaluation leaves as many bytes
+    resident as before it."""
+    _demand_the_same(trials, scenario, "evaluation")
+
+
+@drawn(_SCENARIOS, share=0.075)
+def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenario) -> None:
+    """Traffic and resident bytes of every step are those without readings of gradients, parameters and optimizer
+    state. A reading leaves as many bytes resident as before it, and receives at most as many as an all-reduce of fp32
+    values does."""
+    _demand_the_same(trials, scenario, "reading")
+
+
+@drawn(_SCENARIOS, share=0.125)
+def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Scenario) -> None:
+    """Traffic and resident bytes of the other steps are those without the overflow."""
+    _skip_unless_steps_are_skipped(trials)
+    poisoned = scenario.but(poison=((_SKIPPED, 0),))
+    assume(trials.offers(scenario) and trials.offers(poisoned))
+    plain, after = _histories(trials, scenario, "nothing"), _histories(trials, poisoned, "nothing")
+    assume(not any(plain[0].skipped) and after[0].skipped == [False, True, False])
+    for expected, got in zip(plain, after, strict=True):
+        _demand_steps(trials, poisoned, expected, got, [0, 2])
+
+
+@drawn(_SCENARIOS, share=0.075)
+def test_cost_of_an_evaluation(counted: Trials, scenario: Scenario) -> None:
+    """Calls and bytes of every evaluation are those of the closed form: a forward's gathers, and no collective if
+    every rank has all parameters."""
+    assume(counted.offers(scenario))
+    model, theory = built.build(scenario), theory_of(counted)
+    for each in _histories(counted, scenario, "evaluation"):
+        for index, call in enumerate(each.calls):
+            form = known(counted, theory.evaluation(scenario, model, each.rank, index), "traffic")
+            _demand_traffic(counted, scenario, each.rank, f"evaluation {index}", None, call.traffic, form)
+
+
+@drawn(_SCENARIOS, share=0.075)
+def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
+    """Calls and bytes of a step that overflows are those of the closed form: all that is sent up to the decision."""
+    _skip_unless_steps_are_skipped(counted)
+    scenario = scenario.but(poison=((_SKIPPED, 0),))
+    assume(counted.offers(scenario))
+    model, theory = built.build(scenario), theory_of(counted)
+    for each in _histories(counted, scenario, "nothing"):
+        assume(each.skipped[: _SKIPPED + 1] == [False, True])
+        form = known(counted, theory.skipped(scenario, model, each.rank, _SKIPPED), "traffic")
+        what = f"step {_SKIPPED}, which is skipped"
+        _demand_traffic(counted, scenario, each.rank, what, _SKIPPED, each.traffic[_SKIPPED], form)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("stage", range(4))
+def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
+    """After 50 steps, some of them skipped, with evaluations and readings between them, as many bytes of tensors are
+    alive as after three."""
+    scenario = Scenario(
+        model=grid.DEEP, world=2, stage=stage, dtype="fp16", steps=_LONG, chunk=32, loss_scale=LossScale(static=1.0)
+    ).but(optimizer=Optimizer(name="sgd"), poison=((10, 0), (30, 1)))
+    skip_unless_offered(trials, scenario)
+    by_rank = trials.ask(ReplayCommand(scenario, trials.name), grown, _EARLY)
+    for rank, (early, late) in enumerate(by_rank):
+        entry = Entry("growth", f"bytes of all tensors alive after {_LONG} steps")
+        demand(trials, scenario, rank, entry, late, early, f"as after {_EARLY} steps")
+
+
+def _demand_the_same(trials: Trials, scenario: Scenario, between: Between) -> None:
+    assume(trials.offers(scenario))
+    plain, other = _histories(trials, scenario, "nothing"), _histories(trials, scenario, between)
+    for expected, got in zip(plain, other, strict=True):
+        for call in got.calls:
+            _demand_cheap(trials, scenario, got.rank, call)
+            for state, size in call.before.items():
+                entry = Entry("resident", f"bytes of {state} resident after the {call.what}", state)
+                demand(trials, scenario, got.rank, entry, call.after[state], size, "as before it")
+        _demand_steps(trials, scenario, expected, got, range(scenario.steps))
+
+
+def _demand_cheap(trials: Trials, scenario: Scenario, rank: int, call: Call) -> None:
+    """A reading has a bound: for each state of it, what an all-reduce receives, and a message with each call."""
+    if call.what.startswith("reading"):
+        states = len(state_keys(scenario.optimizer)) if "optimizer" in call.what else 1
+        received = sum(each.received for each in call.traffic.values())
+        calls = sum(each.calls for each in call.traffic.values())
+        most = 2 * states * bounds.fp32(scenario, built.shapes(scenario)) + calls * _MESSAGE
+        entry = Entry("traffic", f"{received} bytes received by the {call.what}")
+        demand(trials, scenario, rank, entry, received <= most, True, f"<= {most}: {states} all-reduces")
+
+
+def _demand_steps(
+    trials: Trials, scenario: Scenario, expected: History, got: History, steps: list[int] | range
+) -> None:
+    for step in steps:
+        what = f"step {step}"
+        _demand_traffic(trials, scenario, got.rank, what, step, got.traffic[step], expected.traffic[step])
+        for state, size in expected.resident[step].items():
+            entry = Entry("resident", f"bytes of {state} resident after step {step}", state, step)
+            demand(trials, scenario, got.rank, entry, got.resident[step][state], size, _FORMULA)
+
+
+def _demand_traffic(
+    trials: Trials, scenario: Scenario, rank: int, what: str, step: int | None, got: Costs, expected: Costs
+) -> None:
+    for collective in sorted({*got, *expected}):
+        entry = Entry("traffic", f"{collective} in {what}", collective, step)
+        both = got.get(collective, Traffic()), expected.get(collective, Traffic())
+        demand(trials, scenario, rank, entry, *both, _FORMULA)
+
+
+def _skip_unless_steps_are_skipped(trials: Trials) -> None:
+    """Skip the test if the engine offers no overflow, at any stage and in any precision."""
+    poisoned = Scenario(loss_scale=LossScale(static=1.0), poison=((_SKIPPED, 0),))
+    forms = itertools.product(range(4), DTYPES)
+    if not any(trials.offers(poisoned.but(stage=stage, dtype=dtype)) for stage, dtype in forms):
+        pytest.skip(f"{trials.name} offers no Scenario in which a step is skipped")
+
+
+def _histories(trials: Trials, scenario: Scenario, between: Between) -> list[History]:
+    return trials.ask(ReplayCommand(scenario, trials.name), trace, between)

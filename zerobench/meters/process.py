@@ -1,0 +1,49 @@
+"""Process memory that is no tensor: numpy arrays, byte strings, buffers of libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+from zerobench.meters.memory import live_tensors, resident
+
+#: Seconds in which other threads, such as gloo's, may still free what they have sent.
+_SETTLING = 0.2
+
+
+class _Mallinfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2``; ``hblkhd`` are bytes in blocks of their own mapping, ``uordblks`` all others in
+    use."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def heap() -> int | None:
+    """Bytes that malloc has given to this process and that are not freed; None if its C library does not say."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return None
+    library.mallinfo2.restype = _Mallinfo
+    found = library.mallinfo2()
+    return int(found.hblkhd + found.uordblks) or None
+
+
+def beside_tensors() -> int | None:
+    """Bytes in use on the heap beyond those of all tensors that Python can reach, once they no longer change."""
+    before, now = -1, _beside()
+    while now is not None and now != before:
+        time.sleep(_SETTLING)
+        before, now = now, _beside()
+    return now
+
+
+def _beside() -> int | None:
+    tensors = resident(live_tensors())
+    used = heap()
+    return None if used is None else used - tensors
