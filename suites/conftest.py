@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
-    config.addinivalue_line("markers", "rotating: a plain pytest runs a third of these tests, another each day")
+    config.addinivalue_line("markers", "rotating: a plain pytest runs an eighth of these tests, another each day")
     covering.SEED = _seed(config)
     if not _hands_out(config):
         import torch

@@ -21,7 +21,7 @@ def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
-@drawn(scenarios(model=models(), steps=2), share=0.5)
+@drawn(scenarios(model=models(), steps=2), share=0.25)
 def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) -> None:
     """After training, an evaluation's loss on rank 0 is the canonical trainer's, bit for bit."""
     assume(bits.offers(scenario))
@@ -29,7 +29,7 @@ def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) ->
     bits.agree(trajectories, expected, ["evaluation"])
 
 
-@drawn(scenarios(stage=0), share=0.75)
+@drawn(scenarios(stage=0), share=0.4)
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
@@ -38,7 +38,7 @@ def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
         bits.agree(run, runs[0])
 
 
-@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.3)
+@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.2)
 def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: Scenario) -> None:
     """Activation checkpointing, in both modes, and dropout change nothing across stages."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in (0, 3)]
@@ -47,7 +47,7 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
 
 
 @drawn(
-    scenarios().flatmap(lambda one: st.tuples(st.just(one), settings_of(one.model, one.world, one.chunk))), share=0.75
+    scenarios().flatmap(lambda one: st.tuples(st.just(one), settings_of(one.model, one.world, one.chunk))), share=0.5
 )
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
@@ -58,14 +58,14 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
     bits.agree(bits.run(other), bits.run(one))
 
 
-@drawn(scenarios(), share=0.75)
+@drawn(scenarios(), share=0.4)
 def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None:
     """Copies and collectives that end as late as they may, as they do on a GPU, change not a bit."""
     name = "zerobench.suites.support.late:Late"
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 
-@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.5)
+@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.35)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
     whole = scenario.but(world=1, accumulation=4, schedule="micro_step", poison=(), reads=())
@@ -76,7 +76,7 @@ def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
         bits.agree(run, runs[0], parts)
 
 
-@drawn(scenarios(steps=2), share=0.75)
+@drawn(scenarios(steps=2), share=0.25)
 def test_ranks_hold_the_same_state(bits: Trials, scenario: Scenario) -> None:
     """All ranks hold identical gradients, norms and decisions in every step, and identical states after the last."""
     assume(bits.offers(scenario))

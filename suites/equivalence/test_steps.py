@@ -19,7 +19,7 @@ from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, mo
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=1)
+@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.4)
 def test_clipping(bits: Trials, scenario: Scenario) -> None:
     """The norm is the oracle's, the same bits on every rank, and the clipped update follows from it."""
     assume(bits.offers(scenario))
@@ -84,7 +84,7 @@ def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], in
     bits.agree(trajectories, expected)
 
 
-@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.75)
+@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.5)
 def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     one, step, leaf = scenario
@@ -106,7 +106,7 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
 def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
     """Frozen, unused, used on one rank only, tied, reused, tiny, empty, 0-dimensional: each alone, at every stage."""
 
-    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.25)
+    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.1)
     def check(scenario: Scenario) -> None:
         assume(bits.offers(scenario))
         trajectories, expected = bits.run_beside_canonical(scenario)
@@ -115,14 +115,14 @@ def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
     check()
 
 
-@drawn(scenarios(model=models(tiny=True, scalar=True)), share=0.5)
+@drawn(scenarios(model=models(tiny=True, scalar=True)), share=0.3)
 def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
     """Padding filled with NaN, in every state and every buffer, reaches no result."""
     name = "zerobench.suites.support.padding:NanPadding"
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 
-@drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0), share=0.3)
+@drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0), share=0.25)
 def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     """A step that is not skipped changes parameters: no engine passes by doing nothing."""
     assume(trials.offers(scenario))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 #: One of so many mutants and fixed Scenarios runs in ``pytest``; the others run on other days, all with ``--slow``.
-SHARE = 3
+SHARE = 8
 
 _DAY = 24 * 60 * 60.0
 
