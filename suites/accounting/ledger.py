@@ -14,7 +14,7 @@ from zerobench.judge.command import Account, ReplayCommand
 from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
 from zerobench.scenario import Scenario
 from zerobench.subject import Theory
-from zerobench.suites.support.rerun import rerun
+from zerobench.suites.support.rerun import pytest_command
 from zerobench.suites.support.trials import Trials
 
 T = TypeVar("T")
@@ -89,5 +89,7 @@ def demand(
     """
     if got != expected:
         found = LedgerDifference(trials.name, scenario, rank, entry, got, expected, formula)
-        again = ReplayCommand(scenario, trials.name, account=account) if account else rerun(scenario, trials.name)
+        again = (
+            ReplayCommand(scenario, trials.name, account=account) if account else pytest_command(scenario, trials.name)
+        )
         raise Disagreement(f"{found}\n{again}", found)

@@ -15,7 +15,7 @@ from zerobench.judge.judgement import across_ranks
 from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
-from zerobench.suites.support.rerun import rerun
+from zerobench.suites.support.rerun import pytest_command
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload.data import held_out
@@ -31,7 +31,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
         for got, expected in pairs:
             found = across_ranks([got], [expected], ("parameters", "model_parameters"))
             if found is not None:
-                raise Disagreement(f"{found}\n{rerun(one, reference.name)}", found)
+                raise Disagreement(f"{found}\n{pytest_command(one, reference.name)}", found)
 
 
 def _edit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from zerobench.bench.replay import replay
+from zerobench.bench.replay import compare_again
 from zerobench.cli import options
 from zerobench.errors import Disagreement, Finding
 from zerobench.ranks import Pool, RankFault
@@ -26,7 +26,7 @@ def _found(command: str, pool: Pool) -> Finding | None:
     """The place that the command finds."""
     given = options.replay_command(options.parser().parse_args(shlex.split(command)))
     try:
-        return replay(given, pool).finding
+        return compare_again(given, pool).finding
     except RankFault as fault:
         return fault.place
 

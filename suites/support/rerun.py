@@ -8,7 +8,7 @@ import shlex
 from zerobench.scenario import Scenario
 
 
-def rerun(scenario: Scenario, subject: str) -> str:
+def pytest_command(scenario: Scenario, subject: str) -> str:
     """The Scenario, and the command that runs the present test again."""
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     command = shlex.join(["pytest", test, "--subject", subject])

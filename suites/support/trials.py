@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
+#: The smallest tolerance: a difference of this share of a norm is none.
+_ZERO = math.ulp(0.0)
 
 
 class Trials:
@@ -95,13 +98,17 @@ class Trials:
         got: Sequence[Trajectory],
         expected: Trajectory | Sequence[Trajectory],
         parts: Collection[Part] = ALL_PARTS,
+        *,
+        zeros_alike: bool = False,
     ) -> None:
         """Demand the same bits of every rank of two runs, ``expected`` being the canonical trainer's or each rank's.
+
+        With ``zeros_alike`` -0 is +0.
 
         Raises:
             Disagreement: they differ; see :meth:`wrong`.
         """
-        found = across_ranks(got, expected, parts)
+        found = across_ranks(got, expected, parts, _ZERO if zeros_alike else 0.0)
         if found is not None:
             other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
             raise self.wrong(found, between((got[0].subject, got[0].scenario), other, in_order(parts)))

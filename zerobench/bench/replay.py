@@ -43,7 +43,7 @@ class Replayed:
     finding: Finding | None = None
 
 
-def replay(command: ReplayCommand, pool: Pool | None = None) -> Replayed:
+def compare_again(command: ReplayCommand, pool: Pool | None = None) -> Replayed:
     """Compare again, on ranks of its own or on those of a pool.
 
     A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.

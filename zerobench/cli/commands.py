@@ -111,9 +111,9 @@ def _gate(given: argparse.Namespace) -> int:
 
 
 def _replay(given: argparse.Namespace) -> int:
-    from zerobench.bench.replay import replay
+    from zerobench.bench.replay import compare_again
 
-    found = replay(options.replay_command(given))
+    found = compare_again(options.replay_command(given))
     print(found.text)
     return 0 if found.right else 1
 

@@ -110,6 +110,9 @@ def _odd_backward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
 
 def _odd_prologue(spec: Odd) -> Iterator[Event]:
     """Backward of the part before the blocks; the data have no gradient, so stem and side save no weight."""
+    if spec.high:  # the product saves their sums, which are no parameters
+        yield Event("complete", ("four",))
+        yield Event("complete", ("three",))
     if spec.tiny:
         yield Event("complete", ("two",))
         yield from _factor("one")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.bench.replay import replay
+from zerobench.bench.replay import compare_again
 from zerobench.errors import UsageError
 from zerobench.judge.command import ReplayCommand
 from zerobench.ranks import Pool
@@ -36,7 +36,7 @@ class _Watched(Pool):
 def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks share all cores, and each step has the time limit."""
     monkeypatch.setattr("zerobench.bench.replay.Pool", _Watched)
-    verdict = replay(ReplayCommand(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference"))
+    verdict = compare_again(ReplayCommand(Scenario(model=Odd(hidden=(4,)), world=1, steps=2), "reference"))
     assert verdict.right
     assert _Watched.threads_given == len(os.sched_getaffinity(0))
     assert set(_Watched.limits) == {2 * TIME_LIMIT}
@@ -46,7 +46,7 @@ def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its states are compared after the last step only, which still catches a wrong engine."""
     monkeypatch.setattr("zerobench.bench.replay._ROOM", 0)
     scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2)
-    right, wrong = replay(ReplayCommand(scenario, "reference")), replay(ReplayCommand(scenario, _STALE))
+    right, wrong = compare_again(ReplayCommand(scenario, "reference")), compare_again(ReplayCommand(scenario, _STALE))
     assert right.text.startswith("reference: right, bit for bit")
     assert not wrong.right
     assert wrong.finding
@@ -57,4 +57,4 @@ def test_a_configuration_that_the_subject_refuses() -> None:
     """One line, not the ranks' tracebacks."""
     scenario = Scenario(stage=1, world=1, offload_optimizer="cpu", offload_ratio=1.5)
     with pytest.raises(UsageError, match=r"reference: .*less than or equal to 1"):
-        replay(ReplayCommand(scenario, "reference"))
+        compare_again(ReplayCommand(scenario, "reference"))
