@@ -1,0 +1,52 @@
+"""A session on real ranks: a wrong engine is killed, a right one survives, and a second session goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from zerobench.suites.meta.automatic.enumeration import mutations
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.forked import LIMIT
+
+_LEAVES = "self.ranks.world * self.gradient_accumulation_steps"
+_FEWER_LEAVES = "(self.ranks.world // self.gradient_accumulation_steps)"
+
+
+def _session(folder: Path, *arguments: str) -> str:
+    """In a process of its own, because this one's ranks have imported the engine."""
+    options = ["--out", str(folder), "--checks", "2", *arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "zerobench.suites.meta.automatic", *options],
+        cwd=ROOT,
+        env={**outside(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def _id(function: str, before: str, after: str) -> str:
+    [found] = [each for each in mutations() if (each.function, each.before, each.after) == (function, before, after)]
+    return found.id
+
+
+def test_a_wrong_engine_is_killed_and_a_right_one_survives(tmp_path: Path) -> None:
+    """The mean over too few leaves differs in the gradients; smaller units of small blocks change nothing."""
+    wrong, right = _id("Engine.leaves", _LEAVES, _FEWER_LEAVES), _id("module", "1 << 21", "(1 >> 21)")
+    for each in (wrong, right):
+        said = _session(tmp_path, "--only", each)
+    assert said.startswith(f"2 of {len(mutations())} mutants tried, 1 killed: ")
+    lines = (tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()
+    ends = {each["id"]: each for each in map(json.loads, lines)}
+    assert (ends[wrong]["status"], ends[wrong]["how"]) == ("killed", "differs: gradients")
+    assert (ends[right]["status"], ends[right]["checks"]) == ("survived", 2)
+    assert _session(tmp_path, "--only", wrong) == said
+    assert (tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines() == lines
