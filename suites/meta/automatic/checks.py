@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
@@ -16,6 +16,7 @@ from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumptio
 
 from zerobench.suites.accounting import test_memory, test_offload, test_sharded, test_traffic
 from zerobench.suites.equivalence import test_contract, test_neighbours, test_peers, test_steps
+from zerobench.suites.meta.automatic.mutated import Kernels
 from zerobench.suites.support.strategies import PECULIAR, models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -29,7 +30,7 @@ DRAWN: dict[Any, int] = {
     test_steps.test_padding_leaks_nowhere: 16,
     test_steps.test_dynamic_loss_scale: 16,
     test_steps.test_clipping: 8,
-    test_sharded.test_peak_of_parameters: 10,
+    test_sharded.test_peak_of_parameters: 8,
     test_contract.test_evaluation_sees_the_trained_values: 8,
     test_steps.test_overflow_moves_nothing: 8,
     test_contract.test_recomputation_and_dropout_agree_across_stages: 8,
@@ -40,7 +41,7 @@ DRAWN: dict[Any, int] = {
     test_peers.test_equals_ddp_bitwise: 6,
     test_peers.test_gradients_within_the_bound_of_their_sum: 6,
     test_peers.test_micro_steps_equal_one_large_batch: 4,
-    test_peers.test_error_against_float64: 4,
+    test_peers.test_error_against_float64: 10,
     test_peers.test_exact_data: 6,
     test_steps.test_static_loss_scale_changes_nothing: 6,
     test_steps.test_parameters_move: 4,
@@ -61,10 +62,12 @@ FIXED: tuple[Any, ...] = (
 )
 #: The number of examples that Hypothesis keeps small.
 _SMALL = 10
+#: The number of checks that run again on the definitions.
+_ON_DEFINITIONS = 100
 #: The number of arguments of each peculiarity of a model.
 _PECULIAR = 3
 #: Of the larger tables of fixed cases, every so many-th case.
-_EVERY = {"test_resident_bytes": 7, "test_traffic": 3}
+_EVERY = {"test_resident_bytes": 7, "test_traffic": 4, "test_offload": 2, "test_the_model_is_never_whole": 2}
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,13 @@ class Check:
     name: str
     test: Any
     arguments: dict[str, Any]
+    kernels: Kernels = "native"
 
     @property
     def key(self) -> str:
-        """A digest of the property and its argument."""
-        return hashlib.sha256(f"{self.name} {self.arguments!r}".encode()).hexdigest()[:16]
+        """A digest of the property, its argument and the kernels."""
+        named = "" if self.kernels == "native" else f" {self.kernels}"
+        return hashlib.sha256(f"{self.name} {self.arguments!r}{named}".encode()).hexdigest()[:16]
 
     def applies(self, trials: Trials) -> bool:
         """Run it; False if the property does not apply to its argument.
@@ -96,13 +101,17 @@ class Check:
         return True
 
 
-def checks() -> list[Check]:
-    """Every check, the same ones each time; the checks of each property are spread evenly over the list."""
+def checks(count: int | None = None) -> list[Check]:
+    """The first ``count`` checks, or all, the same ones each time; those of each property are spread evenly.
+
+    At the end are some of them again, for the definitions of the kernels in torch.
+    """
     drawn = [[*_drawn(test, count)] for test, count in DRAWN.items()]
     peculiar = [[*_peculiar(each)] for each in PECULIAR]
     fixed = [[*_fixed(test)] for test in FIXED]
     spread = [((k + 0.5) / len(group), check) for group in (*drawn, *fixed, *peculiar) for k, check in enumerate(group)]
-    return [check for _, check in sorted(spread, key=lambda each: each[0])]
+    native = [check for _, check in sorted(spread, key=lambda each: each[0])][:count]
+    return [*native, *(replace(check, kernels="torch") for check in native[:_ON_DEFINITIONS])]
 
 
 def _drawn(test: Any, count: int) -> Iterator[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import resource
 import sys
 import threading
@@ -11,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch.distributed as dist
 
@@ -27,6 +28,8 @@ TIME_LIMIT = 20.0
 _MEMORY, _FILE = 8 << 30, 1 << 28
 _WORLD = 4
 _FOLDER = str(Path(zerobench.__file__).parent / "engine")
+#: The implementation of the engine's operations: native kernels, or their definitions in torch.
+Kernels = Literal["native", "torch"]
 #: Lines by file, from the engine's folder.
 Reach = dict[str, frozenset[int]]
 
@@ -34,9 +37,9 @@ Reach = dict[str, frozenset[int]]
 class MutatedPool(Pool):
     """Four ranks that import the engine anew, with this mutation if one is given; so do the ranks after a fault."""
 
-    def __init__(self, mutation: Mutation | None) -> None:
+    def __init__(self, mutation: Mutation | None, kernels: Kernels = "native") -> None:
         super().__init__(_WORLD)
-        self.mutation = mutation
+        self.mutation, self.kernels = mutation, kernels
 
     def _start(self) -> None:
         super()._start()
@@ -44,7 +47,7 @@ class MutatedPool(Pool):
 
     def _load(self) -> None:
         edit = (self.mutation.module, self.mutation.source()) if self.mutation else ("", b"")
-        self.submit(load_engine, *edit).result()
+        self.submit(load_engine, self.kernels, *edit).result()
 
     def submit(
         self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT
@@ -82,8 +85,9 @@ def preload_ranks() -> None:
     )
 
 
-def load_engine(group: dist.ProcessGroup, module: str, source: bytes) -> None:
+def load_engine(group: dist.ProcessGroup, kernels: Kernels, module: str, source: bytes) -> None:
     """One rank's part: import the engine, with ``source`` as the text of ``module`` if a name is given."""
+    os.environ["ZEROBENCH_KERNELS"] = kernels
     early = [name for name in sys.modules if name.startswith("zerobench.engine")]
     assert not early, f"this rank has imported {early[0]} before the mutant"
     _keep_within_limits()

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from zerobench.suites.meta.automatic.checks import Check
 from zerobench.suites.meta.automatic.enumeration import Mutation, digest, files
-from zerobench.suites.meta.automatic.mutated import Reach, TracingPool
+from zerobench.suites.meta.automatic.mutated import Kernels, Reach, TracingPool
 from zerobench.suites.support.trials import Trials
 
 _IMPORT = "import"
@@ -26,10 +27,10 @@ class Reached:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def of(self, mutation: Mutation, chosen: list[Check]) -> list[Check]:
-        """The checks that run the edited code."""
-        if self._runs(_IMPORT, mutation):
-            return chosen
-        return [check for check in chosen if self._runs(check.key, mutation)]
+        """The checks that run the edited code; those on the definitions in torch only if no other does."""
+        everywhere = self._runs(_IMPORT, mutation)
+        found = [check for check in chosen if everywhere or self._runs(check.key, mutation)]
+        return [check for check in found if check.kernels == "native"] or found
 
     def _runs(self, key: str, mutation: Mutation) -> bool:
         return mutation.is_reached_by(self.lines[key].get(mutation.file, frozenset()))
@@ -43,19 +44,20 @@ def reached(chosen: list[Check], folder: Path, tell: Callable[[str], None]) -> t
     """
     path = folder / "reached.json"
     known = _load(path)
-    missing = [check for check in chosen if check.key not in known.seconds]
-    if missing:
-        _record(known, missing, tell)
-        path.write_text(json.dumps(_plain(known)), encoding="utf-8")
+    for kernels in get_args(Kernels):
+        missing = [check for check in chosen if check.kernels == kernels and check.key not in known.seconds]
+        if missing:
+            _record(known, missing, kernels, tell)
+            path.write_text(json.dumps(_plain(known)), encoding="utf-8")
     return [check for check in chosen if check.key in known.lines], known
 
 
-def _record(known: Reached, chosen: list[Check], tell: Callable[[str], None]) -> None:
-    with TracingPool(None) as pool:
+def _record(known: Reached, chosen: list[Check], kernels: Kernels, tell: Callable[[str], None]) -> None:
+    with TracingPool(None, kernels) as pool:
         trials = Trials(pool, "reference")
         known.lines[_IMPORT] = pool.taken()
         for place, check in enumerate(chosen, 1):
-            tell(f"recording the engine's lines: check {place} of {len(chosen)}")
+            tell(f"recording the lines that run with {kernels} kernels: check {place} of {len(chosen)}")
             started = time.monotonic()
             applies = check.applies(trials)
             known.seconds[check.key] = round(time.monotonic() - started, 3)

@@ -15,6 +15,7 @@ from zerobench.suites.meta.automatic.checks import Check, checks
 from zerobench.suites.meta.automatic.enumeration import Mutation, mutations
 from zerobench.suites.meta.automatic.mutated import preload_ranks
 from zerobench.suites.meta.automatic.reach import reached
+from zerobench.suites.meta.automatic.remembering import remembering
 from zerobench.suites.meta.automatic.results import Results
 from zerobench.suites.meta.automatic.trying import try_out
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         preload_ranks()
         chosen = select(everything, given.sample, given.seed, given.only)
         todo = [each for each in chosen if _is_open(each, results, again=given.again)]
-        _try_all(todo, checks()[: given.checks], results, given.out)
+        _try_all(todo, checks(given.checks), results, given.out)
     current = results.current(everything)
     results.keep(current)
     total = report.write(given.out, everything, current)
@@ -67,9 +68,10 @@ def _try_all(todo: Sequence[Mutation], chosen: list[Check], results: Results, fo
         return
     tell = _teller()
     applicable, known = reached(chosen, folder, tell)
-    for place, mutation in enumerate(todo, 1):
-        tell(f"{place} of {len(todo)}: {mutation.id}")
-        results.add(try_out(mutation, known.of(mutation, applicable)))
+    with remembering():
+        for place, mutation in enumerate(todo, 1):
+            tell(f"{place} of {len(todo)}: {mutation.id}")
+            results.add(try_out(mutation, known.of(mutation, applicable)))
     tell("")
 
 
