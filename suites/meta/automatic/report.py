@@ -19,7 +19,7 @@ SURVIVORS = ROOT / "reports" / "power" / "survivors.json"
 CLASSES: dict[str, str] = {
     "equivalent": "no Scenario can tell it from the engine",
     "performance": "right, with the same bytes; only time, memory between readings or the number of waits differs",
-    "api": "only a call that no training makes would show it; suites/api judges those",
+    "other suite": "no training shows it; suites/api (calls, misuse) or suites/kernels (rare roundings) judges it",
     "gap": "a property should notice it, and none does",
 }
 _UNKNOWN = "unclassified"

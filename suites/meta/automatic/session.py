@@ -6,12 +6,13 @@ import argparse
 import random
 import sys
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
 
 from zerobench.suites.meta.automatic import report
-from zerobench.suites.meta.automatic.checks import Check, checks
+from zerobench.suites.meta.automatic.checks import checks
 from zerobench.suites.meta.automatic.enumeration import Mutation, mutations
 from zerobench.suites.meta.automatic.mutated import preload_ranks
 from zerobench.suites.meta.automatic.reach import reached
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         preload_ranks()
         chosen = select(everything, given.sample, given.seed, given.only)
         todo = [each for each in chosen if _is_open(each, results, again=given.again)]
-        _try_all(todo, checks(given.checks), results, given.out)
+        _try_all(todo, given.checks, results, given.out)
     current = results.current(everything)
     results.keep(current)
     total = report.write(given.out, everything, current)
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="mutants", description="Try the suites on mutants of the engine.")
     made.add_argument("--sample", type=int, metavar="N", help="try N mutants, those of a smaller N first")
     made.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
-    made.add_argument("--only", default="", metavar="TEXT", help="try the mutants whose id has this text")
+    made.add_argument("--only", nargs="+", default=["*"], metavar="ID", help="try these mutants, such as 'layout.py:*'")
     made.add_argument("--checks", type=int, metavar="N", help="try each on the first N checks alone (default: all)")
     made.add_argument("--again", action="store_true", help="try survivors of earlier sessions again")
     made.add_argument("--out", type=Path, default=Path("zerobench-mutants"), metavar="DIR", help="the results' folder")
@@ -56,18 +57,18 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def select(everything: Sequence[Mutation], sample: int | None, seed: int, only: str) -> list[Mutation]:
+def select(everything: Sequence[Mutation], sample: int | None, seed: int, only: Sequence[str]) -> list[Mutation]:
     """The mutants of a session, in an order that depends on the seed alone."""
     order = sorted(everything, key=lambda each: each.id)
     random.Random(seed).shuffle(order)  # noqa: S311 - the same sample each time, not a secret
-    return [each for each in order[:sample] if only in each.id]
+    return [each for each in order[:sample] if any(fnmatchcase(each.id, pattern) for pattern in only)]
 
 
-def _try_all(todo: Sequence[Mutation], chosen: list[Check], results: Results, folder: Path) -> None:
+def _try_all(todo: Sequence[Mutation], count: int | None, results: Results, folder: Path) -> None:
     if not todo:
         return
     tell = _teller()
-    applicable, known = reached(chosen, folder, tell)
+    applicable, known = reached(checks(count), folder, tell)
     with remembering():
         for place, mutation in enumerate(todo, 1):
             tell(f"{place} of {len(todo)}: {mutation.id}")
