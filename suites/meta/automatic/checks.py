@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -127,7 +128,9 @@ def _peculiar(flag: str) -> Iterator[Check]:
 def _fixed(test: Any) -> Iterator[Check]:
     [mark] = [mark for mark in test.pytestmark if mark.name == "parametrize"]
     names = mark.args[0] if isinstance(mark.args[0], tuple) else (mark.args[0],)
-    for case in list(mark.args[1])[:: _EVERY.get(test.__name__, 1)]:
+    cases = list(mark.args[1])[:: _EVERY.get(test.__name__, 1)]
+    random.Random(0).shuffle(cases)  # noqa: S311 - like cases are neighbours, and a session may try the first ones alone
+    for case in cases:
         values = case if len(names) > 1 else (case,)
         yield Check(test.__name__, test, dict(zip(names, values, strict=True)))
 
