@@ -85,6 +85,13 @@ def gate(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Try equivalence and accounting on edits of the engine's source, from where the last session ended; a sample with
+    ``-- --sample 100``."""
+    _python(session, "-m", "zerobench.suites.meta.automatic", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, and which module imports which."""
     _python(session, "-m", "ruff", "check", *session.posargs)

@@ -19,6 +19,7 @@ from zerobench.cli import options
 from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
 from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.suites.meta.automatic import session
 from zerobench.suites.project.docs.pages import PAGES, commands
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
@@ -71,12 +72,16 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
         assert set(own[2:]) <= sessions
         if own[2:] == ["gate"]:
             options.parser().parse_args(["gate", "--baseline", "x", *arguments[len(own) + 1 :]])
+        if own[2:] == ["mutants"]:
+            session.parser().parse_args([argument.replace("$WEEK", "1") for argument in arguments[len(own) + 1 :]])
     elif program == "zerobench":
         options.parser().parse_args(arguments)
     elif program == "pytest":
         assert all((ROOT / suite).exists() for suite in _suites(arguments))
     else:
-        assert command.startswith(("python -m pip install ", "python limited.py ", "cat zerobench-bench/report.md >> "))
+        assert re.match(
+            r"python -m pip install |python limited\.py |cat zerobench-(bench|mutants)/report\.md >> ", command
+        )
 
 
 def _suites(arguments: list[str]) -> list[str]:

@@ -1,0 +1,168 @@
+"""Checks: the properties of equivalence and accounting, each with the arguments that a mutant is tried on."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumption
+
+from zerobench.suites.accounting import test_memory, test_offload, test_sharded, test_traffic
+from zerobench.suites.equivalence import test_contract, test_neighbours, test_peers, test_steps
+from zerobench.suites.meta.automatic.mutated import Kernels
+from zerobench.suites.support.strategies import PECULIAR, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+#: Every property that draws, and the number of its arguments; those that kill most mutants come first.
+DRAWN: dict[Any, int] = {
+    test_contract.test_equals_the_canonical_trainer: 48,
+    test_traffic.test_traffic_whatever_the_scenario: 20,
+    test_memory.test_resident_bytes_whatever_the_scenario: 12,
+    test_offload.test_offload_whatever_the_scenario: 12,
+    test_contract.test_lateness_changes_nothing: 20,
+    test_steps.test_padding_leaks_nowhere: 16,
+    test_steps.test_dynamic_loss_scale: 16,
+    test_steps.test_clipping: 8,
+    test_sharded.test_peak_of_parameters: 8,
+    test_contract.test_evaluation_sees_the_trained_values: 8,
+    test_steps.test_overflow_moves_nothing: 8,
+    test_contract.test_recomputation_and_dropout_agree_across_stages: 8,
+    test_contract.test_stages_agree: 6,
+    test_contract.test_settings_change_nothing: 8,
+    test_contract.test_world_size_changes_nothing: 6,
+    test_contract.test_ranks_hold_the_same_state: 6,
+    test_peers.test_equals_ddp_bitwise: 6,
+    test_peers.test_gradients_within_the_bound_of_their_sum: 6,
+    test_peers.test_micro_steps_equal_one_large_batch: 4,
+    test_peers.test_error_against_float64: 10,
+    test_peers.test_exact_data: 6,
+    test_steps.test_static_loss_scale_changes_nothing: 6,
+    test_steps.test_parameters_move: 4,
+}
+#: Every property with fixed cases; the bytes on the wire need a quiet machine, and so are not among them.
+FIXED: tuple[Any, ...] = (
+    test_memory.test_nothing_is_hidden,
+    test_memory.test_memory_does_not_grow,
+    test_memory.test_gradients_leave_as_they_are_made,
+    test_sharded.test_no_whole_parameter_remains,
+    test_sharded.test_the_model_is_never_whole,
+    test_offload.test_offload,
+    test_offload.test_four_bytes_an_element,
+    test_offload.test_buffers_are_bounded,
+    test_traffic.test_traffic,
+    test_memory.test_resident_bytes,
+    test_neighbours.test_torch_is_left_as_it_was,
+)
+#: The number of checks that run again on the definitions.
+_ON_DEFINITIONS = 100
+#: The number of arguments of each peculiarity of a model.
+_PECULIAR = 3
+#: Of the larger tables of fixed cases, every so many-th case.
+_EVERY = {"test_resident_bytes": 7, "test_traffic": 4, "test_offload": 2, "test_the_model_is_never_whole": 2}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property with one argument; ``arguments`` are those of the test, besides the engine."""
+
+    name: str
+    test: Any
+    arguments: dict[str, Any]
+    kernels: Kernels = "native"
+
+    @property
+    def key(self) -> str:
+        """A digest of the property, its argument and the kernels."""
+        named = "" if self.kernels == "native" else f" {self.kernels}"
+        return hashlib.sha256(f"{self.name} {self.arguments!r}{named}".encode()).hexdigest()[:16]
+
+    def applies(self, trials: Trials) -> bool:
+        """Run it; False if the property does not apply to its argument.
+
+        Raises:
+            Exception: the engine does not have the property.
+        """
+        engine = next(iter(inspect.signature(self.test).parameters))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+                self.test(**{engine: trials}, **self.arguments)
+        except (UnsatisfiedAssumption, pytest.skip.Exception):
+            return False
+        return True
+
+
+def checks(count: int | None = None) -> list[Check]:
+    """The first ``count`` checks, or all, the same ones each time; those of each property are spread evenly.
+
+    At the end are some of them again, for the definitions of the kernels in torch.
+    """
+    drawn = [[*_drawn(test, count)] for test, count in DRAWN.items()]
+    peculiar = [[*_peculiar(each)] for each in PECULIAR]
+    fixed = [[*_fixed(test)] for test in FIXED]
+    spread = [((k + 0.5) / len(group), check) for group in (*drawn, *fixed, *peculiar) for k, check in enumerate(group)]
+    native = [check for _, check in sorted(spread, key=lambda each: each[0])][:count]
+    return [*native, *(replace(check, kernels="torch") for check in native[:_ON_DEFINITIONS])]
+
+
+def _drawn(test: Any, count: int) -> Iterator[Check]:
+    for scenario in draw(test.strategy, count):
+        yield Check(test.__name__, test.hypothesis.inner_test, {"scenario": scenario})
+
+
+def _peculiar(flag: str) -> Iterator[Check]:
+    """The body of ``test_peculiar_parameters`` is that of the contract, on models with this peculiarity."""
+    inner = test_contract.test_equals_the_canonical_trainer.hypothesis.inner_test  # type: ignore[attr-defined]
+    for scenario in draw(scenarios(model=models(**{flag: True})), _PECULIAR):
+        yield Check(f"test_peculiar_parameters[{flag}]", inner, {"scenario": scenario})
+
+
+def _fixed(test: Any) -> Iterator[Check]:
+    [mark] = [mark for mark in test.pytestmark if mark.name == "parametrize"]
+    names = mark.args[0] if isinstance(mark.args[0], tuple) else (mark.args[0],)
+    cases = list(mark.args[1])[:: _EVERY.get(test.__name__, 1)]
+    random.Random(0).shuffle(cases)  # noqa: S311 - like cases are neighbours, and a session may try the first ones alone
+    for case in cases:
+        values = case if len(names) > 1 else (case,)
+        yield Check(test.__name__, test, dict(zip(names, values, strict=True)))
+
+
+def draw(strategy: Any, count: int) -> list[Any]:
+    """Independent values of a strategy, each once.
+
+    After ten examples Hypothesis mutates: of 40 examples about 30 differ from an earlier one in one field. So each seed
+    gives ten, and its first one, which is the simplest, is left out.
+    """
+    values: list[Any] = []
+    for seed in range(2 * count):
+        values += [value for value in _ten(strategy, seed)[1:] if value not in values]
+        if len(values) >= count:
+            break
+    return values[:count]
+
+
+def _ten(strategy: Any, seed: int) -> list[Any]:
+    values: list[Any] = []
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=10,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(value: Any) -> None:
+        values.append(value)
+
+    collect()
+    return values
