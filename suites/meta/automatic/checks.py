@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumption
@@ -18,7 +17,9 @@ from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumptio
 from zerobench.suites.accounting import test_memory, test_offload, test_sharded, test_traffic
 from zerobench.suites.equivalence import test_contract, test_neighbours, test_peers, test_steps
 from zerobench.suites.meta.automatic.mutated import Kernels
-from zerobench.suites.support.strategies import PECULIAR, models, scenarios
+from zerobench.suites.support import covering
+from zerobench.suites.support.covering import PECULIAR
+from zerobench.suites.support.strategies import models, scenarios
 from zerobench.suites.support.trials import Trials
 
 #: Every property that draws, and the number of its arguments; those that kill most mutants come first.
@@ -100,7 +101,7 @@ class Check:
         return True
 
 
-def checks(count: int | None = None) -> list[Check]:
+def all_checks(count: int | None = None) -> list[Check]:
     """The first ``count`` checks, or all, the same ones each time; those of each property are spread evenly.
 
     At the end are some of them again, for the definitions of the kernels in torch.
@@ -114,15 +115,15 @@ def checks(count: int | None = None) -> list[Check]:
 
 
 def _drawn(test: Any, count: int) -> Iterator[Check]:
-    for scenario in draw(test.strategy, count):
-        yield Check(test.__name__, test.hypothesis.inner_test, {"scenario": scenario})
+    for scenario in draw(test.strategy, count, test.backend):
+        yield Check(test.__name__, test.test, {"scenario": scenario})
 
 
 def _peculiar(flag: str) -> Iterator[Check]:
     """The body of ``test_peculiar_parameters`` is that of the contract, on models with this peculiarity."""
-    inner = test_contract.test_equals_the_canonical_trainer.hypothesis.inner_test  # type: ignore[attr-defined]
-    for scenario in draw(scenarios(model=models(**{flag: True})), _PECULIAR):
-        yield Check(f"test_peculiar_parameters[{flag}]", inner, {"scenario": scenario})
+    main: Any = test_contract.test_equals_the_canonical_trainer
+    for scenario in draw(scenarios(model=models(**{flag: True})), _PECULIAR, covering.backend(flag)):
+        yield Check(f"test_peculiar_parameters[{flag}]", main.test, {"scenario": scenario})
 
 
 def _fixed(test: Any) -> Iterator[Check]:
@@ -135,26 +136,13 @@ def _fixed(test: Any) -> Iterator[Check]:
         yield Check(test.__name__, test, dict(zip(names, values, strict=True)))
 
 
-def draw(strategy: Any, count: int) -> list[Any]:
-    """Independent values of a strategy, each once.
-
-    After ten examples Hypothesis mutates: of 40 examples about 30 differ from an earlier one in one field. So each seed
-    gives ten, and its first one, which is the simplest, is left out.
-    """
-    values: list[Any] = []
-    for seed in range(2 * count):
-        values += [value for value in _ten(strategy, seed)[1:] if value not in values]
-        if len(values) >= count:
-            break
-    return values[:count]
-
-
-def _ten(strategy: Any, seed: int) -> list[Any]:
+def draw(strategy: Any, count: int, backend: str) -> list[Any]:
+    """The first ``count`` values that a property draws."""
     values: list[Any] = []
 
-    @hypothesis.seed(seed)
     @settings(
-        max_examples=10,
+        max_examples=count,
+        backend=backend,
         phases=[Phase.generate],
         database=None,
         deadline=None,
@@ -163,6 +151,7 @@ def _ten(strategy: Any, seed: int) -> list[Any]:
     @given(strategy)
     def collect(value: Any) -> None:
         values.append(value)
+        covering.count_row()
 
     collect()
     return values

@@ -18,7 +18,7 @@ _ASKING = ("zerobench.suites.support.trials", "zerobench.suites.equivalence.test
 
 
 @contextmanager
-def remembering() -> Iterator[None]:
+def oracles_remember() -> Iterator[None]:
     """Let these modules train each Scenario once."""
     with mock.patch(f"{_ASKING[0]}.canonical", _copied), mock.patch(f"{_ASKING[1]}.canonical", _copied):
         yield

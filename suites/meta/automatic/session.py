@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from zerobench.suites.meta.automatic import report
-from zerobench.suites.meta.automatic.checks import checks
+from zerobench.suites.meta.automatic.checks import all_checks
 from zerobench.suites.meta.automatic.enumeration import Mutation, mutations
 from zerobench.suites.meta.automatic.mutated import preload_ranks
 from zerobench.suites.meta.automatic.reach import reached
-from zerobench.suites.meta.automatic.remembering import remembering
+from zerobench.suites.meta.automatic.remembering import oracles_remember
 from zerobench.suites.meta.automatic.results import Results
 from zerobench.suites.meta.automatic.trying import try_out
 
@@ -68,8 +68,8 @@ def _try_all(todo: Sequence[Mutation], count: int | None, results: Results, fold
     if not todo:
         return
     tell = _teller()
-    applicable, known = reached(checks(count), folder, tell)
-    with remembering():
+    applicable, known = reached(all_checks(count), folder, tell)
+    with oracles_remember():
         for place, mutation in enumerate(todo, 1):
             tell(f"{place} of {len(todo)}: {mutation.id}")
             results.add(try_out(mutation, known.of(mutation, applicable)))

@@ -87,6 +87,7 @@ def test_languages() -> None:
         ("docs/how-to/add-an-optimizer.md", "text"),
         ("docs/how-to/run-on-a-cluster.md", "bash"),
         ("docs/reference/kernels.md", "text"),
+        ("docs/reference/power.md", "text"),
     }
     known = {"", "python", "json", "yaml", "mermaid", "bash", "text"}
     assert {each.language for page in PAGES for each in blocks(page)} <= known
