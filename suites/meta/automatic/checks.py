@@ -66,8 +66,6 @@ FIXED: tuple[Any, ...] = (
 _ON_DEFINITIONS = 100
 #: The number of arguments of each peculiarity of a model.
 _PECULIAR = 3
-#: Of the larger tables of fixed cases, every so many-th case.
-_EVERY = {"test_resident_bytes": 7, "test_traffic": 4, "test_offload": 2, "test_the_model_is_never_whole": 2}
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ def _peculiar(flag: str) -> Iterator[Check]:
 def _fixed(test: Any) -> Iterator[Check]:
     [mark] = [mark for mark in test.pytestmark if mark.name == "parametrize"]
     names = mark.args[0] if isinstance(mark.args[0], tuple) else (mark.args[0],)
-    cases = list(mark.args[1])[:: _EVERY.get(test.__name__, 1)]
+    cases = list(mark.args[1])
     random.Random(0).shuffle(cases)  # noqa: S311 - like cases are neighbours, and a session may try the first ones alone
     for case in cases:
         values = case if len(names) > 1 else (case,)

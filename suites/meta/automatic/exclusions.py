@@ -23,6 +23,7 @@ CODE: tuple[str, ...] = (
     "annotations, decorators, imports and docstrings",
 )
 
+_SECTIONS = frozenset(("Section", "Offload"))
 _TEXT_METHODS = frozenset(("__repr__", "__str__", "__format__"))
 _NEVER = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.alias, ast.arg, ast.expr_context)
 
@@ -58,4 +59,4 @@ def _refuses(node: ast.If) -> bool:
 
 
 def _is_section(node: ast.ClassDef) -> bool:
-    return any(isinstance(base, ast.Name) and base.id == "Section" for base in node.bases)
+    return any(isinstance(base, ast.Name) and base.id in _SECTIONS for base in node.bases)

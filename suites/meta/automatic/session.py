@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import random
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -58,9 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def select(everything: Sequence[Mutation], sample: int | None, seed: int, only: Sequence[str]) -> list[Mutation]:
-    """The mutants of a session, in an order that depends on the seed alone."""
-    order = sorted(everything, key=lambda each: each.id)
-    random.Random(seed).shuffle(order)  # noqa: S311 - the same sample each time, not a secret
+    """The mutants of a session, in an order that depends on the seed and their ids, so that it outlasts other edits."""
+    order = sorted(everything, key=lambda each: hashlib.sha256(f"{seed} {each.id}".encode()).digest())
     return [each for each in order[:sample] if any(fnmatchcase(each.id, pattern) for pattern in only)]
 
 

@@ -17,7 +17,7 @@ _UPDATE = "self.stepper.step(check, clip_factor(check.norm, self.config.gradient
 
 def _session(folder: Path, *arguments: str) -> str:
     """In a process of its own, because this one's ranks have imported the engine."""
-    options = ["--out", str(folder), "--checks", "2", *arguments]
+    options = ["--out", str(folder), "--checks", "8", *arguments]
     done = subprocess.run(
         [sys.executable, "-m", "zerobench.suites.meta.automatic", *options],
         cwd=ROOT,
@@ -47,6 +47,7 @@ def test_a_wrong_engine_is_killed_and_a_right_one_survives(tmp_path: Path) -> No
     ends = {each["id"]: each for each in map(json.loads, lines)}
     assert ends[wrong]["status"] == "killed"
     assert ends[wrong]["how"].startswith("differs: ")
-    assert (ends[right]["status"], ends[right]["checks"]) == ("survived", 2)
+    assert ends[right]["status"] == "survived"
+    assert ends[right]["checks"] > 1
     assert _session(tmp_path, "--only", wrong) == said
     assert (tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines() == lines
