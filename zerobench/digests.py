@@ -46,7 +46,8 @@ def held(states: Mapping[str, Sequence[Tensor]], *, signed_zeros: bool = True) -
         for tensor in unwrapped(tensors):
             storage = tensor.untyped_storage()
             found.update(repr((category, storage.nbytes())).encode())
-            values = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage).cpu()
+            whole = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage)
+            values = whole.to("cpu", copy=True)  # if numpy has seen a storage, its engine cannot free it any more
             found.update(_bytes(values if signed_zeros else values + 0))
     return found.hexdigest()
 

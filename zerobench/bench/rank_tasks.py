@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager
 import torch
 import torch.distributed as dist
 
-from zerobench import ConfigError
 from zerobench.digests import bits
 from zerobench.driver import model_for, run_step, to_cpu
 from zerobench.errors import UsageError
@@ -47,8 +46,12 @@ def refusals(name: str) -> Iterator[None]:
     """Inside, raise a UsageError if the engine of subject ``name`` refuses a configuration: the user must change it."""
     try:
         yield
-    except ConfigError as error:
-        raise UsageError(f"{name}: {error}") from error
+    except ValueError as error:
+        from zerobench import ConfigError  # only now: an automatic mutant of the engine comes before its first import
+
+        if isinstance(error, ConfigError):
+            raise UsageError(f"{name}: {error}") from error
+        raise
 
 
 def hush(group: dist.ProcessGroup) -> None:
