@@ -17,6 +17,8 @@ from zerobench.errors import Disagreement
 from zerobench.ranks import RankFault
 
 Test = Callable[..., None]
+#: Draws after which an engine that offered none will offer none.
+PATIENCE = 5
 #: How the message of a race begins.
 RACE = "differs between two runs of the same Scenario"
 
@@ -62,6 +64,13 @@ def refuse(reason: str) -> NoReturn:
     """Drop a draw because the engine does not offer it."""
     note_refusal(reason)
     reject()
+
+
+def give_up(reason: str) -> NoReturn:
+    """Drop a draw because the engine offers nothing near it; skip if that is so for each of the first draws."""
+    if _course.drawn >= PATIENCE and not _course.offered:
+        pytest.skip(reason)
+    refuse(reason)
 
 
 def note_refusal(reason: str) -> None:

@@ -10,51 +10,66 @@ from zerobench.scenario import LossScale, Odd, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
 
-#: The value of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
-_PLAIN: dict[str, Any] = {
-    "offload_param": "none",
-    "offload_optimizer": "none",
-    "accumulator_dtype": None,
-    "communication_dtype": None,
-    "schedule": "auto",
-    "loss_scale": LossScale(static=16.0),
-    "poison": (),
-    "reads": (),
-    "clip": 0.0,
-    "dtype": "fp32",
-    "accumulation": 1,
-    "world": 2,
+#: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "offload_param": ("none",),
+    "offload_optimizer": ("none",),
+    "accumulator_dtype": (None,),
+    "communication_dtype": (None,),
+    "schedule": ("auto",),
+    "loss_scale": (LossScale(static=16.0),),
+    "poison": ((),),
+    "reads": ((),),
+    "clip": (0.0,),
+    "dtype": ("fp32", "fp16"),
+    "accumulation": (1,),
+    "world": (2, 1),
 }
-_PLAIN_OPTIMIZER: dict[str, Any] = {"second_group": False, "name": "adamw"}
-_PLAIN_MODEL: dict[str, Any] = {"recompute": "none", "dropout": 0.0, **dict.fromkeys(PECULIAR, False)}
+_PLAIN_OPTIMIZER: dict[str, tuple[Any, ...]] = {"second_group": (False,), "name": ("adamw",)}
+_PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
+    "routes": ("steps",),
+    "recompute": ("none",),
+    "dropout": (0.0,),
+    **dict.fromkeys(PECULIAR, (False,)),
+}
 
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
-    """The Scenario with fields made plain, one after another, as long as the engine gives a reason against it.
+    """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
 
     Fields in ``fixed`` keep their value. The reason if the engine refuses the Scenario with every change.
     """
-    reason = subject.unsupported(scenario)
+    kept, reason = set(fixed), subject.unsupported(scenario)
     while reason is not None:
-        tried = ((each, subject.unsupported(each)) for each in _neighbours(scenario, fixed))
-        found = next((pair for pair in tried if pair[1] != reason), None)
+        tried = ((names, each, subject.unsupported(each)) for names, each in _near(scenario) if not names & kept)
+        found = next((each for each in tried if each[2] != reason), None)
         if found is None:
             return reason
-        scenario, reason = found
+        names, scenario, reason = found
+        kept |= names
     return scenario
 
 
-def _neighbours(scenario: Scenario, fixed: Collection[str]) -> Iterator[Scenario]:
-    """The Scenarios with one field made plain."""
-    for name, value in _PLAIN.items():
-        if name not in fixed and getattr(scenario, name) != value:
-            yield _fitted(scenario.but(**{name: value}))
-    for name, value in _PLAIN_OPTIMIZER.items():
-        if name not in fixed and getattr(scenario.optimizer, name) != value:
-            yield scenario.but(optimizer=replace(scenario.optimizer, **{name: value}))
-    for name, value in _PLAIN_MODEL.items():
-        if name not in fixed and isinstance(scenario.model, Odd) and getattr(scenario.model, name) != value:
-            yield scenario.but(model=replace(scenario.model, **{name: value}))
+def _near(scenario: Scenario) -> Iterator[tuple[set[str], Scenario]]:
+    """The Scenarios with one field made plain, then those with two: either of two may be a reason by itself."""
+    neighbours = list(_neighbours(scenario))
+    yield from (({name}, each) for name, each in neighbours)
+    yield from (({one, two}, each) for one, changed in neighbours for two, each in _neighbours(changed) if one != two)
+
+
+def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
+    """The Scenarios with one field made plain, by its name."""
+    for name, value in _differing(scenario, _PLAIN):
+        yield name, _fitted(scenario.but(**{name: value}))
+    for name, value in _differing(scenario.optimizer, _PLAIN_OPTIMIZER):
+        yield name, scenario.but(optimizer=replace(scenario.optimizer, **{name: value}))
+    if isinstance(scenario.model, Odd):
+        for name, value in _differing(scenario.model, _PLAIN_MODEL):
+            yield name, scenario.but(model=replace(scenario.model, **{name: value}))
+
+
+def _differing(of: object, plain: dict[str, tuple[Any, ...]]) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, values in plain.items() for value in values if getattr(of, name) != value)
 
 
 def _fitted(scenario: Scenario) -> Scenario:

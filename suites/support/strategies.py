@@ -186,4 +186,18 @@ def drawn_at_each_stage(
 
 
 #: Piecewise linear and without a division: exact on dyadic data.
-DYADIC_MODELS = models(activation="relu", loss="dot", norm=False, dropout=0.0, functional=False, buffers=False)
+_EXACT: dict[str, Any] = {
+    "activation": "relu",
+    "loss": "dot",
+    "norm": False,
+    "dropout": 0.0,
+    "functional": False,
+    "buffers": False,
+}
+DYADIC_MODELS = models(**_EXACT)
+#: So few products that fp16 does not overflow, and that a second step is often exact.
+SMALL_DYADIC: dict[str, Any] = _EXACT | {
+    "width": among("width", 5, 1, 3, 8),
+    "hidden": st.sampled_from([(1,), (2,), (7,)]),
+    "frozen": False,
+}

@@ -20,7 +20,7 @@ from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
-from zerobench.suites.support.drawing import note_change, note_refusal, refuse
+from zerobench.suites.support.drawing import give_up, note_change, note_refusal, refuse
 from zerobench.suites.support.offered import nearest
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Trials:
         refuses all changes."""
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
-            refuse(found)
+            give_up(found)
         if found != scenario:
             note_change()
         return found
