@@ -168,6 +168,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         "is not asked to offload here: its own kernels would have to be compiled": (
             scenario.optimizer_at != "none" or scenario.parameters_at != "none"
         ),
+        "takes only a whole number as the least loss scale": (
+            scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
+        ),
         "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
             scenario.optimizer.second_group and not plain and not scenario.placement.parameters
         ),
