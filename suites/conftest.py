@@ -158,6 +158,19 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[_DAY] = node.config.stash[_TURN]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Keep the numbers of a drawn test's draws with its report, which another process may print."""
+    from zerobench.suites.support.drawing import course
+
+    course().restart()
+    try:
+        return (yield)
+    finally:
+        if course().drawn:
+            item.user_properties.append((_DRAWS, str(course())))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """If another process prints the summary, send it the number of Scenarios that ran here."""
     if hasattr(session.config, "workeroutput"):
@@ -181,8 +194,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         rate = f"{scenarios / seconds:.1f} Scenarios per second"
         terminalreporter.write_line(f"{scenarios} Scenarios on {config.getoption('--subject')}, {rate}")
         terminalreporter.write_line(covering.summary())
+    if config.getoption("--subject") != "reference":
+        for line in _draws(terminalreporter):
+            terminalreporter.write_line(line)
 
 
+def _draws(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    """Each drawn test with the numbers of its draws, of those that the engine offers, and of those that ran."""
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            said = dict(report.user_properties).get(_DRAWS)
+            if said:
+                yield f"{outcome} {report.nodeid.rpartition('::')[2]}: {said}"
+
+
+_DRAWS = "zerobench_draws"
 _RAN, _COVERED = "zerobench_scenarios", "zerobench_covered"
 _FOLDER, _DAY, _SEED = "zerobench_locks", "zerobench_day", "zerobench_seed"
 _TURN = pytest.StashKey[int]()

@@ -20,6 +20,7 @@ from zerobench.placement import Mesh, Placement
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
+Routes = Literal["ranks", "steps", "micro_steps"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
@@ -79,6 +80,7 @@ class Odd:
     frozen: bool = False  # one linear of a block, and one whole block (from three on two), do not require gradients
     unused: bool = False  # a trainable linear that no forward calls
     routed: bool = False  # a block that only leaves with ``route`` true use (see Batch)
+    routes: Routes = "ranks"  # the leaves that use it: of some ranks, or of some steps or micro-steps on every rank
     scalar: bool = False  # a 0-dimensional parameter outside any block
     tiny: bool = False  # parameters of one and two elements
     empty: bool = False  # a parameter with no element

@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from zerobench.recording import OffloadBytes, State, Traffic
 from zerobench.scenario import Scenario
 
-__all__ = ["Batch", "Bytes", "Offloaded", "Outcome", "State", "Subject", "Theory"]
+__all__ = ["CONTRACT", "Batch", "Bytes", "Offloaded", "Outcome", "Policies", "State", "Subject", "Theory"]
 
 Batch = Mapping[str, Any]
 #: Bytes by category.
@@ -44,6 +44,26 @@ class Outcome:
     norm: float | None
     skipped: bool = False
     loss_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The choices in which engines differ and each is right; the oracles follow those of the engine under test.
+
+    The defaults are the contract's. A difference that an engine does not declare is a fault.
+    """
+
+    #: Of a parameter that no leaf of a step used: none, so that the optimizer leaves it alone, or zeros, so that weight
+    #: decay and momentum move it.
+    inactive_gradient: Literal["none", "zero"] = "none"
+    #: The fp32 masters are the model's original values, or those rounded to the Scenario's dtype.
+    masters_from: Literal["original", "rounded"] = "original"
+    #: A step that is skipped advances the optimizer's step count.
+    counts_skipped_steps: bool = False
+
+
+#: The choices of docs/reference/contract.md.
+CONTRACT = Policies()
 
 
 @dataclass(frozen=True)
@@ -96,6 +116,8 @@ class Subject(ABC):
     name: ClassVar[str]
     #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
     promises_bits: ClassVar[bool] = False
+    #: Its choices where more than one is right.
+    policies: ClassVar[Policies] = CONTRACT
     #: Moves the model to the Scenario's device itself; otherwise the model is there already.
     moves: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.

@@ -9,9 +9,10 @@ from zerobench.suites.support.trials import Trials
 
 @pytest.fixture(scope="session")
 def bits(trials: Trials) -> Trials:
-    """An engine that promises the contract's bits; others are held to the error budget instead (test_peers.py)."""
+    """An engine that promises the contract's bits; others are held to the forms in test_every_step.py,
+    test_every_engine.py and test_peers.py."""
     if not trials.subject.promises_bits:
-        pytest.skip(f"{trials.name} does not promise the contract's bits")
+        pytest.skip(f"{trials.name} promises no bits: test_every_step.py and test_every_engine.py have the other form")
     return trials
 
 

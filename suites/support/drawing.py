@@ -1,4 +1,4 @@
-"""Drawing: how a drawn test ends if a Scenario hangs, if it fails only sometimes, and if the engine offers none."""
+"""Drawing: how a drawn test ends if a Scenario hangs, if it fails only sometimes, and if the engine offers too few."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from zerobench.errors import Disagreement
 from zerobench.ranks import RankFault
 
 Test = Callable[..., None]
+#: Draws after which an engine that offered none will offer none.
+PATIENCE = 5
 #: How the message of a race begins.
 RACE = "differs between two runs of the same Scenario"
 
@@ -26,18 +28,36 @@ class _Hung(BaseException):
 
 
 @dataclass
-class _Course:
+class Course:
     """What happened in the draws of one test."""
 
+    drawn: int = 0
+    offered: int = 0  # by the engine, as drawn or after some fields changed
+    ran: int = 0  # to the end of the test
     refused: Counter[str] = field(default_factory=Counter)  # draws by the engine's reason
+    refuses: bool = False  # the draw under way
+    changed: bool = False  # the draw under way: the engine offers only a neighbour of it
     failure: Exception | None = None  # the last one
 
     def restart(self) -> None:
-        self.refused.clear()
-        self.failure = None
+        """A test begins."""
+        vars(self).update(vars(Course()))
+
+    def begin(self) -> None:
+        """A draw begins."""
+        self.drawn += 1
+        self.refuses = self.changed = False
+
+    def __str__(self) -> str:
+        return f"{self.drawn} drawn, {self.offered} offered, {self.ran} ran"
 
 
-_course = _Course()
+_course = Course()
+
+
+def course() -> Course:
+    """What happened in the draws of the latest test."""
+    return _course
 
 
 def refuse(reason: str) -> NoReturn:
@@ -46,16 +66,29 @@ def refuse(reason: str) -> NoReturn:
     reject()
 
 
+def give_up(reason: str) -> NoReturn:
+    """Drop a draw because the engine offers nothing near it; skip if that is so for each of the first draws."""
+    if _course.drawn >= PATIENCE and not _course.offered:
+        pytest.skip(reason)
+    refuse(reason)
+
+
 def note_refusal(reason: str) -> None:
     """If all draws are dropped, the test skips with the most frequent reason."""
     _course.refused[reason] += 1
+    _course.refuses = True
 
 
-def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings) -> Test:
+def note_change() -> None:
+    """The draw under way is not the Scenario that runs: it covers nothing."""
+    _course.changed = True
+
+
+def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings, least: int = 1) -> Test:
     """The test on draws of ``scenario``.
 
     If a Scenario hangs, the test ends with that failure. If one fails and then passes, the failure is a race's. If the
-    engine offers none, the test skips.
+    engine offers none, or if fewer than ``least`` ran to the end, the test skips: it is no pass.
     """
     runs = chosen(given(scenario=strategy)(_observed(test)))
 
@@ -75,15 +108,18 @@ def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings) -> Test
         except BaseExceptionGroup as group:
             _raise_race(group)
             raise
+        if _course.ran < least:
+            pytest.skip(f"not enough: {_course.ran} of at least {least} draws ran ({_course})")
 
     return drawn_test
 
 
 def _observed(test: Test) -> Test:
-    """The test, which keeps its failure; a hang ends the draws."""
+    """The test, which counts its draws and keeps its failure; a hang ends the draws."""
 
     @functools.wraps(test)
     def observed(*args: Any, **kwargs: Any) -> None:
+        _course.begin()
         try:
             test(*args, **kwargs)
         except Exception as error:
@@ -91,6 +127,10 @@ def _observed(test: Test) -> Test:
             if isinstance(error, RankFault) and error.kind == "timeout":
                 raise _Hung from None
             raise
+        else:
+            _course.ran += 1
+        finally:
+            _course.offered += not _course.refuses
 
     return observed
 

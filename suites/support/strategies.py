@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import update_wrapper, wraps
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
-from zerobench.suites.support.drawing import draw
+from zerobench.suites.support.drawing import course, draw
 from zerobench.suites.support.sizes import chunks, settings_of
 
 WORLDS = among("world", 1, 2, 3, 4)
@@ -134,18 +135,27 @@ UNDISTURBED: dict[str, Any] = {
 }
 
 
-def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``."""
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0, *, least: float = 0.0, label: str = "") -> Decorator:
+    """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``.
+
+    If fewer than the share ``least`` of them run to the end, the test skips as "not enough". ``label`` tells several
+    draws of one test apart.
+    """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def counted(*args: Any, **kwargs: Any) -> None:
             test(*args, **kwargs)
-            covering.count_row()
+            if not course().changed:
+                covering.count_row()
 
         examples = max(1, round(settings().max_examples * share))
-        backend = covering.backend(f"{test.__module__}.{test.__qualname__}")
-        decorated: Any = draw(counted, strategy, settings(max_examples=examples, backend=backend))
+        backend = covering.backend(f"{test.__module__}.{test.__qualname__}{label}")
+        chosen = settings(max_examples=examples, backend=backend)
+        decorated: Any = draw(counted, strategy, chosen, max(1, round(examples * least)))
         decorated.test, decorated.strategy = counted, strategy  # for the meta suite, which runs it on other engines
         decorated.share, decorated.backend = share, backend
         return decorated  # type: ignore[no-any-return]
@@ -153,5 +163,41 @@ def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0) -> Callable[[Cal
     return decorate
 
 
+def drawn_at_each_stage(
+    strategy: Callable[[int], st.SearchStrategy[Any]], share: float = 1.0, *, least: float = 0.5
+) -> Decorator:
+    """Make a test of each stage, with draws of its own: a failure at one stage hides nothing at another.
+
+    ``strategy`` takes the stage; ``share`` is that of each test.
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        by_stage = [drawn(strategy(each), share, least=least, label=f"[{each}]")(test) for each in range(4)]
+
+        def at_stage(trials: Any, stage: int) -> None:
+            by_stage[stage](trials)
+
+        decorated: Any = update_wrapper(at_stage, test)
+        del decorated.__wrapped__  # pytest would take the fixtures of the test
+        decorated.by_stage = by_stage  # for the meta suite
+        return pytest.mark.parametrize("stage", range(4))(decorated)  # type: ignore[no-any-return]
+
+    return decorate
+
+
 #: Piecewise linear and without a division: exact on dyadic data.
-DYADIC_MODELS = models(activation="relu", loss="dot", norm=False, dropout=0.0, functional=False, buffers=False)
+_EXACT: dict[str, Any] = {
+    "activation": "relu",
+    "loss": "dot",
+    "norm": False,
+    "dropout": 0.0,
+    "functional": False,
+    "buffers": False,
+}
+DYADIC_MODELS = models(**_EXACT)
+#: So few products that fp16 does not overflow, and that a second step is often exact.
+SMALL_DYADIC: dict[str, Any] = _EXACT | {
+    "width": among("width", 5, 1, 3, 8),
+    "hidden": st.sampled_from([(1,), (2,), (7,)]),
+    "frozen": False,
+}

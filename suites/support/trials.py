@@ -20,8 +20,9 @@ from zerobench.oracles.canonical_trainer import float64
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
-from zerobench.suites.support.drawing import note_refusal, refuse
+from zerobench.subject import CONTRACT, Policies, Subject
+from zerobench.suites.support.drawing import give_up, note_change, note_refusal, refuse
+from zerobench.suites.support.offered import nearest
 
 T = TypeVar("T")
 
@@ -56,6 +57,16 @@ class Trials:
         if reason is not None:
             note_refusal(reason)
         return reason is None
+
+    def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
+        """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
+        refuses all changes."""
+        found = nearest(self.subject, scenario, fixed)
+        if isinstance(found, str):
+            give_up(found)
+        if found != scenario:
+            note_change()
+        return found
 
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
         """Those of several Scenarios, which differ in one field, that the engine offers; drop the draw if it offers no
@@ -148,11 +159,11 @@ class Trials:
         """The Scenario on the engine, and the canonical trainer's recording made meanwhile."""
         reading = Reading(frozenset(parts))
         pending = self.runner.submit(self.name, scenario, reading)
-        expected = train_canonically(scenario, reading)
+        expected = train_canonically(scenario, reading, self.subject.policies)
         return pending.result(), expected
 
     def agree_in_turns(self, scenario: Scenario, beside: Scenario) -> None:
-        """Demand the canonical trainer's bits of a Scenario that takes turns with another one in the same processes.
+        """Demand the bits of a Scenario by itself if it takes turns with another one in the same processes.
 
         Raises:
             Disagreement: they differ; see :meth:`wrong`.
@@ -169,6 +180,6 @@ class Trials:
 
 
 @lru_cache(maxsize=64)
-def exact(scenario: Scenario) -> Trajectory:
+def exact(scenario: Scenario, policies: Policies = CONTRACT) -> Trajectory:
     """The float64 run of a Scenario."""
-    return float64(scenario, ALL)
+    return float64(scenario, ALL, policies=policies)

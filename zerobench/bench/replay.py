@@ -111,9 +111,9 @@ def _compare(runner: Runner, command: ReplayCommand) -> Replayed:
 def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
     """Ask the oracles."""
     scenario, readings = command.scenario, _readings(command.scenario)
-    expected = [runner.canonical(scenario, each) for each in readings]
+    expected = [runner.canonical(command, each) for each in readings]
     skipped = tuple(step.skipped for step in expected[0].steps)
-    asked = Question("float64", scenario, skipped)
+    asked = Question("float64", scenario, skipped, load(command.subject).policies)
     [reference64] = runner.pool.run(_answer, asked, world=1, timeout=runner.limit(scenario))
     yardstick = _error(runner, scenario, reference64)
     if math.isnan(yardstick):

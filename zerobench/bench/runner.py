@@ -20,6 +20,7 @@ from zerobench.oracles.canonical_trainer import canonical
 from zerobench.ranks import Pending, Pool, RankFault
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
+from zerobench.subject import CONTRACT, Policies
 from zerobench.subjects import load
 
 T = TypeVar("T")
@@ -108,20 +109,27 @@ class Runner:
         got = self.submit(command.subject, command.scenario, reading).result()
         expected: Trajectory | list[Trajectory]
         if command.other is None:
-            expected = self.canonical(command.scenario, reading)
+            expected = self.canonical(command, reading)
         else:
             expected = self.submit(*command.other, reading).result()
         return across_ranks(got, expected, reading.parts)
 
     def _difference_in_turns(self, command: ReplayCommand, reading: Reading, beside: Scenario) -> Difference | None:
         runs = zip(*self.ask(command, train_in_turns, reading, beside).result(), strict=True)
-        expected = self.canonical(command.scenario, reading)
+        expected = self._alone(command, reading)
         found = (across_ranks(each, expected, reading.parts) for each in runs)
         return next(filter(None, found), None)
 
-    def canonical(self, scenario: Scenario, reading: Reading) -> Trajectory:
+    def _alone(self, command: ReplayCommand, reading: Reading) -> Trajectory | list[Trajectory]:
+        """The recordings of a run that nobody disturbs: the canonical trainer's or, without a promise, its own."""
+        if load(command.subject).promises_bits:
+            return self.canonical(command, reading)
+        return self.submit(command.subject, command.scenario, reading).result()
+
+    def canonical(self, command: ReplayCommand, reading: Reading) -> Trajectory:
         """The canonical trainer's recording, made on a rank: bits depend on the number of threads."""
-        [found] = self.pool.run(_canonical, scenario, reading, world=1, timeout=self.limit(scenario))
+        scenario, policies = command.scenario, load(command.subject).policies
+        [found] = self.pool.run(_canonical, scenario, reading, policies, world=1, timeout=self.limit(scenario))
         return found
 
     def _pool_of(self, subject: str, world: int) -> Pool:
@@ -148,13 +156,13 @@ def train(group: dist.ProcessGroup, subject: str, scenario: Scenario, reading: R
     return replace(found, subject=subject)
 
 
-def train_canonically(scenario: Scenario, reading: Reading) -> Trajectory:
+def train_canonically(scenario: Scenario, reading: Reading, policies: Policies = CONTRACT) -> Trajectory:
     """The canonical trainer's recording, with the states of a reading alone."""
-    return canonical(scenario, reading.every, last=reading.last)
+    return canonical(scenario, reading.every, last=reading.last, policies=policies)
 
 
-def _canonical(group: dist.ProcessGroup, scenario: Scenario, reading: Reading) -> Trajectory:
-    return train_canonically(scenario, reading)
+def _canonical(group: dist.ProcessGroup, scenario: Scenario, reading: Reading, policies: Policies) -> Trajectory:
+    return train_canonically(scenario, reading, policies)
 
 
 def train_in_turns(

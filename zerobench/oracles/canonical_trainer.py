@@ -22,6 +22,9 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
    Lion. If a parameter received no gradient on any leaf, its gradient is None.
 8. The model's parameters become the masters rounded to nearest even.
 
+An engine may declare other policies (:class:`~zerobench.subject.Policies`): the masters are rounded like the weights,
+the gradient in point 7 is zeros instead of None, or a skipped step advances the optimizer's step counts.
+
 The ranks' arithmetic depends on their number of threads and their device; run this with the same.
 """
 
@@ -40,7 +43,7 @@ from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario
-from zerobench.subject import Batch, State
+from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
 
@@ -54,7 +57,12 @@ class OracleStep(Step):
 
 
 def canonical(
-    scenario: Scenario, keep: Keep = frozenset(), *, last: Keep = frozenset(), magnitudes: bool = False
+    scenario: Scenario,
+    keep: Keep = frozenset(),
+    *,
+    last: Keep = frozenset(),
+    magnitudes: bool = False,
+    policies: Policies = CONTRACT,
 ) -> Trajectory:
     """Train by the contract; every step is an :class:`OracleStep`. An evaluation is every rank's: [world].
 
@@ -63,19 +71,25 @@ def canonical(
     Raises:
         UsageError: if a chunk is not a power of two, or if there is no such model or data.
     """
-    return _Trainer(scenario, _arithmetic(scenario), keep, last, magnitudes).train(())
+    return Trainer(scenario, arithmetic(scenario), keep, last, magnitudes, policies).train(())
 
 
-def float64(scenario: Scenario, keep: Keep = frozenset(), *, skipped: Sequence[bool] = ()) -> Trajectory:
+def float64(
+    scenario: Scenario,
+    keep: Keep = frozenset(),
+    *,
+    skipped: Sequence[bool] = (),
+    policies: Policies = CONTRACT,
+) -> Trajectory:
     """The same leaves in float64 from the fp32 weights to the update, with no loss scale: the reference for errors.
 
     ``skipped`` are the decisions of the compared run, by step; without them a step is skipped if it is not finite.
     """
-    return _Trainer(scenario, _Arithmetic(*[torch.float64] * 4), keep, frozenset(), False).train(skipped)
+    return Trainer(scenario, Arithmetic(*[torch.float64] * 4), keep, frozenset(), False, policies).train(skipped)
 
 
 @dataclass(frozen=True)
-class _Arithmetic:
+class Arithmetic:
     """The dtype at each place of a step."""
 
     model: torch.dtype
@@ -84,8 +98,9 @@ class _Arithmetic:
     store: torch.dtype  # accumulators between micro-steps
 
 
-def _arithmetic(scenario: Scenario) -> _Arithmetic:
-    return _Arithmetic(
+def arithmetic(scenario: Scenario) -> Arithmetic:
+    """The contract's dtypes in a Scenario."""
+    return Arithmetic(
         model=DTYPES[scenario.dtype],
         wire=DTYPES[scenario.communication_dtype or scenario.dtype],
         fold=torch.float32,
@@ -93,14 +108,26 @@ def _arithmetic(scenario: Scenario) -> _Arithmetic:
     )
 
 
-class _Trainer:
-    def __init__(self, scenario: Scenario, dtypes: _Arithmetic, keep: Keep, last: Keep, magnitudes: bool) -> None:
+class Trainer:
+    """The program; :func:`canonical` and :func:`float64` run it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        dtypes: Arithmetic,
+        keep: Keep = frozenset(),
+        last: Keep = frozenset(),
+        magnitudes: bool = False,
+        policies: Policies = CONTRACT,
+    ) -> None:
         if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
             raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
-        self.scenario, self.dtypes, self.wants_magnitudes = scenario, dtypes, magnitudes
+        self.scenario, self.dtypes, self.wants_magnitudes, self.policies = scenario, dtypes, magnitudes, policies
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
         self.model = models.build(scenario).to(scenario.device)
+        if policies.masters_from == "rounded":
+            self.model.to(DTYPES[scenario.dtype]).float()
         if self.reference:
             self.model.double()
         self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -135,6 +162,8 @@ class _Trainer:
         if not skipped:
             clip = self.scenario.clip
             self.update(self.scaled(accumulated, (min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0) / divisor))
+        elif self.policies.counts_skipped_steps:
+            self.count_step()
         self.scaler.update(skipped)
         self.read(index, -1)
         return self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
@@ -233,11 +262,21 @@ class _Trainer:
     @torch.no_grad()
     def update(self, gradients: State) -> None:
         for name, master in self.masters.items():
-            master.grad = gradients.get(name)
+            master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():
             self.optimizer.step()
         for name, master in self.masters.items():
             self.working[name].copy_(master)
+
+    def inactive(self, master: Tensor) -> Tensor | None:
+        """The gradient of a parameter that received none."""
+        return torch.zeros_like(master) if self.policies.inactive_gradient == "zero" else None
+
+    def count_step(self) -> None:
+        """Advance the optimizer's step counts without an update."""
+        for state in self.optimizer.state.values():
+            if "step" in state:
+                state["step"] += 1
 
     def record(
         self, keep: Keep, gradients: State, divisor: float, norm: float, skipped: bool, scale: float

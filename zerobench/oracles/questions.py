@@ -12,6 +12,7 @@ from zerobench.driver import Keep
 from zerobench.oracles.canonical_trainer import canonical, float64
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
+from zerobench.subject import CONTRACT, Policies
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Question:
     oracle: Literal["canonical", "float64"]
     scenario: Scenario
     skipped: tuple[bool, ...] = ()
+    policies: Policies = CONTRACT
 
 
 def answer_share(group: dist.ProcessGroup, asked: Sequence[Question]) -> list[Trajectory]:
@@ -32,9 +34,9 @@ def answer(question: Question) -> Trajectory:
     """An oracle's recording; its only states are the last step's parameters."""
     keep: Keep = frozenset({"parameters"})
     if question.oracle == "canonical":
-        found = canonical(question.scenario, keep)
+        found = canonical(question.scenario, keep, policies=question.policies)
     else:
-        found = float64(question.scenario, keep, skipped=question.skipped)
+        found = float64(question.scenario, keep, skipped=question.skipped, policies=question.policies)
     for step in found.steps[:-1]:
         step.parameters = {}
     return found

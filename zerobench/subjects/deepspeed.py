@@ -18,7 +18,7 @@ from torch.nn import functional
 from zerobench.oracles.optimizer import build_optimizer, groups
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.scenario import Odd, Scenario
-from zerobench.subject import Batch, Outcome, State, Subject
+from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
 
@@ -37,6 +37,10 @@ class DeepSpeed(Subject):
 
     name = "deepspeed"
     whole_world = True
+    #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
+    #: copies of the model after its cast to 16 bits: https://deepspeed.readthedocs.io/en/latest/zero3.html and
+    #: https://www.deepspeed.ai/docs/config-json/#bfloat16-training-options
+    policies = Policies(inactive_gradient="zero", masters_from="rounded")
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -164,6 +168,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         "is not asked to offload here: its own kernels would have to be compiled": (
             scenario.optimizer_at != "none" or scenario.parameters_at != "none"
         ),
+        "takes only a whole number as the least loss scale": (
+            scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
+        ),
         "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
             scenario.optimizer.second_group and not plain and not scenario.placement.parameters
         ),
@@ -178,7 +185,9 @@ def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
         "broadcast a 0-dimensional parameter": model.scalar,
         "broadcast a parameter that is not contiguous": model.transposed,
         "shard a parameter with no element": model.empty and shards,
-        "shard a block that only some ranks use": model.routed and shards and scenario.world > 1,
+        "shard a block that only some ranks use": (
+            model.routed and model.routes == "ranks" and shards and scenario.world > 1
+        ),
     }
     return next((f"DeepSpeed cannot {what}" for what, there in refused.items() if there), None)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, State, Subject, Theory
+from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
@@ -26,6 +26,9 @@ class Plain(Subject):
     between steps :meth:`resident` shows them.
     """
 
+    #: torch.optim leaves a parameter alone if its gradient is None; the masters are copied before the cast:
+    #: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+    policies = Policies(inactive_gradient="none", masters_from="original")
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.

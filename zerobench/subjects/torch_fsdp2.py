@@ -104,7 +104,7 @@ def _unsupported_model(model: Odd, world: int) -> str | None:
         "a 0-dimensional parameter": model.scalar,
         "a parameter with no element": model.empty,
         "a parameter that is not contiguous": model.transposed,
-        "a block that only some ranks use": model.routed and world > 1,
+        "a block that only some ranks use": model.routed and model.routes == "ranks" and world > 1,
         "a block called twice under reentrant recomputation": model.reused and model.recompute == "reentrant",
     }
     return next((f"FSDP2 does not train {what}" for what, there in refused.items() if there), None)

@@ -1,0 +1,186 @@
+"""For every engine, whatever it promises: against itself, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import assume
+
+from zerobench.driver import ALL
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import Difference, first_difference
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.recording import State
+from zerobench.scenario import LossScale, Read, Scenario
+from zerobench.suites.support.strategies import SMALL_DYADIC, drawn_at_each_stage, models, optimizers, scenarios
+from zerobench.suites.support.trials import Trials
+
+_STATES: tuple[Part, ...] = ("parameters", "model_parameters", "optimizer_state")
+_UNWATCHED: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "reads")
+_ALL_RANKS: tuple[Part, ...] = ("gradients", "norm", "skipped", "loss_scale", *_STATES)
+_WHOLE = ["parameters", "model_parameters", "optimizer_state"]
+
+
+def _reading(what: st.SearchStrategy[str], steps: int) -> st.SearchStrategy[tuple[Read, ...]]:
+    """One to four readings, at every moment of a step."""
+    made = st.builds(Read, what, st.integers(0, steps - 1), st.integers(-1, 2), st.sampled_from([1, 2]))
+    return st.lists(made, min_size=1, max_size=4).map(tuple)
+
+
+def _watched(trials: Trials, scenario: Scenario) -> None:
+    """Demand the bits of the same training that nobody watches; readings in a row have the same values."""
+    scenario = trials.nearest(scenario, "reads")
+    watched = trials.run(scenario)
+    trials.agree(watched, trials.run(scenario.but(reads=())), _UNWATCHED)
+    for trajectory in watched:
+        once = replace(trajectory, steps=[replace(step, reads=_first(step.reads)) for step in trajectory.steps])
+        twice = replace(trajectory, steps=[replace(step, reads=_second(step.reads)) for step in trajectory.steps])
+        trials.agree_in_one_run(twice, once, ["reads"])
+
+
+def _first(reads: State) -> State:
+    """The readings that another one follows, by the name of the second."""
+    again = {_again(name): name for name in reads}
+    return {name: reads[again[name]] for name in reads if name in again}
+
+
+def _second(reads: State) -> State:
+    return {name: reads[name] for name in _first(reads)}
+
+
+def _again(name: str) -> str:
+    which, comma, rest = name.partition(", ")
+    return f"{which}, again{comma}{rest}"
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, accumulation=2, reads=_reading(st.sampled_from(_WHOLE), 2)), share=0.15
+)
+def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
+    """Training has the same bits with and without readings of state, and a second reading in a row those of the
+    first."""
+    _watched(trials, scenario)
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, accumulation=2, reads=_reading(st.just("evaluation"), 2)), share=0.1
+)
+def test_evaluation_changes_nothing(trials: Trials, scenario: Scenario) -> None:
+    """Training has the same bits with and without evaluations, and a second evaluation in a row that of the first."""
+    _watched(trials, scenario)
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage, steps=3, reads=st.just(Read("gradients", 1, 1)).map(lambda one: (one,)), accumulation=1
+    ),
+    share=0.1,
+)
+def test_reading_gradients_changes_nothing(trials: Trials, scenario: Scenario) -> None:
+    """Training has the same bits if the gradients of an earlier step are read."""
+    _watched(trials, scenario)
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=0.1)
+def test_ranks_agree(trials: Trials, scenario: Scenario) -> None:
+    """All ranks have the same gradients, norms, decisions and loss scales, and after the last step the same states."""
+    first, *others = trials.run(trials.nearest(scenario))
+    for other in others:
+        trials.agree_in_one_run(other, first, _ALL_RANKS)
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(
+            stage=stage,
+            model=models(**SMALL_DYADIC),
+            dtype="fp16",
+            data="dyadic",
+            steps=1,
+            micro_batch=2,
+            poison=(),
+            communication_dtype=None,
+            accumulator_dtype=None,
+            loss_scale=LossScale(static=1.0),
+        ),
+        st.sampled_from([0.25, 2.0, 8.0]),
+    ),
+    share=0.1,
+)
+def test_static_scale_changes_nothing(trials: Trials, scenario: tuple[Scenario, float]) -> None:
+    """A static loss scale that is a power of two changes no bit, if fp16 neither over- nor underflows."""
+    one = trials.nearest(scenario[0], "dtype", "loss_scale", "data")
+    other = one.but(loss_scale=LossScale(static=scenario[1]))
+    parts: tuple[Part, ...] = ("losses", "norm", "skipped", "gradients", *_STATES)
+    base, scaled = trials.run(one, parts), trials.run(other, parts)
+    assume(not any(run[0].steps[0].skipped for run in (base, scaled)))
+    trials.agree(scaled, base, parts)
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        model=models(**SMALL_DYADIC),
+        dtype="fp16",
+        data="dyadic",
+        steps=3,
+        micro_batch=2,
+        poison=(),
+        communication_dtype=None,
+        accumulator_dtype=None,
+        optimizer=optimizers(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0),
+        loss_scale=LossScale(initial_power=4, window=1),
+    ),
+    share=0.1,
+)
+def test_dynamic_scale_equals_static(trials: Trials, scenario: Scenario) -> None:
+    """On good steps a dynamic scale trains like a static one, also on the step on which it grows and on the next."""
+    scenario = trials.nearest(scenario, "dtype", "loss_scale", "data")
+    static = scenario.but(loss_scale=LossScale(static=2.0**4))
+    assume(_nothing_underflows(scenario, static))
+    parts: tuple[Part, ...] = ("losses", "norm", "skipped", "gradients", *_STATES)
+    got, expected = trials.run(scenario, parts), trials.run(static, parts)
+    assume(not any(step.skipped for run in (got, expected) for step in run[0].steps))
+    if got[0].steps[-1].loss_scale == expected[0].steps[-1].loss_scale:
+        found = Difference(trials.name, "the contract", scenario, 0, 2, "loss_scale", "", "16.0", "32.0")
+        raise trials.wrong(found, ReplayCommand(scenario, trials.name))
+    trials.agree(got, expected, parts)
+
+
+def _nothing_underflows(dynamic: Scenario, static: Scenario) -> bool:
+    """Whether the contract's own arithmetic has the same bits with both scales."""
+    one, other = (canonical(each, ALL) for each in (dynamic, static))
+    return first_difference(one, other, ("gradients", "skipped")) is None
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(scenarios(stage=stage, steps=3, reads=()), st.integers(0, 2), st.integers(0, 11)), share=0.1
+)
+def test_overflow_on_one_rank(trials: Trials, scenario: tuple[Scenario, int, int]) -> None:
+    """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
+    drawn, step, leaf = scenario
+    one = trials.nearest(drawn.but(poison=((step, leaf % drawn.leaves),)), "poison")
+    for trajectory in trials.run(one, _STATES, keep=ALL):
+        if not trajectory.steps[step].skipped:
+            which = trials.name, "the contract", one, trajectory.rank, step
+            raise trials.wrong(Difference(*which, "skipped", "", "False", "True"), ReplayCommand(one, trials.name))
+        if step:
+            earlier, last = trajectory.steps[:step], trajectory.steps[step]
+            moved, still = (replace(trajectory, steps=[*earlier, each]) for each in (last, earlier[-1]))
+            trials.agree_in_one_run(moved, still, _STATES)
+
+
+@drawn_at_each_stage(
+    lambda stage: st.integers(1, 3).flatmap(
+        lambda world: st.tuples(
+            *(scenarios(stage=stage, world=world, model=models(width=st.sampled_from([3, 8])), reads=()),) * 2
+        )
+    ),
+    share=0.05,
+)
+def test_engines_share_nothing(trials: Trials, scenario: tuple[Scenario, Scenario]) -> None:
+    """An engine beside another one in the same processes, and one built after it, train as if alone."""
+    one, other = (trials.nearest(each, "world") for each in scenario)
+    trials.agree_in_turns(one, other)

@@ -1,0 +1,151 @@
+"""For every engine, whatever it promises: each step follows from the one before, and exact data have exact bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import hypothesis.strategies as st
+from hypothesis import assume
+
+from zerobench.driver import ALL
+from zerobench.errors import Disagreement
+from zerobench.judge.judgement import across_ranks, is_exact
+from zerobench.judge.parts import Part
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.recording import State, Step, Trajectory
+from zerobench.scenario import LossScale, Read, Scenario
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.following import first_step_that_does_not_follow
+from zerobench.suites.support.rerun import rerun
+from zerobench.suites.support.strategies import (
+    SMALL_DYADIC,
+    drawn_at_each_stage,
+    models,
+    optimizers,
+    scenarios,
+)
+from zerobench.suites.support.trials import Trials, exact
+
+#: Dividing a loss by A rounds nothing, so that every engine has the same bits of a leaf's gradient.
+_EXACT_SHARES = among("accumulation", 1, 2, 4)
+_ROUTES = st.sampled_from(["steps", "micro_steps", "ranks"])
+_INITIAL = tuple(Read(what, 0, 0) for what in ("parameters", "model_parameters", "optimizer_state"))
+_EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_parameters")
+
+
+def _follows(trials: Trials, scenario: Scenario) -> None:
+    """Demand it of one rank: the drawn ranks differ, and the ranks agree (test_every_engine.py)."""
+    got = trials.run(scenario, ALL, keep=ALL)[scenario.seed % scenario.world]
+    found = first_step_that_does_not_follow(got, trials.subject.policies)
+    if found is not None:
+        raise Disagreement(f"{found}\n{rerun(scenario, trials.name)}", found)
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=_EXACT_SHARES, reads=()), share=0.2)
+def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenario) -> None:
+    """Losses, gradients, norm, clipping, update and rounding of a step are right for the state that the engine itself
+    had before it: bit for bit, or within a derived bound."""
+    _follows(trials, trials.nearest(scenario, "accumulation"))
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        model=models(routed=True, routes=_ROUTES),
+        steps=st.integers(3, 4),
+        accumulation=among("accumulation", 2, 4),
+        reads=(),
+    ),
+    share=0.1,
+)
+def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
+    """If a block is used by no leaf of a step, by some ranks or in some micro-steps, no stale gradient, step count or
+    weight of it comes back."""
+    _follows(trials, trials.nearest(scenario, "accumulation", "routed"))
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        dtype="fp16",
+        accumulation=_EXACT_SHARES,
+        steps=4,
+        reads=(),
+        loss_scale=st.builds(
+            LossScale,
+            initial_power=st.sampled_from([3, 8]),
+            window=st.integers(1, 2),
+            hysteresis=st.integers(1, 2),
+            consecutive_hysteresis=st.booleans(),
+            minimum=st.sampled_from([0.25, 1.0, 8.0]),
+        ),
+        poison=st.sets(st.integers(0, 3), max_size=3).map(lambda bad: tuple((step, 0) for step in sorted(bad))),
+    ),
+    share=0.1,
+)
+def test_dynamic_loss_scale_follows(trials: Trials, scenario: Scenario) -> None:
+    """The scale moves as DeepSpeed's state machine says, and a step follows whether it was skipped, lowered the scale
+    or raised it."""
+    _follows(trials, trials.nearest(scenario, "accumulation", "dtype", "loss_scale", "poison"))
+
+
+def _dyadic(stage: int, steps: int) -> st.SearchStrategy[Scenario]:
+    return scenarios(
+        stage=stage,
+        model=models(**SMALL_DYADIC, routed=True, routes=_ROUTES),
+        dtype="fp32",
+        data="dyadic",
+        steps=steps,
+        micro_batch=1,
+        accumulation=among("accumulation", 2, 1, 3, 4),
+        clip=0.0,
+        poison=(),
+        optimizer=optimizers(name="sgd", lr=2.0**-2, weight_decay=0.0, momentum=0.0, second_group=False),
+        communication_dtype=None,
+        accumulator_dtype=None,
+    )
+
+
+@drawn_at_each_stage(partial(_dyadic, steps=2), share=0.1, least=0.25)
+def test_exact_steps(trials: Trials, scenario: Scenario) -> None:
+    """On dyadic data two steps are exact: losses, gradients and parameters of both have the same bits on every
+    engine, in every order of adding, with every setting."""
+    scenario = trials.nearest(scenario, "data", "clip", "dtype", "routed")
+    expected = canonical(scenario, ALL, policies=trials.subject.policies)
+    assume(is_exact(expected, exact(scenario, trials.subject.policies)))
+    got = trials.run(scenario, _EXACT, keep=ALL)
+    inactive = trials.subject.policies.inactive_gradient
+    found = across_ranks([_comparable(each, inactive) for each in got], _comparable(expected, inactive), _EXACT)
+    if found is not None:
+        raise Disagreement(f"{found}\n{rerun(scenario, trials.name)}", found)
+
+
+def _comparable(trajectory: Trajectory, inactive: str) -> Trajectory:
+    """A sum of zeros is +0 or -0, as its order and its start are; a gradient of zeros may be missing if the engine
+    takes a missing one for zeros."""
+    return replace(trajectory, steps=[_positive(step, inactive) for step in trajectory.steps])
+
+
+def _positive(step: Step, inactive: str) -> Step:
+    gradients = {name: g for name, g in step.gradients.items() if inactive == "none" or bool(g.any())}
+    return replace(
+        step,
+        losses=[loss + 0.0 for loss in step.losses],
+        gradients=_unsigned(gradients),
+        parameters=_unsigned(step.parameters),
+        model_parameters=_unsigned(step.model_parameters),
+    )
+
+
+def _unsigned(state: State) -> State:
+    return {name: tensor + 0.0 for name, tensor in state.items()}
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=1, reads=_INITIAL, poison=()), share=0.1)
+def test_building_is_inert(trials: Trials, scenario: Scenario) -> None:
+    """Before the first step the parameters are the model's, in fp32 and in the Scenario's dtype, and the states are
+    those that the optimizer begins with, bit for bit."""
+    scenario = trials.nearest(scenario, "reads")
+    trajectories, expected = trials.run_beside_canonical(scenario, ["reads"])
+    trials.agree(trajectories, expected, ["reads"])

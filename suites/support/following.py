@@ -1,0 +1,204 @@
+"""Following: does each step of a run follow from the state before it?
+
+The oracle computes each step from the engine's own recorded values, so that a right engine's roundings do not add up,
+and every engine can be held to bounds of a single step:
+
+1. the losses are the model's on the engine's own weights, bit for bit;
+2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
+3. the step is skipped if a leaf was bad, and only if a sum may overflow; then nothing moves, bit for bit;
+4. the norm is that of the engine's own gradients, and parameters and states are those of the rule
+   (suites/support/update_rule.py), within their rounding bounds;
+5. the model's parameters are the fp32 values rounded, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from zerobench.judge.bounds import excess, gamma, gradient_bound
+from zerobench.judge.difference import Difference, describe, located, same_bits
+from zerobench.judge.parts import Part
+from zerobench.oracles.canonical_trainer import Trainer, arithmetic
+from zerobench.oracles.rules import state_keys
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Optimizer
+from zerobench.subject import Policies, State
+from zerobench.suites.support.update_rule import Before, updated
+from zerobench.workload.data import DTYPES
+
+
+def first_step_that_does_not_follow(got: Trajectory, policies: Policies) -> Difference | None:
+    """The first value of a recording, with every state of every step, that does not follow from the one before."""
+    return next(_Follower(got, policies).differences(), None)
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What the oracle computes of one step."""
+
+    losses: list[Tensor]
+    gradients: State
+    bounds: State
+    must_skip: bool
+    may_skip: bool
+
+
+class _Follower:
+    def __init__(self, got: Trajectory, policies: Policies) -> None:
+        self.got, self.policies, self.scenario = got, policies, got.scenario
+        unwatched = got.scenario.but(reads=())
+        self.trainer = Trainer(unwatched, arithmetic(unwatched), magnitudes=True, policies=policies)
+        self.masters: State = {name: p.detach().clone() for name, p in self.trainer.masters.items()}
+        self.states = self.trainer.states()
+        self.counts = dict.fromkeys(self.masters, 0)
+
+    def differences(self) -> Iterator[Difference]:
+        for index, step in enumerate(self.got.steps):
+            scale = self.trainer.scaler.scale
+            if step.loss_scale != scale:
+                yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))
+            expected = self._expected(index)
+            yield from self._backward(index, step, expected)
+            yield from self._still(index, step) if step.skipped else self._moved(index, step)
+            yield from self._model(index, step)
+            self._take(step)
+
+    def _expected(self, index: int) -> _Expected:
+        """Train the step's leaves on the engine's weights, without the update."""
+        trainer, scenario = self.trainer, self.scenario
+        trainer.losses, trainer.magnitudes, trainer.reads = [], {}, {}
+        divisor = scenario.leaves * trainer.scaler.scale
+        fold = trainer.sum_by_micro_step if scenario.reduction == "micro_step" else trainer.sum_at_boundary
+        accumulated = fold(index)
+        largest = max((float(m.max()) for m in trainer.magnitudes.values() if m.numel()), default=0.0)
+        magnitudes = {name: m / divisor for name, m in trainer.magnitudes.items()}
+        poisoned = any(step == index for step, _ in scenario.poison)
+        return _Expected(
+            trainer.losses,
+            trainer.scaled(accumulated, 1.0 / divisor),
+            gradient_bound(scenario, magnitudes),
+            must_skip=poisoned,
+            may_skip=poisoned or not largest < self._limit(),
+        )
+
+    def _limit(self) -> float:
+        """The least sum that may overflow on its way."""
+        return min(torch.finfo(dtype).max for dtype in vars(self.trainer.dtypes).values())
+
+    def _backward(self, index: int, step: Step, expected: _Expected) -> Iterator[Difference]:
+        world, rank = self.scenario.world, self.got.rank
+        for micro_step, (loss, right) in enumerate(zip(step.losses, expected.losses[rank::world], strict=True)):
+            yield from self._same(index, "losses", f"micro-step {micro_step}", loss, right.cpu())
+        if (step.skipped and not expected.may_skip) or (not step.skipped and expected.must_skip):
+            right = torch.tensor(expected.must_skip)
+            yield self._found(index, "skipped", "", torch.tensor(step.skipped), right)
+        if not expected.may_skip:
+            yield from self._gradients(index, step, expected)
+
+    def _gradients(self, index: int, step: Step, expected: _Expected) -> Iterator[Difference]:
+        for name in self.masters:
+            got, right = step.gradients.get(name), expected.gradients.get(name)
+            if right is None and self.policies.inactive_gradient == "zero":
+                got = torch.zeros_like(self.masters[name]) if got is None else got
+                right = torch.zeros_like(self.masters[name])
+            bound = expected.bounds.get(name, torch.zeros(()))
+            yield from self._within(index, "gradients", name, got, right, bound)
+
+    def _still(self, index: int, step: Step) -> Iterator[Difference]:
+        for name, value in self.masters.items():
+            yield from self._same(index, "parameters", name, step.parameters.get(name), value)
+            for key, state in self.states[name].items():
+                got = step.optimizer_state.get(name, {}).get(key)
+                yield from self._same(index, "optimizer_state", f"{name}.{key}", got, state)
+
+    def _moved(self, index: int, step: Step) -> Iterator[Difference]:
+        elements = sum(g.numel() for g in step.gradients.values())
+        doubt = gamma(elements + 8, torch.float32)
+        own = math.sqrt(sum(float(g.double().square().sum()) for g in step.gradients.values()))
+        if step.norm is not None:
+            norm, right = torch.tensor(step.norm).double(), torch.tensor(own).double()
+            yield from self._within(index, "norm", "", norm, right, doubt * right)
+            own, doubt = step.norm, 0.0
+        clip = self.scenario.clip
+        factor = min(1.0, clip / (own + 1e-6)) if clip else 1.0
+        for name in self.masters:
+            yield from self._parameter(index, step, name, factor, doubt if clip else 0.0)
+
+    def _parameter(self, index: int, step: Step, name: str, factor: float, doubt: float) -> Iterator[Difference]:
+        gradient = self._gradient(step, name)
+        states = step.optimizer_state.get(name, {})
+        got = {"": step.parameters.get(name)} | {key: states.get(key) for key in state_keys(self.scenario.optimizer)}
+        before = self.masters[name]
+        if gradient is None:
+            for key, right in ({"": before} | self.states[name]).items():
+                yield from self._same(index, *_place(name, key), got[key], right)
+            return
+        given = Before.of(before, self.states[name], gradient.double() * factor, self.counts[name] + 1, doubt)
+        update = updated(_group(self.scenario.optimizer, before), given)
+        for key in sorted(update.values, reverse=True):  # the states before the parameter
+            yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
+
+    def _gradient(self, step: Step, name: str) -> Tensor | None:
+        found = step.gradients.get(name)
+        return self.trainer.inactive(self.masters[name]) if found is None else found
+
+    def _model(self, index: int, step: Step) -> Iterator[Difference]:
+        dtype = DTYPES[self.scenario.dtype]
+        for name, p in self.trainer.model.named_parameters():
+            right = step.parameters[name].to(dtype) if name in step.parameters else p.detach()
+            yield from self._same(index, "model_parameters", name, step.model_parameters.get(name), right)
+
+    def _take(self, step: Step) -> None:
+        """Go on from the engine's values."""
+        for name in self.masters:
+            applied = not step.skipped and self._gradient(step, name) is not None
+            self.counts[name] += applied or (step.skipped and self.policies.counts_skipped_steps)
+        self.masters = dict(step.parameters)
+        self.states = step.optimizer_state
+        self.trainer.scaler.update(step.skipped)
+        for name, p in self.trainer.model.named_parameters():
+            p.data.copy_(step.model_parameters[name])
+
+    def _same(self, index: int, part: Part, name: str, got: Tensor | None, right: Tensor) -> Iterator[Difference]:
+        if got is None or not same_bits(got, right):
+            yield self._found(index, part, name, got, right)
+
+    def _within(
+        self, index: int, part: Part, name: str, got: Tensor | None, right: Tensor | None, bound: Tensor
+    ) -> Iterator[Difference]:
+        if got is None and right is None:
+            return
+        if got is None or right is None or got.shape != right.shape:
+            yield self._found(index, part, name, got, right)
+            return
+        outside = excess(got, right, bound)
+        if outside.any():
+            found = located(self._place_of(index, part, name), got, right, outside)
+            yield replace(found, allowed=f"{float(bound.expand(got.shape)[found.index]):.3g}")
+
+    def _found(self, index: int, part: Part, name: str, got: Tensor | None, right: Tensor | None) -> Difference:
+        found = self._place_of(index, part, name)
+        if got is not None and right is not None and got.shape == right.shape and got.dtype == right.dtype:
+            equal = (got == right) & (got.signbit() == right.signbit())
+            return located(found, got, right, ~(equal | (got.isnan() & right.isnan())))
+        return replace(found, got=describe(got), expected=describe(right))
+
+    def _place_of(self, index: int, part: Part, name: str) -> Difference:
+        which = self.got.subject, "its own step before", self.scenario, self.got.rank
+        return Difference(*which, index, part, name, got="", expected="")
+
+
+def _place(name: str, key: str) -> tuple[Part, str]:
+    return ("optimizer_state", f"{name}.{key}") if key else ("parameters", name)
+
+
+def _group(spec: Optimizer, parameter: Tensor) -> Optimizer:
+    """The hyperparameters of a parameter's group."""
+    if not spec.second_group or parameter.ndim >= 2:
+        return spec
+    return replace(spec, lr=2 * spec.lr, weight_decay=0.0)

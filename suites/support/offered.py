@@ -1,0 +1,80 @@
+"""Offered: the Scenario that an engine offers nearest to a drawn one, so that no draw is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.subject import Subject
+from zerobench.suites.support.covering import PECULIAR
+
+#: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "offload_param": ("none",),
+    "offload_optimizer": ("none",),
+    "accumulator_dtype": (None,),
+    "communication_dtype": (None,),
+    "schedule": ("auto",),
+    "loss_scale": (LossScale(static=16.0),),
+    "poison": ((),),
+    "reads": ((),),
+    "clip": (0.0,),
+    "dtype": ("fp32", "fp16"),
+    "accumulation": (1,),
+    "world": (2, 1),
+}
+_PLAIN_OPTIMIZER: dict[str, tuple[Any, ...]] = {"second_group": (False,), "name": ("adamw",)}
+_PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
+    "routes": ("steps",),
+    "recompute": ("none",),
+    "dropout": (0.0,),
+    **dict.fromkeys(PECULIAR, (False,)),
+}
+
+
+def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
+    """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
+
+    Fields in ``fixed`` keep their value. The reason if the engine refuses the Scenario with every change.
+    """
+    kept, reason = set(fixed), subject.unsupported(scenario)
+    while reason is not None:
+        tried = ((names, each, subject.unsupported(each)) for names, each in _near(scenario) if not names & kept)
+        found = next((each for each in tried if each[2] != reason), None)
+        if found is None:
+            return reason
+        names, scenario, reason = found
+        kept |= names
+    return scenario
+
+
+def _near(scenario: Scenario) -> Iterator[tuple[set[str], Scenario]]:
+    """The Scenarios with one field made plain, then those with two: either of two may be a reason by itself."""
+    neighbours = list(_neighbours(scenario))
+    yield from (({name}, each) for name, each in neighbours)
+    yield from (({one, two}, each) for one, changed in neighbours for two, each in _neighbours(changed) if one != two)
+
+
+def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
+    """The Scenarios with one field made plain, by its name."""
+    for name, value in _differing(scenario, _PLAIN):
+        yield name, _fitted(scenario.but(**{name: value}))
+    for name, value in _differing(scenario.optimizer, _PLAIN_OPTIMIZER):
+        yield name, scenario.but(optimizer=replace(scenario.optimizer, **{name: value}))
+    if isinstance(scenario.model, Odd):
+        for name, value in _differing(scenario.model, _PLAIN_MODEL):
+            yield name, scenario.but(model=replace(scenario.model, **{name: value}))
+
+
+def _differing(of: object, plain: dict[str, tuple[Any, ...]]) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, values in plain.items() for value in values if getattr(of, name) != value)
+
+
+def _fitted(scenario: Scenario) -> Scenario:
+    """Without bad leaves and readings that the world or the number of micro-steps no longer has."""
+    poison = tuple((step, leaf % scenario.leaves) for step, leaf in scenario.poison)
+    last = scenario.accumulation
+    reads = tuple(replace(each, at=last if each.what == "gradients" else min(each.at, last)) for each in scenario.reads)
+    return scenario.but(poison=poison, reads=reads)
