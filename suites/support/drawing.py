@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from zerobench.errors import Disagreement
+from zerobench.findings import KnownFinding
 from zerobench.ranks import RankFault
+from zerobench.suites.support import tally
 
 Test = Callable[..., None]
 #: How the message of a race begins.
@@ -49,6 +51,13 @@ def refuse(reason: str) -> NoReturn:
 def note_refusal(reason: str) -> None:
     """If all draws are dropped, the test skips with the most frequent reason."""
     _course.refused[reason] += 1
+    tally.current.refuse(reason)
+
+
+def note_known(finding: KnownFinding) -> None:
+    """A draw with a known finding is set aside, so that the property goes on past it."""
+    _course.refused[f"all draws have the known finding {finding.slug}"] += 1
+    tally.current.put_aside(finding.slug)
 
 
 def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings) -> Test:
@@ -84,10 +93,13 @@ def _observed(test: Test) -> Test:
 
     @functools.wraps(test)
     def observed(*args: Any, **kwargs: Any) -> None:
+        tally.current.begin(kwargs["scenario"])
         try:
             test(*args, **kwargs)
+            tally.current.passed()
         except Exception as error:
             _course.failure = error
+            tally.current.failed(kwargs["scenario"])
             if isinstance(error, RankFault) and error.kind == "timeout":
                 raise _Hung from None
             raise
