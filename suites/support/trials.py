@@ -73,8 +73,10 @@ class Trials:
 
     def _reason(self, scenario: Scenario) -> str | None:
         """The reason if the engine cannot be tried in the Scenario."""
+        if (reason := self.subject.unsupported(scenario)) is not None:
+            return reason
         finding = findings.matching(self.name, scenario)
-        return self.subject.unsupported(scenario) or (finding and f"the known finding {finding.slug}")
+        return None if finding is None else f"the known finding {finding.slug}"
 
     def run(
         self,

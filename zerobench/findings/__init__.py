@@ -25,9 +25,9 @@ Kind = Literal["wrong", "raised", "hung", "died"]
 class KnownFinding:
     """A defect of an engine.
 
-    ``where`` describes the Scenarios that have it: a field, dotted into the model or the optimizer, and either a list
-    of its values or bounds (``least``, ``not``). It is empty if no subject reaches the defect. A finding that a test
-    can repeat has a ``scenario``.
+    ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
+    optimizer, and for each field a list of its values or bounds (``least``, ``not``). It is empty if no subject reaches
+    the defect. A finding that a test can repeat has a ``scenario``.
     """
 
     slug: str  # the folder of its reproducer in reports/findings
@@ -37,7 +37,7 @@ class KnownFinding:
     kind: Kind
     explanation: str
     upstream: str
-    where: Mapping[str, Any]
+    where: Sequence[Mapping[str, Any]]
     scenario: Scenario | None
 
     @property
@@ -47,7 +47,10 @@ class KnownFinding:
 
     def describes(self, scenario: Scenario) -> bool:
         """Whether a Scenario has it."""
-        return bool(self.where) and all(_allows(each, _field(scenario, name)) for name, each in self.where.items())
+        return any(
+            all(_allows(each, _field(scenario, name)) for name, each in alternative.items())
+            for alternative in self.where
+        )
 
 
 def known(subject: str) -> list[KnownFinding]:
@@ -83,7 +86,10 @@ def _read(raw: dict[str, Any]) -> KnownFinding:
 
 def _field(scenario: Scenario, name: str) -> Any:
     """A field by its dotted name; None if the Scenario's model has no such field."""
-    return functools.reduce(lambda value, part: getattr(value, part, None), name.split("."), scenario)
+    found: Any = scenario
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _allows(allowed: Any, value: Any) -> bool:
