@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis.errors import FlakyFailure, Unsatisfiable, UnsatisfiedAssumption
 
 from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
@@ -97,6 +97,8 @@ def _observed(test: Test) -> Test:
         try:
             test(*args, **kwargs)
             tally.current.passed()
+        except UnsatisfiedAssumption:
+            raise
         except Exception as error:
             _course.failure = error
             tally.current.failed(kwargs["scenario"])
