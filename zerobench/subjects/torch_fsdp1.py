@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
+from zerobench.oracles.optimizer import groups, make_optimizer
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, State
@@ -90,7 +91,8 @@ class TorchFsdp1(Plain):
     def _optimizer(self) -> torch.optim.Optimizer:
         self.masters = self._trained()
         with self._whole():  # the groups depend on the parameters' dimensions
-            return super()._optimizer()
+            grouped = groups(self.scenario.optimizer, self.masters)
+        return make_optimizer(self.scenario.optimizer, grouped)
 
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:
