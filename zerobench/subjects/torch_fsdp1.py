@@ -142,7 +142,7 @@ class TorchFsdp1(Plain):
             empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.working.items()}
         whole = FullStateDictConfig(rank0_only=False), FullOptimStateDictConfig(rank0_only=False)
         with _quiet(), FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole):
-            found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer)["state"]
+            found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, group=self.group)["state"]
         return {
             name: {key: found.get(name, {}).get(key, zero) for key, zero in states.items()}
             for name, states in empty.items()
