@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -92,6 +93,13 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def findings(session: nox.Session) -> None:
+    """Run the reproducer of every known finding, or of those below ``-- reports/findings/ENGINE``."""
+    for reproducer in sorted(Path(*session.posargs[:1] or ["reports/findings"]).rglob("run.py")):
+        _python(session, str(reproducer), success_codes=[1])
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, and which module imports which."""
     _python(session, "-m", "ruff", "check", *session.posargs)
@@ -123,9 +131,9 @@ def _bench(session: nox.Session, folder: str, *arguments: str) -> None:
     _python(session, "-m", "pytest", "-n", "0", f"--benchmark-json={folder}/benchmark.json", *arguments)
 
 
-def _python(session: nox.Session, *arguments: str) -> str:
+def _python(session: nox.Session, *arguments: str, success_codes: Sequence[int] = (0,)) -> str:
     """Run Python with the project installed; show its output, or return it if the program is given by ``-c``."""
     if session.virtualenv.is_sandboxed:
         session.install("-e", ".[dev]")
     python = "python" if session.virtualenv.is_sandboxed else sys.executable
-    return str(session.run(python, *arguments, silent=arguments[0] == "-c"))
+    return str(session.run(python, *arguments, silent=arguments[0] == "-c", success_codes=success_codes))

@@ -20,6 +20,9 @@ from zerobench.suites.support.trials import Trials, exact
 _PEERS = [
     ("torch-ddp", 0),
     ("torch-zero1", 1),
+    ("torch-fsdp1", 0),
+    ("torch-fsdp1", 2),
+    ("torch-fsdp1", 3),
     ("torch-fsdp2", 2),
     ("torch-fsdp2", 3),
     *(("deepspeed", stage) for stage in range(4)),

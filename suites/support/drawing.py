@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis.errors import FlakyFailure, Unsatisfiable, UnsatisfiedAssumption
 
 from zerobench.errors import Disagreement
+from zerobench.findings import KnownFinding
 from zerobench.ranks import RankFault
+from zerobench.suites.support import tally
 
 Test = Callable[..., None]
 #: Draws after which an engine that offered none will offer none.
@@ -77,6 +79,13 @@ def note_refusal(reason: str) -> None:
     """If all draws are dropped, the test skips with the most frequent reason."""
     _course.refused[reason] += 1
     _course.refuses = True
+    tally.current.refuse(reason)
+
+
+def note_known(finding: KnownFinding) -> None:
+    """A draw with a known finding is set aside, so that the property goes on past it."""
+    _course.refused[f"all draws have the known finding {finding.slug}"] += 1
+    tally.current.put_aside(finding.slug)
 
 
 def note_change() -> None:
@@ -120,10 +129,15 @@ def _observed(test: Test) -> Test:
     @functools.wraps(test)
     def observed(*args: Any, **kwargs: Any) -> None:
         _course.begin()
+        tally.current.begin(kwargs["scenario"])
         try:
             test(*args, **kwargs)
+            tally.current.passed()
+        except UnsatisfiedAssumption:
+            raise
         except Exception as error:
             _course.failure = error
+            tally.current.failed(kwargs["scenario"])
             if isinstance(error, RankFault) and error.kind == "timeout":
                 raise _Hung from None
             raise

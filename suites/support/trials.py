@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from zerobench import subjects
+from zerobench import findings, subjects
 from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
 from zerobench.driver import ALL, Keep
 from zerobench.errors import Disagreement
@@ -21,7 +21,7 @@ from zerobench.ranks import Pool, RankFault
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
-from zerobench.suites.support.drawing import give_up, note_change, note_refusal, refuse
+from zerobench.suites.support.drawing import give_up, note_change, note_known, note_refusal, refuse
 from zerobench.suites.support.offered import nearest
 
 T = TypeVar("T")
@@ -51,12 +51,18 @@ class Trials:
         return self.runner.ran
 
     def offers(self, scenario: Scenario, subject: str | None = None) -> bool:
-        """Whether the engine (or another one) offers the Scenario; if it offers none that is drawn, the test skips with
-        its reason."""
-        reason = subjects.load(subject or self.name).unsupported(scenario)
-        if reason is not None:
+        """Whether the engine (or another one) offers the Scenario and no known finding describes it.
+
+        If that holds for no draw, the test skips with the most frequent reason.
+        """
+        name = subject or self.name
+        if (reason := subjects.load(name).unsupported(scenario)) is not None:
             note_refusal(reason)
-        return reason is None
+            return False
+        if (finding := findings.matching(name, scenario)) is not None:
+            note_known(finding)
+            return False
+        return True
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
@@ -69,15 +75,22 @@ class Trials:
         return found
 
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
-        """Those of several Scenarios, which differ in one field, that the engine offers; drop the draw if it offers no
-        two."""
-        reasons = {each: self.subject.unsupported(each) for each in scenarios}
+        """Those of several Scenarios, which differ in one field, that the engine offers and no known finding describes;
+        drop the draw if there are no two."""
+        reasons = {each: self._reason(each) for each in scenarios}
         found = [each for each, reason in reasons.items() if reason is None]
         if len(found) < 2:
             listed, some = (", ".join(str(getattr(each, field)) for each in those) for those in (scenarios, found))
             why = next(filter(None, reasons.values()))
             refuse(f"{self.name} offers only {field} {some} of {listed}: {why}" if found else why)
         return found
+
+    def _reason(self, scenario: Scenario) -> str | None:
+        """The reason if the engine cannot be tried in the Scenario."""
+        if (reason := self.subject.unsupported(scenario)) is not None:
+            return reason
+        finding = findings.matching(self.name, scenario)
+        return None if finding is None else f"the known finding {finding.slug}"
 
     def run(
         self,

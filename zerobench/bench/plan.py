@@ -9,7 +9,7 @@ from zerobench.results.identity import COMPUTE_ONLY, Case
 from zerobench.scenario import LossScale, OffloadTarget, Scenario
 
 #: The stages of the peers. The reference, and a subject of your own, run at every requested stage.
-STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
+STAGES = {"torch-ddp": 0, "torch-zero1": 1, "torch-fsdp1": 3, "torch-fsdp2": 3, COMPUTE_ONLY: 0}
 STAGES_OF_ZERO = (0, 1, 2, 3)
 
 

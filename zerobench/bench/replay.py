@@ -43,10 +43,10 @@ class Replayed:
     finding: Finding | None = None
 
 
-def compare_again(command: ReplayCommand, pool: Pool | None = None) -> Replayed:
+def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float = TIME_LIMIT) -> Replayed:
     """Compare again, on ranks of its own or on those of a pool.
 
-    A rank has as many threads and, for a step, as much time as it has in ``zerobench run``.
+    A rank has as many threads as in ``zerobench run`` and, for a step, ``limit`` seconds, as there by default.
 
     Raises:
         UsageError: if there is no such subject, model or data, or if the subject refuses the configuration.
@@ -60,7 +60,7 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None) -> Replayed:
     with ExitStack() as stack:
         if pool is None:
             pool = stack.enter_context(Pool(world, command.scenario.device, threads_each(world)))
-        runner = stack.enter_context(closing(Runner(pool, lambda scenario: TIME_LIMIT * scenario.steps)))
+        runner = stack.enter_context(closing(Runner(pool, lambda scenario: limit * scenario.steps)))
         if command.account:
             return _account(runner, command)
         if command.bound:

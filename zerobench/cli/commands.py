@@ -1,5 +1,5 @@
 """The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` checks against a baseline,
-``replay`` runs a Scenario again, ``doctor`` examines this machine.
+``conform`` holds engines to the equivalence suite, ``replay`` runs a Scenario again, ``doctor`` examines this machine.
 
 Each command imports its modules when it is chosen: reading results loads neither torch nor an engine.
 """
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 quiet.enter_context(redirect_stderr(nowhere))
             return _main(arguments, launch)
         except _either(UsageError, "ConfigError") as error:
-            return complain(str(error), 3 if arguments[:1] in (["compare"], ["gate"]) else 2)
+            return complain(str(error), 3 if arguments[:1] in (["compare"], ["conform"], ["gate"]) else 2)
         except Unmeasured as error:
             return complain(str(error), 2)
         except _either(RankFailure, "KernelError") as error:
@@ -110,6 +110,12 @@ def _gate(given: argparse.Namespace) -> int:
     return command.execute(given)
 
 
+def _conform(given: argparse.Namespace) -> int:
+    from zerobench.conform import command
+
+    return command.execute(given)
+
+
 def _replay(given: argparse.Namespace) -> int:
     from zerobench.bench.replay import compare_again
 
@@ -126,7 +132,14 @@ def _examine(given: argparse.Namespace) -> int:
     return 1 if findings["problems"] else 0
 
 
-_COMMANDS = {"replay": _replay, "report": _report, "compare": _compare, "doctor": _examine, "gate": _gate}
+_COMMANDS = {
+    "replay": _replay,
+    "report": _report,
+    "compare": _compare,
+    "doctor": _examine,
+    "conform": _conform,
+    "gate": _gate,
+}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from zerobench.scenario import Dtype, Gpt, Odd, OffloadTarget, Optimizer, Recomp
 from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
+#: Of the draws: see suites/conftest.py.
+PROFILES = ("quick", "default", "thorough")
 _RANKS = 2
 _STEPS = 15
 _WARMUP = 3
@@ -54,6 +56,7 @@ def parser() -> Parser:
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
+    _add_conform(commands.add_parser("conform", help="hold engines to the equivalence suite", allow_abbrev=False))
     _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
     return top
 
@@ -120,6 +123,28 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         "--subject", default=SUBJECT, metavar="NAME", help=f"what is measured of revisions; default: {SUBJECT}"
     )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
+
+
+def _add_conform(conform: argparse.ArgumentParser) -> None:
+    conform.description = (
+        "Runs the equivalence suite on each engine and writes conformance.json, conformance.md, conformance.html and a "
+        "badge for each engine. A run that was interrupted goes on. 0: no finding; 1: a finding; 2: not enough ran; 3: "
+        "the input."
+    )
+    add = conform.add_argument
+    add("--subjects", type=_names, default=(SUBJECT,), metavar="A,B", help=f"default: {SUBJECT}")
+    add("--profile", type=_one_of("profile", PROFILES), default="quick", metavar="NAME", help=", ".join(PROFILES))
+    add("--out", type=Path, default=Path("zerobench-conformance"), metavar="DIR", help="default: zerobench-conformance")
+    add(
+        "--merge", type=Path, nargs="+", default=[], metavar="FILE", help="merge these conformance.json and run nothing"
+    )
+    add(
+        "--select",
+        action="append",
+        default=[],
+        metavar="PYTEST",
+        help="another argument for pytest, such as --select=-k=exact",
+    )
 
 
 def _add_gate(gate: argparse.ArgumentParser) -> None:

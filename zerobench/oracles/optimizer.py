@@ -18,9 +18,16 @@ def build_optimizer(
     spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer of these parameters; never torch's fused one: its rounding depends on the cuts of a tensor."""
+    return make_optimizer(spec, groups(spec, named), foreach)
+
+
+def make_optimizer(
+    spec: Optimizer, grouped: list[dict[str, Any]], foreach: bool | None = None
+) -> torch.optim.Optimizer:
+    """The same of parameter groups: the shards of a parameter may not have its dimensions, which decide its group."""
     rule = RULES[spec.name]
     flags: dict[str, Any] = {"foreach": foreach, "fused": False} if rule.flags else {}
-    return rule.make(groups(spec, named), **hyperparameters(spec), **flags)
+    return rule.make(grouped, **hyperparameters(spec), **flags)
 
 
 class IeeeSqrt(DispatchMode):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
+    "torch-fsdp1": "zerobench.subjects.torch_fsdp1:TorchFsdp1",
     "torch-fsdp2": "zerobench.subjects.torch_fsdp2:TorchFsdp2",
     "torch-zero1": "zerobench.subjects.torch_zero1:TorchZero1",
     "deepspeed": "zerobench.subjects.deepspeed:DeepSpeed",

@@ -17,13 +17,15 @@ from torch.nn import functional
 
 from zerobench.oracles.optimizer import build_optimizer, groups
 from zerobench.oracles.rules import hyperparameters, state_keys
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
+
+_PAGE = "https://www.deepspeed.ai/docs/config-json/"
 
 
 class DeepSpeed(Subject):
@@ -46,9 +48,7 @@ class DeepSpeed(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
-        if (reason := _unsupported_setting(scenario)) is not None:
-            return reason
-        return _unsupported_model(scenario.model, scenario) if isinstance(scenario.model, Odd) else None
+        return _unsupported_setting(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -89,7 +89,11 @@ class DeepSpeed(Subject):
         return Outcome(None if norm is None else float(norm), self.engine.skipped_steps > skipped, scale)
 
     def _loss_scale(self) -> float:
-        return float(self.engine.loss_scale()) if self.scenario.dtype == "fp16" else 1.0
+        """The scale in force; ``engine.loss_scale()`` is the configured one, which is 0 if the scale is dynamic."""
+        if self.scenario.dtype != "fp16":
+            return 1.0
+        kept = getattr(self.optimizer, "loss_scale_config", None)
+        return float(self.optimizer.loss_scale if kept is None else kept.cur_scale)
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
@@ -100,8 +104,14 @@ class DeepSpeed(Subject):
 
     def parameters(self) -> State:
         if not self.scenario.placement.optimizer:
-            return {name: p.detach() for name, p in self.trained.items()}
+            masters = self._masters()
+            return {name: masters.get(p, p).detach() for name, p in self.trained.items()}
         return self._read(self.zero.utils.safe_get_full_fp32_param)
+
+    def _masters(self) -> dict[Tensor, Tensor]:
+        """At stage 0 in 16 bits: the fp32 master of each parameter, which no public function of DeepSpeed reads."""
+        pairs = zip(getattr(self.optimizer, "fp16_groups", ()), getattr(self.optimizer, "fp32_groups", ()), strict=True)
+        return {p: master for whole, masters in pairs for p, master in zip(whole, masters, strict=True)}
 
     def gradients(self) -> State:
         scale = self._loss_scale()
@@ -126,8 +136,9 @@ class DeepSpeed(Subject):
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
-        states = self.optimizer.state
-        return {name: states[p][key] if p in states else torch.zeros_like(p) for name, p in self.trained.items()}
+        states, masters = self.optimizer.state, self._masters()
+        kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
+        return {name: kept[name].get(key, torch.zeros_like(p)) for name, p in self.trained.items()}
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         parameters = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
@@ -158,38 +169,22 @@ class DeepSpeed(Subject):
 
 
 def _unsupported_setting(scenario: Scenario) -> str | None:
-    """The reason if DeepSpeed 0.19.8 refuses or ignores a setting, or makes its states unreadable."""
+    """What DeepSpeed documents as missing; everything that goes wrong is a finding (see zerobench.findings)."""
     plain = not scenario.placement.optimizer
-    refused = {
-        "is not asked for hybrid sharding here": scenario.replicate > 1,
-        "has no public way to read the fp32 masters of stage 0": plain and scenario.dtype != "fp32",
-        "accumulates in fp32 at stage 0": plain and scenario.accumulator_dtype not in (None, "fp32"),
-        "does not check fp32 for overflow at stage 0": plain and bool(scenario.poison),
+    missing = {
+        f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
+        f"accumulates in fp32 at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
+            plain and scenario.accumulator_dtype not in (None, "fp32")
+        ),
+        f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         "is not asked to offload here: its own kernels would have to be compiled": (
             scenario.optimizer_at != "none" or scenario.parameters_at != "none"
         ),
         "takes only a whole number as the least loss scale": (
             scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
         ),
-        "cannot read the optimizer states of a second parameter group at stages 1 and 2": (
-            scenario.optimizer.second_group and not plain and not scenario.placement.parameters
-        ),
     }
-    return next((f"DeepSpeed {what}" for what, there in refused.items() if there), None)
-
-
-def _unsupported_model(model: Odd, scenario: Scenario) -> str | None:
-    """Each found by trying DeepSpeed 0.19.8: the first two raise, the third has no state or raises, the last hangs."""
-    shards = scenario.placement.optimizer
-    refused = {
-        "broadcast a 0-dimensional parameter": model.scalar,
-        "broadcast a parameter that is not contiguous": model.transposed,
-        "shard a parameter with no element": model.empty and shards,
-        "shard a block that only some ranks use": (
-            model.routed and model.routes == "ranks" and shards and scenario.world > 1
-        ),
-    }
-    return next((f"DeepSpeed cannot {what}" for what, there in refused.items() if there), None)
+    return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
 
 
 @dataclass(frozen=True)

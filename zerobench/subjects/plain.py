@@ -17,6 +17,8 @@ from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
+_AMP = "https://docs.pytorch.org/docs/2.13/amp.html#gradient-scaling"
+
 
 class Plain(Subject):
     """Usual mixed-precision training in torch, with hooks for a wrapper.
@@ -43,9 +45,9 @@ class Plain(Subject):
         if scenario.optimizer_at != "none" or scenario.parameters_at != "none":
             return f"{cls.name} keeps all states on the device"
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
-            return f"{cls.name} has no dynamic loss scale of DeepSpeed's kind"
+            return f"torch's dynamic loss scale has no hysteresis: {_AMP}"
         if scenario.poison and scenario.dtype != "fp16":
-            return f"{cls.name} checks for overflow in fp16 only"
+            return f"torch checks for overflow in fp16 only: {_AMP}"
         return None
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:

@@ -12,6 +12,9 @@ from zerobench.subject import Theory
 from zerobench.subjects.plain import Plain
 from zerobench.theory import peers
 
+#: Documents what DDP reduces, accumulates and recomputes.
+_PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
+
 
 class TorchDdp(Plain):
     """Gradients are all-reduced in the model's dtype, in DDP's own buckets; every rank keeps everything."""
@@ -24,9 +27,9 @@ class TorchDdp(Plain):
         if (reason := super().unsupported(scenario)) is not None:
             return reason
         if scenario.communication_dtype not in (None, scenario.dtype):
-            return f"{cls.name} reduces in the model's dtype, {scenario.dtype}, not {scenario.communication_dtype}"
+            return f"{cls.name} reduces in {scenario.dtype}, not in {scenario.communication_dtype}: {_PAGE}"
         if scenario.accumulator_dtype not in (None, scenario.dtype):
-            return f"{cls.name} accumulates in the model's dtype, {scenario.dtype}, not {scenario.accumulator_dtype}"
+            return f"{cls.name} accumulates in {scenario.dtype}, not in {scenario.accumulator_dtype}: {_PAGE}"
         return _unsupported_sum(scenario) or _unsupported_model(scenario)
 
     @classmethod
@@ -57,7 +60,7 @@ def _unsupported_sum(scenario: Scenario) -> str | None:
     """Every all-reduce except the first of a step averages values again that were averaged before."""
     again = scenario.reduction == "micro_step" and scenario.accumulation > 1
     if scenario.data == "dyadic" and again and scenario.world & (scenario.world - 1):
-        return f"DDP's reduction at every micro-step is not exact over {scenario.world} ranks"
+        return f"without no_sync DDP averages a mean over {scenario.world} ranks again, which rounds: {_PAGE}"
     return None
 
 
@@ -66,7 +69,7 @@ def _unsupported_model(scenario: Scenario) -> str | None:
     if scenario.model.recompute != "reentrant":
         return None
     if _some_unused(scenario):
-        return "DDP cannot look for unused parameters under reentrant recomputation"
+        return f"DDP looks for unused parameters under reentrant recomputation only with static_graph: {_PAGE}"
     if isinstance(scenario.model, Odd) and scenario.model.reused:
-        return "DDP counts a block that is called twice under reentrant recomputation as ready twice"
+        return f"DDP recomputes a block twice only with static_graph: {_PAGE}"
     return None

@@ -18,6 +18,8 @@ from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
+_SOURCE = "https://github.com/pytorch/pytorch/tree/v2.13.0/torch/distributed/fsdp/_fully_shard"
+
 
 class TorchFsdp2(Plain):
     """Parameters are sharded by rows between steps, at both stages; stage 2 keeps them from forward to backward.
@@ -36,8 +38,8 @@ class TorchFsdp2(Plain):
         wire = scenario.communication_dtype or scenario.dtype
         accumulator = "fp32" if scenario.reduction == "micro_step" else wire
         if scenario.accumulator_dtype not in (None, accumulator):
-            return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}"
-        return _unsupported_model(scenario.model, scenario.world) if isinstance(scenario.model, Odd) else None
+            return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}: {_SOURCE}"
+        return _unsupported_model(scenario.model) if isinstance(scenario.model, Odd) else None
 
     @classmethod
     def theory(cls) -> Theory:
@@ -98,16 +100,16 @@ class TorchFsdp2(Plain):
         }
 
 
-def _unsupported_model(model: Odd, world: int) -> str | None:
-    """Each found by trying: the first three raise, the fourth hangs or aborts, the last is silently wrong."""
+def _unsupported_model(model: Odd) -> str | None:
+    """What FSDP2 refuses by name, in torch/distributed/fsdp/_fully_shard/_fsdp_param.py and _fsdp_init.py.
+
+    Everything else that goes wrong is a finding: see :mod:`zerobench.findings`.
+    """
     refused = {
-        "a 0-dimensional parameter": model.scalar,
-        "a parameter with no element": model.empty,
+        "a scalar parameter": model.scalar,
         "a parameter that is not contiguous": model.transposed,
-        "a block that only some ranks use": model.routed and model.routes == "ranks" and world > 1,
-        "a block called twice under reentrant recomputation": model.reused and model.recompute == "reentrant",
     }
-    return next((f"FSDP2 does not train {what}" for what, there in refused.items() if there), None)
+    return next((f"fully_shard refuses {what}: {_SOURCE}" for what, there in refused.items() if there), None)
 
 
 def _local(tensors: Iterable[Tensor]) -> list[Tensor]:

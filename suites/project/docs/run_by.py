@@ -5,6 +5,7 @@ from __future__ import annotations
 _HERE = "suites/project/docs"
 _GATE = "suites/meta/gate/test_gate.py"
 _REVISIONS = "suites/meta/gate/test_revisions.py"
+_CONFORM = "suites/project/conform/test_conform.py"
 _INSTALL = "suites/project/packaging/test_install.py"
 
 #: By a pattern of the whole command: the test that runs it, on other sizes or another engine if it takes minutes.
@@ -38,6 +39,8 @@ COMMANDS: dict[str, str] = {
     r"zerobench gate (--subject package\.module:Class )?--baseline \S+ --time-against \S+": (
         f"{_GATE}::test_slower_fails"
     ),
+    r"zerobench conform --subjects \S+ --profile \S+ --out \S+": f"{_CONFORM}::test_an_engine_of_ones_own",
+    r"zerobench conform --merge .*": f"{_CONFORM}::test_an_engine_of_ones_own",
     r"pytest": ".ci/run",
     r"pytest suites/equivalence --subject package\.module:Class": f"{_HERE}/test_subjects_page.py::test_example_passes",
     r"pytest --pyargs zerobench\.suites\.equivalence --subject package\.module:Class( --junitxml=junit\.xml)?": (

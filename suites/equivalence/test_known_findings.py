@@ -1,0 +1,45 @@
+"""Each known finding of the engine under test is still there: a repaired one is news."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench import findings
+from zerobench.bench.replay import replay
+from zerobench.errors import RankFailure
+from zerobench.findings import KnownFinding
+from zerobench.judge.command import ReplayCommand
+from zerobench.ranks import Pool, RankFault
+from zerobench.suites.support.trials import Trials
+
+#: Seconds of a step after which the ranks hang.
+_LIMIT = 10.0
+_KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for each known finding that a Scenario repeats."""
+    found = [each for each in findings.known(metafunc.config.getoption("subject")) if each.scenario is not None]
+    metafunc.parametrize("finding", found, ids=[each.slug for each in found])
+
+
+def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
+    """Its Scenario fails in the stated way; if not, the engine is repaired, and the finding must go."""
+    assert finding.scenario is not None
+    assert finding.describes(finding.scenario)
+    got = _outcome(trials, ReplayCommand(finding.scenario, trials.name))
+    assert got != "right", f"repaired: remove the finding {finding.slug}"
+    assert got == finding.kind or {got, finding.kind} == {"hung", "died"}, (
+        f"{finding.slug}: {got}, but zerobench/findings/known.json says {finding.kind}"
+    )
+
+
+def _outcome(trials: Trials, command: ReplayCommand) -> str:
+    """``right``, or the kind of the failure."""
+    with Pool(command.scenario.world) as ranks:  # of its own: ranks that hang or die take their pool with them
+        try:
+            return "right" if replay(command, ranks, _LIMIT).right else "wrong"
+        except RankFault as fault:
+            return _KINDS[fault.kind]
+        except RankFailure:
+            return "died"

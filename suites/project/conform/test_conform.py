@@ -1,0 +1,94 @@
+"""``zerobench conform``: the verdicts, the table, and a run that was interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.cli.commands import main
+from zerobench.conform import page, verdicts
+
+_ENGINE = '''
+from zerobench.subjects.plain import Plain
+
+
+class Forgets(Plain):
+    """Every rank trains alone: one rank is right, two are not."""
+
+    name = "forgets"
+    stages = (0,)
+'''
+
+
+def _record(**changes: Any) -> dict[str, Any]:
+    """A property that ran in two Scenarios of stage 3 in fp32, and was refused in one of bf16."""
+    cells = {"drawn": {"3/fp32": 2, "3/bf16": 1}, "refused": {"3/bf16": 1}, "set_aside": {}, "ran": {"3/fp32": 2}}
+    record = {"property": "test_peers.py::test_exact_data", "claim": "Exact.", "outcome": "passed", "reason": ""}
+    return record | cells | {"reasons": {"no bf16": 1}, "known": {}, "failure": None} | changes
+
+
+_FAILURE = {"kind": "wrong", "message": "a | b", "scenario": {"stage": 3}, "replay": None}
+_HEADER = {"subject": "torch-fsdp2", "profile": "quick", "zerobench": "0", "versions": {"torch": "2.13.0"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "code"),
+    [
+        ({}, "pass", 0),
+        ({"failure": _FAILURE, "outcome": "failed"}, "finding", 1),
+        ({"known": {"fsdp2/rank-dependent-block": 1}, "set_aside": {"3/fp32": 1}}, "known finding", 0),
+        ({"ran": {}, "outcome": "skipped", "reason": "no"}, "not offered", 0),
+        ({"ran": {}}, "not enough", 2),
+        ({"drawn": {}, "refused": {}, "ran": {}}, "pass", 0),
+    ],
+)
+def test_verdicts(changes: dict[str, Any], verdict: str, code: int) -> None:
+    """Each outcome of a property has one verdict and one exit code, and the form of the schema."""
+    value = verdicts.compose([[_HEADER, _record(**changes)]])
+    assert value["engines"][0]["properties"][0]["verdict"] == verdict
+    assert verdicts.exit_code(value) == code
+    assert verdicts.flaw(value) == ""
+
+
+def test_a_finding_is_in_its_cell_alone() -> None:
+    """A failure at one stage and dtype hides no other."""
+    value = verdicts.compose([[_HEADER, _record(failure=_FAILURE)]])
+    cells = {(each["stage"], each["dtype"]): each["verdict"] for each in value["engines"][0]["properties"][0]["cells"]}
+    assert cells == {(3, "fp32"): "finding", (3, "bf16"): "not offered"}
+
+
+def test_red_and_grey_cells_link_to_their_reasons() -> None:
+    """Each link of the page has its target, in both forms."""
+    value = verdicts.compose([[_HEADER, _record(failure=_FAILURE), _record(property="x::test_b", ran={})]])
+    html, table = page.as_html(value), page.as_markdown(value)
+    for anchor in ("torch-fsdp2-exact-data", "torch-fsdp2-b"):
+        assert f'href="#{anchor}"' in html
+        assert f'id="{anchor}"' in html
+        assert f"(#{anchor})" in table
+        assert f'id="{anchor}"' in table
+
+
+def test_an_engine_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong engine has a finding; the second run keeps its properties; results of several jobs merge."""
+    (tmp_path / "mine.py").write_text(_ENGINE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["conform", "--subjects", "mine:Forgets", "--out", "out", "--select=-k", "--select=exact_data"]
+    assert main(command) == 1
+    value = json.loads((tmp_path / "out" / "conformance.json").read_text(encoding="utf-8"))
+    assert verdicts.flaw(value) == ""
+    [found] = value["engines"][0]["properties"]
+    assert found["finding"]["replay"].startswith("zerobench replay ")
+    assert found["finding"]["scenario"]["world"] >= 2 if "world" in found["finding"]["scenario"] else True
+    badge = json.loads((tmp_path / "out" / "badge-mine-forgets.json").read_text(encoding="utf-8"))
+    assert badge["color"] == "red"
+
+    monkeypatch.setattr("subprocess.run", lambda command, check: None)
+    assert main(command) == 1, "the finished property is kept"
+    assert main(["conform", "--merge", "out/conformance.json", "--out", "merged"]) == 1
+    assert main(["conform", "--merge", "out/conformance.json", "out/conformance.json", "--out", "merged"]) == 3
+    assert main(["conform", "--subjects", "no-such-engine"]) == 3

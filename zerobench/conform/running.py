@@ -1,0 +1,77 @@
+"""Running: the equivalence suite in a process of its own for each engine; its lines outlive an interruption."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from zerobench import __version__, subjects
+
+#: By the folder of the run: a file for each engine and profile.
+SHARDS = "shards"
+
+
+def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The header of an engine, then a record for each property; runs those that have none yet.
+
+    Raises:
+        UsageError: if there is no such engine.
+    """
+    subjects.load(subject)
+    header = {"subject": subject, "profile": profile, "zerobench": __version__, "versions": versions(subject)}
+    shard = folder / SHARDS / f"{slug(subject)}.{profile}.jsonl"
+    _begin(shard, header)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--pyargs",
+        "zerobench.suites.equivalence",
+        "-q",
+        "-n",
+        "0",
+        "--no-header",
+    ]
+    command += ["--subject", subject, "--hypothesis-profile", profile, "--tb", "no"]
+    command += ["-p", "zerobench.suites.support.conformance", "--conformance", str(shard.absolute()), *extra]
+    subprocess.run(command, check=False)
+    return read(shard)
+
+
+def _begin(shard: Path, header: dict[str, Any]) -> None:
+    """Keep the lines of the same engine and versions; an incomplete last line is dropped."""
+    kept = read(shard) if shard.exists() else []
+    lines = kept if kept[:1] == [header] else [header]
+    shard.parent.mkdir(parents=True, exist_ok=True)
+    temporary = shard.with_suffix(".new")
+    temporary.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    temporary.replace(shard)
+
+
+def read(shard: Path) -> list[dict[str, Any]]:
+    """The complete lines of a shard."""
+    lines = shard.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def versions(subject: str) -> dict[str, str]:
+    """The versions of torch and of the engine's own package."""
+    own = subject.partition(":")[0].partition(".")[0]
+    found = {}
+    for name in ("torch", own):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def slug(text: str) -> str:
+    """The text as part of a file's name or of a link."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,0 +1,98 @@
+"""Known findings: defects of released engines, as data, each with a reproducer that needs no zerobench.
+
+A drawn property sets aside a Scenario that a known finding describes, so that it goes on to what nobody knows. Each
+finding is still run (suites/equivalence/test_known_findings.py), and must still fail in the stated way.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from typing import Any, Literal
+
+from packaging.specifiers import SpecifierSet
+
+from zerobench.scenario import Scenario
+
+Kind = Literal["wrong", "raised", "hung", "died"]
+
+
+@dataclass(frozen=True)
+class KnownFinding:
+    """A defect of an engine.
+
+    ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
+    optimizer, and for each field a list of its values or bounds (``least``, ``not``). It is empty if no subject reaches
+    the defect. A finding that a test can repeat has a ``scenario``.
+    """
+
+    slug: str  # the folder of its reproducer in reports/findings
+    distribution: str  # the package of the engine
+    versions: str  # as pip writes them
+    subjects: tuple[str, ...]
+    kind: Kind
+    explanation: str
+    upstream: str
+    where: Sequence[Mapping[str, Any]]
+    scenario: Scenario | None
+
+    @property
+    def installed(self) -> bool:
+        """Whether this version of the engine has it."""
+        return bool(self.where) and is_within(self.distribution, self.versions)
+
+    def describes(self, scenario: Scenario) -> bool:
+        """Whether a Scenario has it."""
+        return any(
+            all(_allows(each, _field(scenario, name)) for name, each in alternative.items())
+            for alternative in self.where
+        )
+
+
+def known(subject: str) -> list[KnownFinding]:
+    """Those of a subject in the installed version."""
+    return [each for each in everything() if subject in each.subjects and each.installed]
+
+
+def matching(subject: str, scenario: Scenario) -> KnownFinding | None:
+    """The first known finding of a subject, in the installed version, that a Scenario has."""
+    return next((each for each in known(subject) if each.describes(scenario)), None)
+
+
+def is_within(distribution: str, versions: str) -> bool:
+    """Whether a package is installed in a range of versions."""
+    try:
+        return SpecifierSet(versions, prereleases=True).contains(version(distribution))
+    except PackageNotFoundError:
+        return False
+
+
+@functools.cache
+def everything() -> Sequence[KnownFinding]:
+    """All known findings, of all engines and versions."""
+    raw = json.loads((files(__name__) / "known.json").read_text(encoding="utf-8"))
+    return [_read(each) for each in raw]
+
+
+def _read(raw: dict[str, Any]) -> KnownFinding:
+    scenario = raw.pop("scenario")
+    read = None if scenario is None else Scenario.from_json(json.dumps(scenario))
+    return KnownFinding(**raw | {"subjects": tuple(raw["subjects"]), "scenario": read})
+
+
+def _field(scenario: Scenario, name: str) -> Any:
+    """A field by its dotted name; None if the Scenario's model has no such field."""
+    found: Any = scenario
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _allows(allowed: Any, value: Any) -> bool:
+    if isinstance(allowed, list):
+        return value in allowed
+    return value is not None and value >= allowed.get("least", value) and value not in allowed.get("not", [])

@@ -1,0 +1,166 @@
+"""torch's FSDP1 (``FullyShardedDataParallel``) on each block and the root: stages 0, 2 and 3."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
+
+from zerobench.oracles.optimizer import groups, make_optimizer
+from zerobench.oracles.rules import state_keys
+from zerobench.scenario import Odd, Scenario
+from zerobench.subject import Batch, State
+from zerobench.subjects.plain import Plain, storages, tensors_of
+from zerobench.workload.data import DTYPES
+
+_PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
+_SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_flat_param.py"
+
+
+class TorchFsdp1(Plain):
+    """Each block's parameters are one flat parameter, sharded evenly; the shards are the fp32 masters.
+
+    A parameter keeps its name (``use_orig_params``); between steps it is a view into this rank's shard, maybe empty.
+    """
+
+    name = "torch-fsdp1"
+    stages = (0, 2, 3)
+    strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
+        0: ShardingStrategy.NO_SHARD,
+        2: ShardingStrategy.SHARD_GRAD_OP,
+        3: ShardingStrategy.FULL_SHARD,
+    }
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if (reason := super().unsupported(scenario)) is not None:
+            return reason
+        if scenario.accumulator_dtype not in (None, "fp32"):
+            return f"{cls.name} accumulates in fp32, not in {scenario.accumulator_dtype}: {_PAGE}"
+        model = scenario.model
+        if isinstance(model, Odd) and model.scalar:
+            return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
+        return None
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.named = {p: name for name, p in model.named_parameters()}
+        with _quiet():
+            super().__init__(model, scenario, group)
+        self.working = self.masters = self._trained()
+
+    def _take_masters(self) -> dict[str, nn.Parameter]:
+        return {}
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {self.named[p]: p for p in self.model.parameters() if p.requires_grad}
+
+    def _wrap(self) -> nn.Module:
+        blocks = self.model.get_submodule("blocks")
+        for name, block in blocks.named_children():
+            blocks.register_module(name, self._sharded(block))
+        return self._sharded(self.model)
+
+    def _sharded(self, module: nn.Module) -> FullyShardedDataParallel:
+        scenario = self.scenario
+        return FullyShardedDataParallel(
+            module,
+            process_group=self.group,
+            sharding_strategy=self.strategies[scenario.stage],
+            mixed_precision=MixedPrecision(
+                param_dtype=DTYPES[scenario.dtype],
+                reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
+            ),
+            device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),
+            use_orig_params=True,
+        )
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        self.masters = self._trained()
+        with self._whole():  # the groups depend on the parameters' dimensions
+            grouped = groups(self.scenario.optimizer, self.masters)
+        return make_optimizer(self.scenario.optimizer, grouped)
+
+    @contextmanager
+    def _whole(self, gradients: bool = False) -> Iterator[None]:
+        """Inside, every parameter is whole on every rank, in fp32."""
+        with _quiet(), FullyShardedDataParallel.summon_full_params(self.module, writeback=False, with_grads=gradients):
+            yield
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        assert isinstance(self.module, FullyShardedDataParallel)
+        return nullcontext() if needed else self.module.no_sync()
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        with _quiet():
+            return super().micro_step(batch)
+
+    def _clip(self) -> float | None:
+        if not self.scenario.clip and self.scenario.dtype != "fp16":
+            return None
+        assert isinstance(self.module, FullyShardedDataParallel)
+        with _quiet():
+            return float(self.module.clip_grad_norm_(self.scenario.clip or math.inf))
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.module.eval()
+        loss: Tensor = self.module(**batch)
+        self.module.train()
+        return loss
+
+    def parameters(self) -> State:
+        with self._whole():
+            return {name: p.detach().clone() for name, p in self.working.items()}
+
+    def model_parameters(self) -> State:
+        dtype = DTYPES[self.scenario.dtype]
+        with self._whole():
+            return {self.named[p]: p.detach().clone().to(dtype) for p in self.model.parameters()}
+
+    def gradients(self) -> State:
+        with self._whole(gradients=True):
+            found = {name: p.grad for name, p in self.working.items() if p.grad is not None}
+            return {name: grad.detach().float() / self.scale for name, grad in found.items()}
+
+    def optimizer_state(self) -> dict[str, State]:
+        keys = state_keys(self.scenario.optimizer)
+        with self._whole():
+            empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.working.items()}
+        whole = FullStateDictConfig(rank0_only=False), FullOptimStateDictConfig(rank0_only=False)
+        with _quiet(), FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole):
+            found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, group=self.group)["state"]
+        return {
+            name: {key: found.get(name, {}).get(key, zero) for key, zero in states.items()}
+            for name, states in empty.items()
+        }
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        shards = storages(self.model.parameters())
+        masters = shards if self.scenario.dtype != "fp32" else []
+        return {
+            "parameters": [] if masters else shards,
+            "gradients": storages(p.grad for p in self.working.values() if p.grad is not None),
+            "optimizer": [*masters, *storages(tensors_of(self.optimizer.state))],
+        }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """FSDP1 announces its end, and each of its choices, as warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
