@@ -70,9 +70,10 @@ def refuse(reason: str) -> NoReturn:
 
 def give_up(reason: str) -> NoReturn:
     """Drop a draw because the engine offers nothing near it; skip if that is so for each of the first draws."""
+    note_refusal(reason)
     if _course.drawn >= PATIENCE and not _course.offered:
         pytest.skip(reason)
-    refuse(reason)
+    reject()
 
 
 def note_refusal(reason: str) -> None:
