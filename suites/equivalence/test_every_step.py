@@ -17,7 +17,7 @@ from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.following import first_step_that_does_not_follow
-from zerobench.suites.support.rerun import rerun
+from zerobench.suites.support.rerun import pytest_command
 from zerobench.suites.support.strategies import (
     SMALL_DYADIC,
     drawn_at_each_stage,
@@ -39,7 +39,7 @@ def _follows(trials: Trials, scenario: Scenario) -> None:
     got = trials.run(scenario, ALL, keep=ALL)[scenario.seed % scenario.world]
     found = first_step_that_does_not_follow(got, trials.subject.policies)
     if found is not None:
-        raise Disagreement(f"{found}\n{rerun(scenario, trials.name)}", found)
+        raise Disagreement(f"{found}\n{pytest_command(scenario, trials.name)}", found)
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=_EXACT_SHARES, reads=()), share=0.2)
@@ -118,7 +118,7 @@ def test_exact_steps(trials: Trials, scenario: Scenario) -> None:
     inactive = trials.subject.policies.inactive_gradient
     found = across_ranks([_comparable(each, inactive) for each in got], _comparable(expected, inactive), _EXACT)
     if found is not None:
-        raise Disagreement(f"{found}\n{rerun(scenario, trials.name)}", found)
+        raise Disagreement(f"{found}\n{pytest_command(scenario, trials.name)}", found)
 
 
 def _comparable(trajectory: Trajectory, inactive: str) -> Trajectory:

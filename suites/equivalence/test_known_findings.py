@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerobench import findings
-from zerobench.bench.replay import replay
+from zerobench.bench.replay import compare_again
 from zerobench.errors import RankFailure
 from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand
@@ -38,7 +38,7 @@ def _outcome(trials: Trials, command: ReplayCommand) -> str:
     """``right``, or the kind of the failure."""
     with Pool(command.scenario.world) as ranks:  # of its own: ranks that hang or die take their pool with them
         try:
-            return "right" if replay(command, ranks, _LIMIT).right else "wrong"
+            return "right" if compare_again(command, ranks, _LIMIT).right else "wrong"
         except RankFault as fault:
             return _KINDS[fault.kind]
         except RankFailure:
