@@ -13,8 +13,8 @@ from unittest import mock
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.recording import Trajectory
 
-#: The modules of the suites that ask the canonical trainer.
-_ASKING = ("zerobench.suites.support.trials", "zerobench.suites.equivalence.test_peers")
+#: The modules that ask the canonical trainer.
+_ASKING = ("zerobench.bench.runner", "zerobench.suites.equivalence.test_peers")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
 _UPDATE = Points("optimizer_state", "parameters")
+_SCALE = Points("loss_scale", "gradients", "norm", "skipped")  # a wrong scale can overflow first
 _VALUES = Points("losses", "gradients", "norm", "model_parameters", "skipped")
 
 
@@ -105,27 +106,27 @@ class NeverClipsAtOne(_Otherwise):
 
 
 class IgnoresTheWindow(_Otherwise):
-    points_at = Points("loss_scale")
+    points_at = _SCALE
     otherwise = _scale(window=1000)
 
 
 class IgnoresHysteresis(_Otherwise):
-    points_at = Points("loss_scale")
+    points_at = _SCALE
     otherwise = _scale(hysteresis=1)
 
 
 class IgnoresConsecutiveHysteresis(_Otherwise):
-    points_at = Points("loss_scale")
+    points_at = _SCALE
     otherwise = _scale(consecutive_hysteresis=False)
 
 
 class RefillsHysteresisAlways(_Otherwise):
-    points_at = Points("loss_scale")
+    points_at = _SCALE
     otherwise = _scale(consecutive_hysteresis=True)
 
 
 class IgnoresTheLeastScale(_Otherwise):
-    points_at = Points("loss_scale")
+    points_at = _SCALE
     otherwise = _scale(minimum=1e-3)
 
 
@@ -166,11 +167,6 @@ class IgnoresTheSchedule(_Otherwise):
 class AddsChunksOnAnotherGrid(_Otherwise):
     points_at = Points("norm")
     otherwise = _fields(lambda s: {"chunk": 32 if s.chunk > 32 else 64})
-
-
-class TrainsBf16InFp32(_Otherwise):
-    points_at = _VALUES
-    otherwise = _fields(lambda s: {"dtype": "fp32" if s.dtype == "bf16" else s.dtype})
 
 
 IGNORED: list[type[Mutant]] = list(_Otherwise.__subclasses__())
