@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume
 
 from zerobench.driver import ALL
@@ -16,6 +17,9 @@ from zerobench.recording import State
 from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.strategies import SMALL_DYADIC, drawn_at_each_stage, models, optimizers, scenarios
 from zerobench.suites.support.trials import Trials
+
+#: A plain pytest holds the reference engine to these forms by turns, because it has the stronger ones each day.
+pytestmark = pytest.mark.rotating
 
 _STATES: tuple[Part, ...] = ("parameters", "model_parameters", "optimizer_state")
 _UNWATCHED: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "reads")
