@@ -42,7 +42,7 @@ _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters")
 _DDP = f"{IeeeDdp.__module__}:{IeeeDdp.__qualname__}"
 
 
-@drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=2)
+@drawn(scenarios(dtype="fp32", accumulation=1, clip=0.0, communication_dtype=None, accumulator_dtype=None), share=1.5)
 def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
     """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in the same order: the same bits,
     except the sign of a zero: the contract adds to +0, and DDP on one rank adds nothing."""
@@ -141,7 +141,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         communication_dtype=None,
         accumulator_dtype=None,
     ),
-    share=6,
+    share=4,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""

@@ -36,7 +36,7 @@ _WEAK: list[Any] = [
 _PATIENCE = (2, 6)
 
 
-@pytest.mark.rotating
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", [each for each in WRONG if each.promises_bits], ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_without_a_promise(
     pool: Pool, mutant: type[Subject], record_property: Callable[[str, object], None]
