@@ -24,6 +24,7 @@ NOT_DRAWN: dict[str, str] = {
     "Scenario.device": "the machine's",
     "Scenario.replicate": "the reference engine has no hybrid sharding; suites/meta/test_peers.py has it",
     "Odd.kind": "a constant",
+    "Odd.routes": "test_every_step.py and test_every_engine.py draw it",
     "Odd.loss": "the dot loss is for dyadic data",
 }
 #: Keys of the configuration that no Scenario sets, and the reason.

@@ -216,7 +216,7 @@ def exported() -> dict[str, Any]:
 
 def merge(exported: dict[str, Any]) -> None:
     """Add what another process has covered."""
-    Covering.fields.setdefault("", {}).update(exported.get("fields", {}))
+    Covering.fields[f"process {len(Covering.fields)}"] = exported.get("fields", {})
     Covering.covered.setdefault("", set()).update(
         tuple((name, position) for name, position in each) for each in exported.get("covered", [])
     )
@@ -238,4 +238,8 @@ def _all_covered() -> set[Combination]:
 
 
 def _all_fields() -> dict[str, int]:
-    return {name: count for each in Covering.fields.values() for name, count in each.items()}
+    """Each field with its most values in any test."""
+    found: dict[str, int] = {}
+    for each in Covering.fields.values():
+        found |= {name: max(count, found.get(name, 0)) for name, count in each.items()}
+    return found
