@@ -104,7 +104,7 @@ def _name(of: Any) -> str:
 @pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
 
 
@@ -113,7 +113,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
 def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine steps one optimizer as another, it fails, and after one step the message points at the states of
     that step."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     one_step = scenarios(steps=1, optimizer=optimizers(name=mutant.rule))
     _demand_caught(
         trials, mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
@@ -130,7 +130,7 @@ def test_every_rule_is_drawn(name: str) -> None:
 @pytest.mark.parametrize("mutant", SPENDTHRIFTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _first_failure(trials, BYTES, patience=[8, 40]))
 
 
@@ -138,7 +138,7 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.parametrize("mutant", HOARDERS, ids=lambda mutant: mutant.__name__)
 def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine keeps undeclared bytes, it fails a census of all living tensors."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     censuses = itertools.product(
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
     )
@@ -149,7 +149,7 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
     """If an engine once keeps a whole backward's gradients, it fails, though its bytes between steps are right."""
     mutant = HoldsTheFirstGradients
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
@@ -159,7 +159,7 @@ def test_gradients_that_wait_are_caught(pool: Pool) -> None:
 )
 def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> None:
     """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _first_failure(trials, [check], patience=[3, 30]))
 
 
@@ -167,7 +167,7 @@ def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> 
 def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
     """If an engine gathers whole units for each parameter that is read, it fails on a model of many parameters."""
     mutant = GathersForEveryParameterRead
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     deep = scenarios(model=grid.DEEP, world=2, stage=2, chunk=32, max_live=0, prefetch_bucket=50_000_000)
     check = _again(test_history.test_a_step_costs_the_same_after_a_reading, 3, deep)
     _demand_caught(trials, mutant, _failure(partial(check, trials)))
@@ -177,7 +177,7 @@ def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
 @pytest.mark.parametrize("mutant", GROWING, ids=lambda mutant: mutant.__name__)
 def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _failure(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
 
 
@@ -185,7 +185,7 @@ def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.parametrize("mutant", HIDING, ids=lambda mutant: mutant.__name__)
 def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine keeps a copy of a state in an array or a byte string, it fails, though no tensor is alive."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _failure(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
 
 
@@ -193,7 +193,7 @@ def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.parametrize("mutant", REPLICATING, ids=lambda mutant: mutant.__name__)
 def test_replication_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine without closed forms replicates a state that the stage shards, it fails."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _failure(partial(test_bounds.test_what_the_stage_shards_is_sharded, trials, 3)))
 
 
@@ -201,7 +201,7 @@ def test_replication_is_caught(pool: Pool, mutant: Any) -> None:
 def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
     """If an engine copies all gradients within a backward, it fails, though ``p.grad`` and the step's end have none."""
     mutant = KeepsGradientsDuringBackward
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     check = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
     _demand_caught(trials, mutant, _failure(partial(check, trials, 2)))
 
@@ -211,13 +211,13 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
 @pytest.mark.parametrize("mutant", WHISPERING, ids=lambda mutant: mutant.__name__)
 def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _failure(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     """If an engine moves a gradient twice, it fails, and the message names the gradient's way."""
-    trials = Trials(pool, f"{CopiesTwice.__module__}:{CopiesTwice.__name__}")
+    trials = Trials.of(pool, CopiesTwice)
     _demand_caught(
         trials, CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
     )
@@ -227,7 +227,7 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
 @pytest.mark.parametrize("mutant", EDIT_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
-    trials = Trials(pool, f"{mutant.__module__}:{mutant.__name__}")
+    trials = Trials.of(pool, mutant)
     _demand_caught(trials, mutant, _first_failure(trials, [test_edits.test_edits_persist]))
 
 
@@ -235,7 +235,7 @@ def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
     """An engine that is only slow passes; so does one that is only offloaded, or steps its units in reverse."""
-    trials = Trials(pool, f"{right.__module__}:{right.__name__}")
+    trials = Trials.of(pool, right)
     failure = _first_failure(trials, BITS, patience=[4])
     assert not failure, failure
     assert trials.ran >= 4

@@ -40,7 +40,7 @@ _CASES: list[tuple[Any, type, str]] = [
 @pytest.mark.parametrize(("test", "engine", "end"), _CASES, ids=lambda value: getattr(value, "__name__", ""))
 def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, end: str) -> None:
     """It names both runs, the parts that were compared, or the bound."""
-    trials = Trials(pool, f"{engine.__module__}:{engine.__name__}")
+    trials = Trials.of(pool, engine)
     failure = _failure(partial(_again(test, 100), trials))
     assert failure
     assert end in str(failure).splitlines()[-1]
@@ -49,7 +49,7 @@ def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, e
 
 def test_a_refusal_on_all_ranks(pool: Pool) -> None:
     """Its message is one line; the Scenario and the command are a note."""
-    trials = Trials(pool, f"{RaisesWhenBuilt.__module__}:{RaisesWhenBuilt.__name__}")
+    trials = Trials.of(pool, RaisesWhenBuilt)
     with pytest.raises(UsageError) as caught:
         trials.run(Scenario(), ["norm"])
     assert str(caught.value) == "this engine cannot be built"

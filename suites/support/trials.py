@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from zerobench import findings, subjects
 from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
 from zerobench.driver import ALL, Keep
 from zerobench.errors import Disagreement
+from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand, between
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
@@ -45,6 +46,11 @@ class Trials:
         self.runner = Runner(pool, lambda scenario: TIME_LIMIT)
         self._hung = False
 
+    @classmethod
+    def of(cls, pool: Pool, subject: type[Subject]) -> Self:
+        """The trials of a subject's class."""
+        return cls(pool, f"{subject.__module__}:{subject.__name__}")
+
     @property
     def ran(self) -> int:
         """The number of Scenarios that the ranks were given."""
@@ -55,14 +61,12 @@ class Trials:
 
         If that holds for no draw, the test skips with the most frequent reason.
         """
-        name = subject or self.name
-        if (reason := subjects.load(name).unsupported(scenario)) is not None:
-            note_refusal(reason)
-            return False
-        if (finding := findings.matching(name, scenario)) is not None:
-            note_known(finding)
-            return False
-        return True
+        obstacle = _obstacle(subject or self.name, scenario)
+        if isinstance(obstacle, KnownFinding):
+            note_known(obstacle)
+        elif obstacle is not None:
+            note_refusal(obstacle)
+        return obstacle is None
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
@@ -77,20 +81,14 @@ class Trials:
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
         """Those of several Scenarios, which differ in one field, that the engine offers and no known finding describes;
         drop the draw if there are no two."""
-        reasons = {each: self._reason(each) for each in scenarios}
-        found = [each for each, reason in reasons.items() if reason is None]
+        obstacles = {each: _obstacle(self.name, each) for each in scenarios}
+        found = [each for each, obstacle in obstacles.items() if obstacle is None]
         if len(found) < 2:
             listed, some = (", ".join(str(getattr(each, field)) for each in those) for those in (scenarios, found))
-            why = next(filter(None, reasons.values()))
+            first = next(each for each in obstacles.values() if each is not None)
+            why = f"the known finding {first.slug}" if isinstance(first, KnownFinding) else first
             refuse(f"{self.name} offers only {field} {some} of {listed}: {why}" if found else why)
         return found
-
-    def _reason(self, scenario: Scenario) -> str | None:
-        """The reason if the engine cannot be tried in the Scenario."""
-        if (reason := self.subject.unsupported(scenario)) is not None:
-            return reason
-        finding = findings.matching(self.name, scenario)
-        return None if finding is None else f"the known finding {finding.slug}"
 
     def run(
         self,
@@ -190,6 +188,12 @@ class Trials:
     def close(self) -> None:
         """End the ranks that belong to these Trials."""
         self.runner.close()
+
+
+def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
+    """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
+    reason = subjects.load(subject).unsupported(scenario)
+    return findings.matching(subject, scenario) if reason is None else reason
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -49,6 +50,18 @@ class Mutant(Reference):
         """Let ``change(leaves)`` be the engine's number of leaves."""
         leaves = property(lambda engine: change(engine.ranks.world * engine.gradient_accumulation_steps))
         self.engine.__class__ = type("Sabotaged", (Engine,), {"leaves": leaves})
+
+    def edit_masters(self, edit: Callable[[Tensor], object]) -> None:
+        """Let ``edit`` change this rank's master weights in place."""
+        for state in self.engine.states:
+            if state.unit.trainable:
+                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
+                    edit(master)
+
+    def scale_rates(self, factor: float) -> None:
+        """Multiply every learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] *= factor
 
     def patch_fold(self, change: Any) -> None:
         """Let ``change`` replace the fold on this engine's gradients."""
@@ -298,10 +311,7 @@ class RoundsMasterWeights(Mutant):
 
     def step(self) -> Outcome:
         outcome = super().step()
-        for state in self.engine.states:
-            if state.unit.trainable:
-                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
-                    master.copy_(master.bfloat16())
+        self.edit_masters(lambda master: master.copy_(master.bfloat16()))
         return outcome
 
 

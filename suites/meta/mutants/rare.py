@@ -41,12 +41,10 @@ class _Rare(Mutant):
         raise NotImplementedError
 
     def step(self) -> Outcome:
-        wrong = self.applies()
-        for group in self.optimizer.param_groups:
-            group["lr"] *= 2 if wrong else 1
+        factor = 2.0 if self.applies() else 1.0
+        self.scale_rates(factor)
         outcome = super().step()
-        for group in self.optimizer.param_groups:
-            group["lr"] /= 2 if wrong else 1
+        self.scale_rates(1 / factor)
         return outcome
 
 

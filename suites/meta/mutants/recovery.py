@@ -46,16 +46,12 @@ class ForgetsTheStepCountAfterASkip(_Recovery):
 
 class HalvesTheRateAfterASkip(_Recovery):
     def after_bad_step(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] *= 0.5
+        self.scale_rates(0.5)
 
 
 class RoundsMastersAtASkip(_Recovery):
     def after_bad_step(self) -> None:
-        for state in self.engine.states:
-            if state.unit.trainable:
-                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
-                    master.copy_(master.bfloat16())
+        self.edit_masters(lambda master: master.copy_(master.bfloat16()))
 
 
 class LeavesTrainingModeAtASkip(_Recovery):
@@ -65,10 +61,7 @@ class LeavesTrainingModeAtASkip(_Recovery):
 
 class DecaysAtASkip(_Recovery):
     def after_bad_step(self) -> None:
-        for state in self.engine.states:
-            if state.unit.trainable:
-                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
-                    master.mul_(1 - 2**-10)
+        self.edit_masters(lambda master: master.mul_(1 - 2**-10))
 
 
 class SkipsTheStepAfterABadOneToo(_Recovery):

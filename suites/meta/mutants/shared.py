@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from zerobench.engine.optim.loss_scaler import LossScaler
-from zerobench.engine.read_cache import ReadCache
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -21,7 +19,11 @@ class _Shared(Mutant):
         "losses", "gradients", "norm", "skipped", "loss_scale", "optimizer_state", "parameters", "model_parameters",
         "reads", "evaluation",
     )  # fmt: skip
-    alive: ClassVar[list[Any]] = []
+    alive: ClassVar[list[Any]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.alive = []
 
     def sabotage(self) -> None:
         self.alive.append(self)
@@ -36,23 +38,17 @@ class _Shared(Mutant):
 
 
 class SharesTheLossScaler(_Shared):
-    alive: ClassVar[list[Any]] = []
-
     def join(self, first: Any) -> None:
-        if isinstance(first.engine.scaler, LossScaler):
-            self.engine.scaler = first.engine.scaler
+        self.engine.scaler = first.engine.scaler
 
 
 class SharesTheStepCounts(_Shared):
-    alive: ClassVar[list[Any]] = []
-
     def join(self, first: Any) -> None:
         if len(first.engine.stepper.steps) == len(self.engine.stepper.steps):
             self.engine.stepper.steps = first.engine.stepper.steps
 
 
 class SharesTheReadingsOfAUnit(_Shared):
-    alive: ClassVar[list[Any]] = []
     evaluations: ClassVar[dict[int, Tensor]] = {}
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -65,8 +61,6 @@ class SharesTheReadingsOfAUnit(_Shared):
 
 
 class TakesTheFirstEnginesRates(_Shared):
-    alive: ClassVar[list[Any]] = []
-
     def step(self) -> Outcome:
         for mine, first in zip(self.optimizer.param_groups, self.alive[0].optimizer.param_groups, strict=False):
             mine["lr"] = first["lr"]
@@ -74,21 +68,16 @@ class TakesTheFirstEnginesRates(_Shared):
 
 
 class TakesTheFirstEnginesClipping(_Shared):
-    alive: ClassVar[list[Any]] = []
-
     def join(self, first: Any) -> None:
         self.engine.config = self.engine.config.model_copy(
             update={"gradient_clipping": first.engine.config.gradient_clipping}
         )
 
 
-class ClosingEndsTheOthersReading(_Shared):
-    alive: ClassVar[list[Any]] = []
-
+class ClosingChangesTheOthersDecay(_Shared):
     def close(self) -> None:
         super().close()
         for other in self.alive:
-            assert isinstance(other.engine.read_cache, ReadCache)
             for group in other.optimizer.param_groups:
                 group["weight_decay"] = 0.5
 

@@ -23,11 +23,6 @@ _LATER = Points(
 class _Watched(Mutant):
     points_at: ClassVar[Points] = _LATER
 
-    def scale_rates(self, factor: float) -> None:
-        """Multiply every learning rate."""
-        for group in self.optimizer.param_groups:
-            group["lr"] *= factor
-
     def scale_gradients(self, factor: float) -> None:
         """Multiply every accumulator."""
         for state in self.engine.states:
@@ -216,10 +211,7 @@ class LastRankEvaluatesAnotherBatch(_Watched):
 class ReadingParametersRoundsMasters(_Watched):
     def parameters(self) -> State:
         found = super().parameters()
-        for state in self.engine.states:
-            if state.unit.trainable:
-                with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
-                    master.copy_(master.bfloat16())
+        self.edit_masters(lambda master: master.copy_(master.bfloat16()))
         return found
 
 
