@@ -194,8 +194,9 @@ class Trials:
 
 def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
     """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
-    reason = subjects.load(subject).unsupported(scenario)
-    return findings.matching(subject, scenario) if reason is None else reason
+    chosen = subjects.load(subject)
+    reason = chosen.unsupported(scenario)
+    return findings.matching(chosen, scenario) if reason is None else reason
 
 
 @lru_cache(maxsize=64)
