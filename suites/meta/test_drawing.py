@@ -158,4 +158,4 @@ def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatc
     _drawn(sees)()
     assert set(seen) == {1}
     with pytest.raises(pytest.skip.Exception, match="all draws have the known finding a/b"):
-        _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2))))()
+        _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2)).accumulation))()
