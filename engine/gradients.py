@@ -199,7 +199,7 @@ class GradientReducer:
         rows = flat.view(self.ranks.world, state.unit.shard)
         for start, stop in state.unit.buckets(self.bucket):
             sent = self.wire.encode(rows[:, start:stop])
-            received = torch.empty_like(sent)
+            received = sent if self.ranks.world == 1 else torch.empty_like(sent)
             work = self.ranks.all_to_all(received.view(-1), sent.view(-1))
             self._flying.append(_Bucket(state, start, stop, sent, received, work))
             self._drain(_IN_FLIGHT)
@@ -230,17 +230,13 @@ class GradientReducer:
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:
-    """Write the gradients to their slots, and zeros if they are missing; padding stays as it is."""
-    packed: list[tuple[Tensor, int]] = []
-    for slot, gradient in zip(slots, gradients, strict=True):
-        if gradient is None:
-            flat[slot.start : slot.start + slot.numel].zero_()
-        elif gradient.stride() == slot.stride:
-            packed.append((gradient, slot.start))
-        else:  # its elements are in a different order
+    """Write the gradients to their slots, and zeros to padding and to slots without a gradient."""
+    given = [(slot, gradient) for slot, gradient in zip(slots, gradients, strict=True) if gradient is not None]
+    packed = [(slot, gradient) for slot, gradient in given if gradient.stride() == slot.stride]
+    pack(flat, [gradient for _, gradient in packed], [slot.start for slot, _ in packed])
+    for slot, gradient in given:
+        if gradient.stride() != slot.stride:  # its elements are in a different order
             slot.view(flat).copy_(gradient)
-    if packed:
-        pack(flat, [gradient for gradient, _ in packed], [start for _, start in packed])
 
 
 def _add(accumulator: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Literal
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Read, Scenario
-from zerobench.subject import State, Subject
+from zerobench.subject import Batch, State, Subject
 from zerobench.workload import models
 from zerobench.workload.data import held_out, leaf, seed_leaf
 
@@ -111,11 +111,13 @@ def run_step(
     rank: int,
     keep: Keep = frozenset(),
     mark: Callable[[str], None] = lambda phase: None,
+    batches: Sequence[Batch] | None = None,
 ) -> Step:
     """Step ``index`` on ``rank``: the A micro-steps and the update, with the Scenario's reads, then the readings.
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
-    ``mark`` is called after each micro-step's backward and after the optimizer.
+    ``mark`` is called after each micro-step's backward and after the optimizer. ``batches`` are those of
+    :func:`draw_batches`, which a caller that times the step draws before it.
 
     Raises:
         ValueError: if a loss has a dimension.
@@ -123,10 +125,9 @@ def run_step(
     """
     losses: list[Tensor] = []
     reads = read_at(subject, scenario, index, 0)
-    for micro_step in range(scenario.accumulation):
-        at = micro_step * scenario.world + rank
-        seed_leaf(scenario, index, at)
-        losses.append(_scalar(subject.micro_step(leaf(scenario, index, at)), subject.name))
+    for micro_step, batch in enumerate(batches or draw_batches(scenario, index, rank)):
+        seed_leaf(scenario, index, micro_step * scenario.world + rank)
+        losses.append(_scalar(subject.micro_step(batch), subject.name))
         mark("backward")
         reads |= read_at(subject, scenario, index, micro_step + 1)
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
@@ -141,6 +142,11 @@ def run_step(
     if "optimizer_state" in keep:
         step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
     return step
+
+
+def draw_batches(scenario: Scenario, index: int, rank: int) -> list[Batch]:
+    """The batches of step ``index`` on ``rank``, one for each micro-step, on the Scenario's device."""
+    return [leaf(scenario, index, a * scenario.world + rank) for a in range(scenario.accumulation)]
 
 
 def read_at(subject: Subject, scenario: Scenario, step: int, at: int) -> State:

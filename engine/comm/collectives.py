@@ -48,6 +48,13 @@ class Done:
         """Return at once."""
 
 
+def _copied(source: Tensor, target: Tensor) -> Done:
+    """Copy, unless both are the same memory."""
+    if target.data_ptr() != source.data_ptr():
+        target.copy_(source)
+    return Done()
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The ranks of a process group, the rank of this process, and the mesh.
@@ -88,9 +95,7 @@ class Ranks:
         On a CPU by sends between ranks, since gloo's all-gather takes longer (docs/notes/speed.md).
         """
         if self.world == 1:
-            if output.data_ptr() != own.data_ptr():
-                output.copy_(own)
-            return Done()
+            return _copied(own, output)
         if output.device.type == "cpu":
             return self._send_to_all(output.view(self.world, -1), own)
         return _all_gather_flat(output, own, group=self.group, async_op=True)
@@ -106,10 +111,12 @@ class Ranks:
         return Works(works)
 
     def all_to_all(self, output: Tensor, parts: Tensor) -> Any:
-        """Start sending part r of ``parts``, cut into ``world`` equal parts, to rank r; ``output`` is in rank order."""
+        """Start sending part r of ``parts``, cut into ``world`` equal parts, to rank r; ``output`` is in rank order.
+
+        If there is only one rank, ``output`` may be ``parts``.
+        """
         if self.world == 1:
-            output.copy_(parts)
-            return Done()
+            return _copied(parts, output)
         return dist.all_to_all_single(output, parts, group=self.group, async_op=True)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:

@@ -15,7 +15,8 @@ def fold(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
 
     Args:
         accumulator: [n], fp32 or the dtype in which gradients are kept between micro-steps; changed in place.
-        contributions: [world, n], in the dtype of the message; row r comes from rank r.
+        contributions: [world, n], in the dtype of the message; row r comes from rank r. A single row may be
+            the accumulator's own memory.
         first: ignore the accumulator's old value and start the sum from +0; a zero sum is then +0, even if all
             contributions are -0.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from zerobench.engine.ops.operators import operator
 
 
 def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    """Write each tensor's elements, in memory order, to ``flat`` from its start on, rounded to the dtype of ``flat``.
+    """Write each tensor's elements, in memory order, to ``flat`` from its start on, rounded to the dtype of ``flat``,
+    and +0 to all other elements of ``flat``.
 
     Args:
-        flat: [n], fp32, bf16 or fp16; elements that no tensor covers stay unchanged.
+        flat: [n], fp32, bf16 or fp16; changed in every element.
         tensors: of any shape, in these dtypes; their elements fill their memory without gaps, in any order of strides.
         starts: the first element of each in ``flat``; the tensors do not overlap there.
 
@@ -28,12 +29,16 @@ def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None
 
 
 def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
-    """The inverse: fill each tensor's memory from ``flat``, rounded to the tensor's dtype. See pack."""
+    """The inverse: fill each tensor's memory from ``flat``, rounded to the tensor's dtype. See pack.
+
+    The elements of ``flat`` between the tensors are not read.
+    """
     _UNPACK(tensors, flat, starts)
 
 
 def pack_definition(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """pack in torch: the specification."""
+    flat.zero_()
     for tensor, start in zip(tensors, starts, strict=True):
         flat[start : start + tensor.numel()].copy_(_memory(tensor))
 
@@ -68,24 +73,38 @@ def _check_unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]
 
 
 def pack_native(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    """Run the kernel of pack."""
-    _move("pack", flat, tensors, starts)
+    """Run the kernel of pack; it writes zeros to a piece without an address."""
+    _move("pack", flat, [*_pieces(tensors, starts), *_gaps(flat.numel(), tensors, starts)])
 
 
 def unpack_native(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
     """Run the kernel of unpack."""
-    _move("unpack", flat, tensors, starts)
+    _move("unpack", flat, _pieces(tensors, starts))
 
 
-def _move(name: str, flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    tables = (
-        array("q", [tensor.data_ptr() for tensor in tensors]),
-        array("i", [CODES[tensor.dtype] for tensor in tensors]),
-        array("q", starts),
-        array("q", [tensor.numel() for tensor in tensors]),
-    )
-    addresses = (table.buffer_info()[0] for table in tables)
-    call(name, flat, flat.data_ptr(), CODES[flat.dtype], len(tensors), *addresses)
+#: The address of a tensor's memory, the code of its dtype, its start in the flat buffer, and its number of elements.
+_Piece = tuple[int, int, int, int]
+
+
+def _pieces(tensors: Sequence[Tensor], starts: Sequence[int]) -> list[_Piece]:
+    return [(t.data_ptr(), CODES[t.dtype], start, t.numel()) for t, start in zip(tensors, starts, strict=True)]
+
+
+def _gaps(n: int, tensors: Sequence[Tensor], starts: Sequence[int]) -> Iterator[_Piece]:
+    """The ranges of ``flat`` that no tensor covers, as pieces without an address."""
+    end = 0
+    for start, size in sorted((start, t.numel()) for t, start in zip(tensors, starts, strict=True)):
+        if end < start:
+            yield 0, 0, end, start - end
+        end = max(end, start + size)
+    if end < n:
+        yield 0, 0, end, n - end
+
+
+def _move(name: str, flat: Tensor, pieces: Sequence[_Piece]) -> None:
+    tables = [array(code, column) for code, column in zip("qiqq", zip(*pieces, strict=True), strict=False)]
+    addresses: list[int | None] = [table.buffer_info()[0] for table in tables] or [None] * 4
+    call(name, flat, flat.data_ptr(), CODES[flat.dtype], len(pieces), *addresses)
 
 
 _PACK = operator(

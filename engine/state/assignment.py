@@ -115,7 +115,7 @@ class StoreAssignment:
         )
 
     def _scratch(self, directory: Path) -> ScratchFile:
-        self._files.append(ScratchFile(directory))
+        self._files.append(ScratchFile(directory, self._device))
         return self._files[-1]
 
     def steps_off_device(self, unit: Unit) -> bool:

@@ -6,11 +6,13 @@ On a machine without a GPU the device is the CPU and both sides share one memory
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from zerobench.engine.comm.collectives import Done, Handle
+from zerobench.engine.state.pages import page_memory
 
 
 @torch.library.custom_op("zerobench::to_host", mutates_args={"host"})
@@ -26,10 +28,10 @@ def to_device(host: Tensor, device: Tensor, non_blocking: bool) -> None:
 
 
 class Copies:
-    """Copies values between one device and the host; on CUDA in its own stream, in parallel with computation.
+    """Copies values between one device and the host; on CUDA in a stream for each direction, beside computation.
 
-    Every copy starts after the work already in the current stream. The CPU waits for a copy with its handle, the
-    current stream with :meth:`join`.
+    Every copy starts after the work already in the current stream. Copies in different directions have no order. The
+    CPU waits for a copy with its handle, the current stream with :meth:`join`.
 
     Args:
         device: the device.
@@ -39,42 +41,60 @@ class Copies:
     def __init__(self, device: torch.device, pin: bool) -> None:
         cuda = device.type == "cuda"
         self.pinned = pin and cuda
-        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._down: Any = _stream(device) if cuda else None
+        self._up: Any = _stream(device) if cuda else None
 
     def memory(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Zeroed host memory for copies, [elements]; it starts on a page if it is pinned."""
-        return torch.zeros(elements, dtype=dtype, pin_memory=self.pinned)
+        if not self.pinned:
+            return torch.zeros(elements, dtype=dtype)
+        return page_memory(elements * dtype.itemsize, pin=True).view(dtype)
 
     def down(self, device: Tensor, host: Tensor) -> Handle:
         """Start copying ``device`` to ``host``; wait for it before the host reads the values."""
-        return self._start(to_host, device, host, device)
+        return self._start(self._down, to_host, device, host)
 
-    def up(self, host: Tensor, device: Tensor) -> Handle:
-        """Start copying ``host`` to ``device``; wait for it before the host changes the values."""
-        return self._start(to_device, host, device, device)
+    def up(self, host: Tensor, device: Tensor, after: Handle | None = None) -> Handle:
+        """Start copying ``host`` to ``device``, after the copy ``after`` if that writes to ``host``.
+
+        Wait for it before the host changes the values.
+        """
+        return self._start(self._up, to_device, host, device, after)
 
     def _start(
-        self, copy: Callable[[Tensor, Tensor, bool], None], source: Tensor, target: Tensor, device: Tensor
+        self,
+        stream: Any,
+        copy: Callable[[Tensor, Tensor, bool], None],
+        source: Tensor,
+        target: Tensor,
+        after: Handle | None = None,
     ) -> Handle:
-        """Run one of the two operators; the stream keeps the memory of ``device`` until the copy is over."""
-        if self._stream is None:
+        """Run one of the two operators; the stream keeps the device's memory until the copy is over."""
+        if stream is None:
             copy(source, target, False)
             return Done()
-        self._stream.wait_stream(torch.cuda.current_stream(device.device))
-        with torch.cuda.stream(self._stream):
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        if isinstance(after, _OnStream):
+            stream.wait_event(after.event)
+        with torch.cuda.stream(stream):
             copy(source, target, self.pinned)
-        device.record_stream(self._stream)
-        return _OnStream(self._stream.record_event())
+        (source if stream is self._down else target).record_stream(stream)
+        return _OnStream(stream.record_event())
 
     def join(self, handle: Handle | None = None) -> None:
         """Make the current stream wait for that copy, or for every copy started so far."""
-        if self._stream is None:
+        if self._down is None:
             return
-        current = torch.cuda.current_stream(self._stream.device)  # the current device may be another one
+        current = torch.cuda.current_stream(self._down.device)  # the current device may be another one
         if handle is None:
-            current.wait_stream(self._stream)
+            current.wait_stream(self._down)
+            current.wait_stream(self._up)
         elif isinstance(handle, _OnStream):
             current.wait_event(handle.event)
+
+
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class _OnStream:

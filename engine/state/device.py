@@ -83,7 +83,6 @@ class DeviceOptimizerStore(OptimizerStore):
 
     def sums(self, portion: Portion) -> Tensor:
         gradient = self._units[portion].own_gradient
-        portion.clear_padding(gradient, 0)
         return chunk_sumsq(gradient, portion.unit.chunk)
 
     def update_slices(self, portion: Portion) -> Iterator[UpdateSlice]:

@@ -14,8 +14,9 @@ from zerobench.engine.errors import ConfigError
 from zerobench.engine.layout import Unit
 from zerobench.engine.state.copies import Copies
 from zerobench.engine.state.host import OffloadedOptimizerStore
+from zerobench.engine.state.pages import PAGE, page_memory, pages
 from zerobench.engine.state.portion import Portion
-from zerobench.engine.state.scratch import PAGE, ScratchFile, page_memory, pages
+from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import ParameterStore, UpdateSlice, cut
 
 _FP32 = 4

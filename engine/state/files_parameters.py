@@ -10,8 +10,9 @@ from torch import Tensor
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.state.copies import Copies
+from zerobench.engine.state.pages import PAGE, page_memory, pages
 from zerobench.engine.state.portion import Portion
-from zerobench.engine.state.scratch import PAGE, ScratchFile, page_memory, pages
+from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import ParameterStore, cut
 
 

@@ -28,7 +28,8 @@ class HostParameterStore(ParameterStore):
     def __init__(self, portion: Portion, shard: Tensor, copies: Copies) -> None:
         self._copies, self._device = copies, portion.device
         self._shard = copies.memory(portion.unit.shard, portion.dtype)
-        copies.down(shard, self._shard).wait()
+        self._written = copies.down(shard, self._shard)
+        self._written.wait()
         self._coming: tuple[Tensor, Handle] | None = None
 
     def prefetch(self) -> None:
@@ -43,7 +44,7 @@ class HostParameterStore(ParameterStore):
 
     def _upload(self) -> tuple[Tensor, Handle]:
         shard = torch.empty(self._shard.numel(), dtype=self._shard.dtype, device=self._device)
-        return shard, self._copies.up(self._shard, shard)
+        return shard, self._copies.up(self._shard, shard, self._written)
 
     def view(self, start: int, stop: int, *, host: bool) -> Tensor | None:
         self._coming = None  # its value is old
@@ -55,7 +56,8 @@ class HostParameterStore(ParameterStore):
         if host:
             target.copy_(values)
             return Done()
-        return self._copies.down(values, target)
+        self._written = self._copies.down(values, target)
+        return self._written
 
     def memory(self) -> Tensor | None:
         return self._shard
@@ -75,7 +77,6 @@ class OffloadedOptimizerStore(OptimizerStore):
 
     def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
         chunk = portion.unit.chunk
-        portion.clear_padding(total, start)
         if portion not in self._sums:
             self._sums[portion] = _no_sums(portion)
         self._sums[portion][start // chunk : stop // chunk] = chunk_sumsq(total, chunk)

@@ -35,9 +35,3 @@ class Portion:
     def owned(self, values: Tensor) -> Tensor:
         """This rank's part of ``values``, which cover the whole unit or only this part."""
         return values[self.own] if values.numel() == self.unit.padded else values
-
-    def clear_padding(self, values: Tensor, start: int) -> None:
-        """Zero the elements of ``values`` that belong to no parameter; ``values`` begin at ``start`` of the shard."""
-        first = self.own.start + start
-        for lo, hi in self.unit.padding(first, first + values.numel()):
-            values[lo:hi].zero_()

@@ -24,28 +24,12 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError, OffloadError
+from zerobench.engine.state.pages import PAGE, pages
 
-#: For direct I/O, memory, offsets and lengths are multiples of this.
-PAGE = 4096
 #: Bytes of one request.
 _BLOCK = 4 << 20
 _THREADS = max(4, min(8, os.cpu_count() or 4))
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def pages(size: int) -> int:
-    """``size`` bytes rounded up to whole pages."""
-    return -(-size // PAGE) * PAGE
-
-
-def page_memory(size: int, *, pin: bool) -> Tensor:
-    """uint8 [size] that starts on a page; page-locked for CUDA if ``pin`` is set."""
-    if pin:
-        return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # limits on the process's memory ignore shared memory
-    return torch.frombuffer(mmap.mmap(-1, size, private), dtype=torch.uint8)
 
 
 class ScratchFile:
@@ -59,16 +43,20 @@ class ScratchFile:
     the drive lost data, the read raises an error and never returns wrong numbers. (zlib's CRC-32 takes five times as
     long, which would slow a fast drive down.)
 
+    Args:
+        directory: on the drive to use.
+        device: the device of the copies that a read or a write waits for.
+
     Raises:
         ConfigError: ``directory`` is missing, is not a directory, or does not allow to create a file.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, device: torch.device) -> None:
         self.directory, self.size = directory, 0
         self._descriptor = _open(directory)
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self.direct = _make_direct(self._descriptor)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="zerobench-files")
+        self._threads = ThreadPoolExecutor(_THREADS, "zerobench-files", *_on(device))
         self._writes: list[Handle] = []  # the writes since the last settle()
         self._written: dict[int, tuple[int, int]] = {}  # by the offset of a block, its length and checksum
 
@@ -171,6 +159,15 @@ class _Transfer:
         wait(self._blocks)
         for block in self._blocks:
             block.result()
+
+
+def _on(device: torch.device) -> tuple[Callable[..., None], tuple[torch.device]]:
+    """The initializer of a thread that uses ``device``, and its arguments.
+
+    A thread that waits for an event of CUDA without a current device would create a context on device 0, which takes
+    half a gigabyte of that device in every rank.
+    """
+    return torch.cuda.set_device if device.type == "cuda" else lambda _: None, (device,)
 
 
 def _open(directory: Path) -> int:

@@ -52,6 +52,12 @@ __device__ void move_tile(void* tensor, Flat* flat, int64_t offset, int n) {
   }
 }
 
+template <class Flat>
+__device__ void clear_tile(Flat* flat, int n) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) flat[i] = narrow<Flat>(0.0f);
+}
+
 // The last tensor whose first tile is not after this one.
 __device__ int find(const Table& table, unsigned tile) {
   int low = 0, high = table.count - 1;
@@ -72,7 +78,9 @@ __global__ void __launch_bounds__(kThreads) move_all(const __grid_constant__ Tab
   const int64_t offset = static_cast<int64_t>(blockIdx.x - table.first_tile[t]) * kTile;
   const int n = static_cast<int>(min(table.sizes[t] - offset, int64_t{kTile}));
   Flat* place = flat + table.starts[t] + offset;
-  if (table.dtypes[t] == kBf16) {
+  if (kPack && table.tensors[t] == nullptr) {
+    clear_tile(place, n);
+  } else if (table.dtypes[t] == kBf16) {
     move_tile<kPack, __nv_bfloat16>(table.tensors[t], place, offset, n);
   } else if (table.dtypes[t] == kFp16) {
     move_tile<kPack, __half>(table.tensors[t], place, offset, n);
@@ -119,7 +127,8 @@ int move(void* flat, int dtype, int64_t count, void* const* tensors, const int* 
 
 }  // namespace
 
-// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`.
+// Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`. If tensors[t] is
+// null, zerobench_pack writes zeros.
 extern "C" int zerobench_pack(void* flat, int dtype, int64_t count, void* const* tensors, const int* dtypes,
                               const int64_t* starts, const int64_t* sizes, int device, void* stream) {
   return move<true>(flat, dtype, count, tensors, dtypes, starts, sizes, device, stream);

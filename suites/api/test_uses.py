@@ -216,7 +216,7 @@ def test_a_forward_whose_backward_never_comes() -> None:
 def test_a_copy_is_joined_on_its_own_device() -> None:
     """The engine's device's stream waits for a copy, whichever device is the current one."""
     copies, event = Copies(torch.device("cpu"), pin=False), mock.Mock()
-    copies._stream = mock.Mock(device=torch.device("cuda", 1))
+    copies._down = mock.Mock(device=torch.device("cuda", 1))
     with mock.patch("torch.cuda.current_stream") as current:
         copies.join(_OnStream(event))
     current.assert_called_once_with(torch.device("cuda", 1))

@@ -100,7 +100,7 @@ class _Plain:
 
     def __init__(self, directory: Path, engine: zerobench.Engine, read: int, written: int) -> None:
         self.read, self.written = read, written
-        self._file = ScratchFile(directory)
+        self._file = ScratchFile(directory, torch.device("cpu"))
         self.direct = self._file.direct
         self._file.reserve(max(read, written))
         memory = [buffer.numpy() for buffer in engine.stores.host()["buffers"]]

@@ -129,13 +129,14 @@ def test_chunk_sumsq(place: Place, source: Source, chunks: int, dtype: torch.dty
     compare(place, sumsq.definition, sumsq.native, source(chunks << power, dtype=dtype), 1 << power)
 
 
-@given(sources, st.lists(st.tuples(lengths, dtypes, st.integers(0, 5)), max_size=9), dtypes)
+@given(sources, st.lists(st.tuples(lengths, dtypes, st.integers(0, 5)), max_size=9), dtypes, st.integers(0, 300))
 def test_pack_and_unpack(
-    place: Place, source: Source, pieces: list[tuple[int, torch.dtype, int]], dtype: torch.dtype
+    place: Place, source: Source, pieces: list[tuple[int, torch.dtype, int]], dtype: torch.dtype, gap: int
 ) -> None:
-    """Many tensors, some transposed, with gaps between them in the flat buffer that keep their values."""
+    """Many tensors in any order, some transposed, and zeros between them and at the end of the flat buffer."""
     tensors, starts, end = _pieces(source, pieces)
-    flat = source(end, dtype=dtype)
+    tensors, starts = tensors[::-1], starts[::-1]
+    flat = source(end + gap, dtype=dtype)
     compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts)
     compare(place, packing.unpack_definition, packing.unpack_native, tensors, flat, starts)
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Handle, Ranks
-from zerobench.engine.state.copies import Copies
+from zerobench.engine.state.copies import Copies, to_device, to_host
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 
@@ -36,19 +36,24 @@ class Late(Reference):
 
 
 class _LateCopies(Copies):
-    """A stream that works only during a wait: it makes its copies in order, up to the awaited one."""
+    """Two streams that work only during a wait: each makes its copies in order, up to the awaited one."""
 
     def __init__(self, device: torch.device, pin: bool) -> None:
         super().__init__(device, pin)
-        self._given: deque[_LateCopy] = deque()
+        self._given: dict[Any, deque[_LateCopy]] = {to_host: deque(), to_device: deque()}
         self._working = threading.RLock()  # the files' threads wait, too
 
     def _start(
-        self, copy: Callable[[Tensor, Tensor, bool], None], source: Tensor, target: Tensor, device: Tensor
+        self,
+        stream: Any,
+        copy: Callable[[Tensor, Tensor, bool], None],
+        source: Tensor,
+        target: Tensor,
+        after: Handle | None = None,
     ) -> Handle:
-        late = _LateCopy(self, partial(copy, source, target, False))
+        late = _LateCopy(self, partial(copy, source, target, False), after)
         with self._working:
-            self._given.append(late)
+            self._given[copy].append(late)
         return late
 
     def join(self, handle: Handle | None = None) -> None:
@@ -57,14 +62,19 @@ class _LateCopies(Copies):
     def work(self, until: Handle | None) -> None:
         """Make the copies up to this one, or all."""
         with self._working:
-            while self._given and (until is None or until in self._given):
-                self._given.popleft().make()
+            for given in self._given.values():
+                while given and (until is None or until in given):
+                    first = given.popleft()
+                    if first.after is not None:
+                        first.after.wait()
+                    first.make()
 
 
 @dataclass(frozen=True, eq=False)
 class _LateCopy:
     copies: _LateCopies
     make: Callable[[], None]
+    after: Handle | None  # a copy in the other stream that ends before
 
     def wait(self) -> None:
         self.copies.work(self)

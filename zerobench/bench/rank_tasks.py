@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.digests import bits
-from zerobench.driver import model_for, run_step, to_cpu
+from zerobench.driver import draw_batches, model_for, run_step, to_cpu
 from zerobench.errors import UsageError
 from zerobench.meters import Metered, PhaseMeter, meter_subject
 from zerobench.ranks import preload
@@ -63,11 +63,13 @@ def hush(group: dist.ProcessGroup) -> None:
 def timed_step(group: dist.ProcessGroup, case: Case, index: int) -> tuple[Step, float, Split]:
     """Train step ``index``; returns the step and, from when all ranks were ready, its seconds in total and by phase."""
     subject, phases = _subjects[case]
+    rank = dist.get_rank(group)
+    batches = draw_batches(case.scenario, index, rank)  # drawing is no part of the step
     _synchronize(case.scenario)
     dist.barrier(group)
     begin = time.perf_counter()
     phases.begin()
-    step = run_step(subject, case.scenario, index, dist.get_rank(group), mark=phases.mark)
+    step = run_step(subject, case.scenario, index, rank, mark=phases.mark, batches=batches)
     _synchronize(case.scenario)
     return step, time.perf_counter() - begin, phases.split()
 

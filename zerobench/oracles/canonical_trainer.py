@@ -25,7 +25,9 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
 An engine may declare other policies (:class:`~zerobench.subject.Policies`): the masters are rounded like the weights,
 the gradient in point 7 is zeros instead of None, or a skipped step advances the optimizer's step counts.
 
-The ranks' arithmetic depends on their number of threads and their device; run this with the same.
+The ranks' forward and backward depend on their number of threads and their device; run this with the same. Points 3
+to 7 are computed on the CPU on every device: there torch has the contract's roundings. On CUDA it fuses the products of
+``addcmul`` and ``addcdiv`` with their sums and multiplies by a divisor's reciprocal.
 """
 
 from __future__ import annotations
@@ -125,13 +127,15 @@ class Trainer:
         self.scenario, self.dtypes, self.wants_magnitudes, self.policies = scenario, dtypes, magnitudes, policies
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
-        self.model = models.build(scenario).to(scenario.device)
+        self.model = models.build(scenario)
         if policies.masters_from == "rounded":
             self.model.to(DTYPES[scenario.dtype]).float()
         if self.reference:
             self.model.double()
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.masters = {name: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for name, p in trained.items()}
+        self.model.to(scenario.device)
         self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.masters = {n: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for n, p in self.working.items()}
         for p in self.model.parameters():
             p.data = p.data.to(dtypes.model)
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
@@ -193,7 +197,7 @@ class Trainer:
         return {name: to_cpu(tensors) for name, tensors in state.items()}
 
     def gradient(self, step: int, index: int) -> State:
-        """The gradient of one leaf, by parameter that received one, in the model's dtype."""
+        """The gradient of one leaf on the CPU, by parameter that received one, in the model's dtype."""
         buffers = self.buffers[index % self.scenario.world]
         seed_leaf(self.scenario, step, index)
         self.set_buffers(buffers)
@@ -202,12 +206,16 @@ class Trainer:
         for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
             kept.copy_(buffer)
         self.losses.append(loss.detach())
-        gradient = {name: p.grad for name, p in self.working.items() if p.grad is not None}
+        gradient = self.received()
         self.model.zero_grad(set_to_none=True)
         if self.wants_magnitudes:
             for name, g in gradient.items():
                 self.magnitudes[name] = self.magnitudes.get(name, 0) + g.double().abs()
         return gradient
+
+    def received(self) -> State:
+        """The gradients of the parameters that have one, on the CPU."""
+        return {name: p.grad.cpu() for name, p in self.working.items() if p.grad is not None}
 
     def sum_by_micro_step(self, step: int) -> State:
         accumulated: State = {}
@@ -256,7 +264,7 @@ class Trainer:
 
     def scaled(self, accumulated: State, factor: float) -> State:
         """The accumulators times ``factor`` rounded once."""
-        rounded = torch.tensor(factor, dtype=self.dtypes.fold, device=self.scenario.device)
+        rounded = torch.tensor(factor, dtype=self.dtypes.fold)
         return {name: total.to(self.dtypes.fold) * rounded for name, total in accumulated.items()}
 
     @torch.no_grad()

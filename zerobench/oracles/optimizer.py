@@ -15,18 +15,22 @@ from zerobench.subject import State
 
 
 def build_optimizer(
-    spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None
+    spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of these parameters; never torch's fused one: its rounding depends on the cuts of a tensor."""
-    return make_optimizer(spec, groups(spec, named), foreach)
+    """The optimizer of these parameters.
+
+    ``fused`` asks for torch's fused one if torch has it on CUDA. A judged subject does not, because its rounding
+    depends on the cuts of a tensor.
+    """
+    return make_optimizer(spec, groups(spec, named), foreach, fused)
 
 
 def make_optimizer(
-    spec: Optimizer, grouped: list[dict[str, Any]], foreach: bool | None = None
+    spec: Optimizer, grouped: list[dict[str, Any]], foreach: bool | None = None, fused: bool = False
 ) -> torch.optim.Optimizer:
     """The same of parameter groups: the shards of a parameter may not have its dimensions, which decide its group."""
     rule = RULES[spec.name]
-    flags: dict[str, Any] = {"foreach": foreach, "fused": False} if rule.flags else {}
+    flags: dict[str, Any] = {"foreach": foreach, "fused": fused and rule.fuses} if rule.flags else {}
     return rule.make(grouped, **hyperparameters(spec), **flags)
 
 

@@ -26,12 +26,13 @@ class Rule:
     counts_steps: bool = False  # torch keeps an fp32 step count for each parameter
     eager: bool = False  # the states exist before the first step
     flags: bool = True  # takes torch's foreach and fused
+    fuses: bool = False  # torch's fused form runs on CUDA
 
 
 RULES: dict[str, Rule] = {
-    "adam": Rule(torch.optim.Adam, ("betas", "eps"), _always("exp_avg", "exp_avg_sq"), counts_steps=True),
-    "adamw": Rule(torch.optim.AdamW, ("betas", "eps"), _always("exp_avg", "exp_avg_sq"), counts_steps=True),
-    "sgd": Rule(torch.optim.SGD, ("momentum",), lambda spec: ("momentum_buffer",) if spec.momentum else ()),
+    "adam": Rule(torch.optim.Adam, ("betas", "eps"), _always("exp_avg", "exp_avg_sq"), counts_steps=True, fuses=True),
+    "adamw": Rule(torch.optim.AdamW, ("betas", "eps"), _always("exp_avg", "exp_avg_sq"), counts_steps=True, fuses=True),
+    "sgd": Rule(torch.optim.SGD, ("momentum",), lambda spec: ("momentum_buffer",) if spec.momentum else (), fuses=True),
     "lion": Rule(Lion, ("betas",), _always("exp_avg"), flags=False),
     "adagrad": Rule(torch.optim.Adagrad, ("eps", "lr_decay"), _always("sum"), counts_steps=True, eager=True),
 }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Done
 from zerobench.engine.errors import OffloadError
-from zerobench.engine.state.scratch import page_memory
+from zerobench.engine.state.pages import page_memory
 from zerobench.scenario import OffloadTarget, Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants.plain import Mutant

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.engine import gradients
 from zerobench.engine.engine import Engine
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.optim.step import GradientCheck
@@ -208,12 +209,18 @@ class NeverClips(Mutant):
         self.engine.config = zero
 
 
+def _packed_with_gaps(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+    """pack, but the elements between the tensors stay as they are."""
+    for tensor, start in zip(tensors, starts, strict=True):
+        flat[start : start + tensor.numel()].copy_(tensor.as_strided((tensor.numel(),), (1,)))
+
+
 class LeaksPadding(NanPadding, Mutant):
     points_at = Points("norm")
 
-    def sabotage(self) -> None:
-        for state in self.engine.states:
-            object.__setattr__(state.portion, "clear_padding", lambda values, start: None)  # it is frozen
+    def micro_step(self, batch: Batch) -> Tensor:
+        with mock.patch.object(gradients, "pack", _packed_with_gaps):
+            return super().micro_step(batch)
 
 
 class SeesOverflowOnRankZeroOnly(Mutant):
