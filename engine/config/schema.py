@@ -133,6 +133,7 @@ class Config(Section):
     train_batch_size: int | None = Field(default=None, gt=0)
     train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     gradient_accumulation_steps: int | None = Field(default=None, gt=0)
+    managed_gradient_accumulation: bool = True
     gradient_clipping: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     fp16: Fp16 = Fp16()
     bf16: Bf16 = Bf16()
