@@ -220,7 +220,7 @@ class Engine:
     def _check_trains(self) -> None:
         if not self.optimizer.trains:
             raise RuntimeError(
-                "this engine has no optimizer, so it only evaluates; give config['optimizer'], or pass a torch optimizer"
+                "this engine has no optimizer, so it only evaluates; give config['optimizer'] or pass a torch optimizer"
             )
 
     def _step(self) -> None:
@@ -228,6 +228,7 @@ class Engine:
         check = self.stepper.check_gradients(self.reducer.active, leaves, scale)
         self._norm = check.norm
         self.global_steps += 1
+        self.optimizer.overflow = check.overflow
         self.scaler.update(check.overflow)
         if check.overflow:
             self.skipped_steps += 1
@@ -251,7 +252,7 @@ class Engine:
 
     @property
     def leaves(self) -> int:
-        """The divisor of a step's sum of gradients: the ranks, times the micro-steps unless the caller divides by them."""
+        """The divisor of a step's sum of gradients: the ranks times the micro-steps, or the ranks (scale_wrt_gas)."""
         return self.ranks.world * self.accumulation.divisor
 
     @property

@@ -25,6 +25,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
     The engine keeps its state in shards (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps it.
     """
 
+    #: Whether an overflow skipped the last step.
+    overflow = False
+
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
         super().__init__(groups, defaults)
