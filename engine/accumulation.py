@@ -11,6 +11,7 @@ class MicroStep:
 
     first: bool
     last: bool
+    declared: bool
     divided: bool  # the step divides by the number of micro-steps
 
 
@@ -54,10 +55,10 @@ class Accumulation:
         """Whether the next ``step()`` applies the optimizer."""
         if not self.managed:
             return True
-        return self._micro_step == self.steps - 1 if self._declared is None else self._declared
+        return self._micro_step >= self.steps - 1 if self._declared is None else self._declared
 
-    def declare(self, is_boundary: bool) -> None:
-        """Set whether the next backward is the last one of its step.
+    def declare(self, is_boundary: bool | None) -> None:
+        """Set whether the next backward is the last one of its step; None counts again.
 
         Raises:
             RuntimeError: the configuration leaves the boundary to ``step()``.
@@ -67,7 +68,17 @@ class Accumulation:
                 "managed_gradient_accumulation is false, so each step() is the boundary; do not declare it, or set "
                 "managed_gradient_accumulation to true"
             )
-        self._declared = bool(is_boundary)
+        self._declared = is_boundary if is_boundary is None else bool(is_boundary)
+
+    def change(self, steps: int) -> None:
+        """Take another number of micro-steps from the next step on.
+
+        Raises:
+            RuntimeError: a step has begun.
+        """
+        if self._micro_step or self._pending is not None:
+            raise RuntimeError("the gradient accumulation steps cannot change within a step; change them after step()")
+        self.steps = steps
 
     def begin(self, divided: bool) -> MicroStep:
         """The place of the backward that begins now; ``divided`` as in MicroStep.
@@ -76,7 +87,8 @@ class Accumulation:
             RuntimeError: the last backward needs a ``step()`` first, or the backwards of a step differ in ``divided``.
         """
         if self._pending is not None:
-            if self._pending.last or (self.managed and self._declared is None):
+            counted = self._declared is None and not self._pending.declared
+            if self._pending.last or (self.managed and counted):
                 raise RuntimeError(
                     "backward() was called twice; call step() after each backward(), also between boundaries, or say "
                     "which backward is the last one by set_gradient_accumulation_boundary()"
@@ -86,7 +98,9 @@ class Accumulation:
             raise RuntimeError(
                 "the backwards of one step differ in scale_wrt_gas, so its mean is not defined; give all the same"
             )
-        return MicroStep(self._micro_step == 0, self.managed and self.at_boundary, divided)
+        return MicroStep(
+            self._micro_step == 0, self.managed and self.at_boundary, self._declared is not None, divided
+        )
 
     def done(self, micro_step: MicroStep) -> None:
         """A backward has ended."""

@@ -294,11 +294,11 @@ class Engine:
         """Whether the next ``step()`` applies the optimizer."""
         return self.accumulation.at_boundary
 
-    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+    def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         """Declare that the next ``backward()`` is the last one of its step, or is not; call it before each of them.
 
-        From the first call on the engine no longer counts micro-steps, and ``step()`` between boundaries is optional.
-        Every rank makes the same declaration.
+        From then on ``step()`` between boundaries is optional. None makes the engine count micro-steps again. Every rank
+        makes the same declaration.
 
         Raises:
             RuntimeError: the configuration leaves the boundary to ``step()``.
