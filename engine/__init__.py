@@ -4,7 +4,7 @@ Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md d
 """
 
 from zerobench.engine.engine import Engine, initialize
-from zerobench.engine.errors import ConfigError, KernelError, OffloadError, RankMismatch
+from zerobench.engine.errors import CheckpointError, ConfigError, KernelError, OffloadError, RankMismatch
 from zerobench.engine.inspect import (
     GatheredParameters,
     safe_get_full_fp32_param,
@@ -15,6 +15,7 @@ from zerobench.engine.native import describe_kernels, prepare_kernels
 from zerobench.engine.optim.optimizer import ZeroOptimizer
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "Engine",
     "GatheredParameters",

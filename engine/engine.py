@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.accumulation import Accumulation
 from zerobench.engine.backward import AtOnce
+from zerobench.engine.checkpoint.calls import CheckpointCalls
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.mesh import Mesh
 from zerobench.engine.comm.wire import CastFormat
@@ -38,7 +39,7 @@ from zerobench.engine.validate import check_dtypes, check_same
 _TRAVELS_TOGETHER = 1 << 21
 
 
-class Engine:
+class Engine(CheckpointCalls):
     """Trains ``module`` on the ranks of a process group; created by :func:`engine.initialize`.
 
     A step is ``gradient_accumulation_steps`` times::

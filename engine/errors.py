@@ -17,3 +17,7 @@ class KernelError(RuntimeError):
 
 class OffloadError(RuntimeError):
     """A file of offloaded states could not be written or read, or its content is not the content written."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be saved or loaded; a load that raises it has not changed the engine."""

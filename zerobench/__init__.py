@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerobench.engine import (
+        CheckpointError,
         ConfigError,
         Engine,
         GatheredParameters,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "Engine",
     "GatheredParameters",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zerobench.engine.config.schema import Fp16
 
 
@@ -34,6 +36,21 @@ class LossScaler:
             else:
                 self._stepped()
         self._step += 1
+
+    def state(self) -> dict[str, Any]:
+        """The state, for a checkpoint; :meth:`restore` takes it as keyword arguments."""
+        return {
+            "scale": self.scale,
+            "step": self._step,
+            "last_overflow": self._last_overflow,
+            "hysteresis": self._hysteresis,
+        }
+
+    def restore(self, *, scale: float, step: int, last_overflow: int, hysteresis: int) -> None:
+        """Set the state; a static scale stays that of the configuration."""
+        if self.dynamic:
+            self.scale = scale
+        self._step, self._last_overflow, self._hysteresis = step, last_overflow, hysteresis
 
     def _overflowed(self) -> None:
         if self._hysteresis == 1:

@@ -14,8 +14,8 @@ from zerobench.engine.rules import of_client, of_type
 from zerobench.engine.rules.rule import Rule
 
 _NO_CHECKPOINT = (
-    "the optimizer's state lies in shards over the ranks and has no checkpoint; save safe_get_full_fp32_param of each "
-    "parameter, and start the optimizer afresh"
+    "the optimizer's state lies in shards over the ranks, so the optimizer alone cannot save or load it; call "
+    "engine.save_checkpoint() and engine.load_checkpoint()"
 )
 
 

@@ -208,7 +208,9 @@ class FileOptimizerStore(OffloadedOptimizerStore):
 
     def _start_read(self, group: _SubGroup) -> _Read:
         buffer = self._turn()
-        return _Read(group, buffer, Works([self._read_part(part, buffer, group) for part in _PARTS]))
+        return _Read(
+            group, buffer, Works([self._read_part(part, buffer, group) for part in _PARTS if part in group.written])
+        )
 
     def _discard(self) -> None:
         """Discard the sub-group read ahead: another one is requested, or its values have changed."""

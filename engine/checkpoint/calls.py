@@ -1,0 +1,113 @@
+"""The engine's calls for checkpoints, with DeepSpeed's signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from zerobench.engine.checkpoint import loading, saving
+from zerobench.engine.checkpoint.directory import checked_tag
+from zerobench.engine.checkpoint.matching import Choice
+from zerobench.engine.checkpoint.parts import Parts
+from zerobench.engine.errors import CheckpointError
+
+
+class CheckpointCalls(Parts):
+    """Saves and loads the training state; a base class of the engine."""
+
+    _backward_done: bool
+    _check_whole: Callable[[], None]
+    _to_its_end: Callable[[str], AbstractContextManager[None]]
+
+    def save_checkpoint(
+        self,
+        save_dir: str | PathLike[str],
+        tag: str | int | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save the training state of all ranks to the folder ``save_dir/tag``. A collective.
+
+        The folder appears when it is complete and on the drive, and replaces an older one at once. Then the file
+        ``latest`` names the tag. If the save fails or is killed, the older checkpoints stay as they were.
+
+        Args:
+            save_dir: a directory that all ranks share; made if it does not exist.
+            tag: a file name; by default ``global_step{N}`` with the number of steps.
+            client_state: returned by :meth:`load_checkpoint`; a dict of None, bool, int, float, str, list, tuple and
+                dict.
+            save_latest: make it the checkpoint that is loaded by default.
+            exclude_frozen_parameters: leave out the values of frozen parameters; a load then keeps those of the model.
+
+        Returns:
+            True, on every rank.
+
+        Raises:
+            CheckpointError: it could not be saved, or it was called between two micro-steps of a step.
+        """
+        self._check_whole()
+        if self._backward_done or self.micro_steps % self.gradient_accumulation_steps:
+            raise CheckpointError(
+                "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
+                "step() of an accumulation boundary"
+            )
+        chosen = checked_tag(f"global_step{self.global_steps}" if tag is None else tag)
+        saving.save(
+            self,
+            Path(save_dir),
+            chosen,
+            {} if client_state is None else client_state,
+            latest=save_latest,
+            frozen=not exclude_frozen_parameters,
+        )
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: str | PathLike[str],
+        tag: str | int | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load a checkpoint that any number of ranks saved at any stage and offload. A collective.
+
+        Training then continues with the same bits as without the interruption, if world size, accumulation and
+        schedule are the same (docs/reference/checkpoints.md). Random number generators are set if the world size is
+        the same. If the load raises a CheckpointError, the engine is unchanged.
+
+        Args:
+            load_dir: the directory of the checkpoints.
+            tag: the checkpoint to load; by default the one that ``latest`` names.
+            load_module_strict: the checkpoint must have the model's parameters and buffers, no more and no fewer.
+            load_optimizer_states: load optimizer states, step counts, hyperparameters and the loss scaler.
+            load_lr_scheduler_states: load the state of the schedule.
+            load_module_only: load parameters and buffers only.
+
+        Returns:
+            The checkpoint's folder and its client state; (None, {}) if there is neither a tag nor a file ``latest``.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it is damaged, or it does not fit the engine.
+        """
+        self._check_whole()
+        choice = Choice(
+            strict=load_module_strict,
+            optimizer=load_optimizer_states and not load_module_only,
+            schedule=load_lr_scheduler_states and not load_module_only,
+            module_only=load_module_only,
+        )
+        loaded = loading.load(
+            self,
+            Path(load_dir),
+            None if tag is None else str(tag),
+            choice,
+            lambda: self._to_its_end("load_checkpoint()"),
+        )
+        self._backward_done = False
+        return loaded

@@ -1,0 +1,199 @@
+"""The directory of checkpoints: one folder for each tag, and the file ``latest``; each appears whole or not at all.
+
+A save writes to a temporary folder, ``.TAG.saving-ID``, and flushes every file to the drive. Then it renames the folder
+to the tag and replaces ``latest``. If it dies before the rename, only the temporary folder is left. If the tag exists,
+the two folders exchange their names in one system call, and the old one is deleted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import xxhash
+
+from zerobench.engine.errors import CheckpointError
+
+LATEST = "latest"
+_SAVING, _REPLACED = ".saving-", ".replaced-"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Of renameat2(2): paths are relative to the working directory; exchange the two names.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def failed(what: str) -> Iterator[None]:
+    """Turn an error of the operating system into a CheckpointError that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        hint = "; free some space, lift the limit, or choose another directory" if error.errno in _NO_ROOM else ""
+        link = "it is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror
+        raise CheckpointError(f"could not {what}: {link}{hint}") from error
+
+
+def checked_tag(tag: object) -> str:
+    """The tag as a string.
+
+    Raises:
+        CheckpointError: it is not a plain file name.
+    """
+    text = str(tag)
+    if not text or text.startswith(".") or "/" in text or not text.isprintable() or text == LATEST:
+        raise CheckpointError(
+            f"a tag must be a file name without '/' that does not start with '.' and is not {LATEST!r}, got {text!r}"
+        )
+    return text
+
+
+def begin(directory: Path, tag: str) -> Path:
+    """Make the temporary folder of a save."""
+    folder = directory / f".{tag}{_SAVING}{uuid.uuid4().hex[:12]}"
+    with failed(f"make a folder in {str(directory)!r}"):
+        directory.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    return folder
+
+
+def publish(folder: Path, tag: str) -> Path:
+    """Give a complete temporary folder its name, in place of an older checkpoint of this tag."""
+    final = folder.parent / tag
+    with failed(f"rename {folder.name!r} to {tag!r} in {str(folder.parent)!r}"):
+        flush(folder)
+        if not _renamed(folder, final):
+            _exchange(folder, final)
+        flush(folder.parent)
+    shutil.rmtree(folder, ignore_errors=True)  # the older checkpoint
+    return final
+
+
+def _renamed(folder: Path, final: Path) -> bool:
+    """Rename the folder, unless there is one of this name with something in it."""
+    try:
+        folder.rename(final)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _exchange(folder: Path, final: Path) -> None:
+    """Exchange the names of two folders at once, or one after another if the file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        if libc.renameat2(_AT_FDCWD, os.fsencode(folder), _AT_FDCWD, os.fsencode(final), _RENAME_EXCHANGE) == 0:
+            return
+        if ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    aside = folder.with_name(folder.name.replace(_SAVING, _REPLACED))
+    final.rename(aside)
+    folder.rename(final)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete the temporary folder of a save that failed."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def leftovers(directory: Path) -> list[str]:
+    """The names of temporary folders: of saves that were killed, or that are running."""
+    with suppress(OSError):
+        names = sorted(each.name for each in directory.iterdir())
+        return [name for name in names if name.startswith(".") and (_SAVING in name or _REPLACED in name)]
+    return []
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a new file and wait until it is on the drive."""
+    with failed(f"write {path.name!r} in {str(path.parent)!r}"), path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush(folder: Path) -> None:
+    """Wait until the names in a folder are on the drive."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_latest(directory: Path, tag: str) -> None:
+    """Make ``tag`` the latest: a line with the tag, and one with its checksum."""
+    temporary = directory / f".{LATEST}{_SAVING}{uuid.uuid4().hex[:12]}"
+    try:
+        write_new(temporary, f"{tag}\n{_check(tag)}\n".encode())
+        with failed(f"replace {LATEST!r} in {str(directory)!r}"):
+            temporary.replace(directory / LATEST)
+            flush(directory)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_latest(directory: Path) -> str | None:
+    """The tag in ``latest``; None if there is no such file.
+
+    Raises:
+        CheckpointError: it cannot be read, or its checksum is not that of the tag.
+    """
+    path = directory / LATEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
+    tag, _, check = text.decode(errors="replace").partition("\n")
+    if check != f"{_check(tag)}\n":
+        raise CheckpointError(
+            f"{str(path)!r} is damaged or was written by another program: it does not end with the checksum of its tag "
+            f"{tag!r}; pass the tag to load"
+        )
+    return checked_tag(tag)
+
+
+def _check(tag: str) -> str:
+    return xxhash.xxh3_64_hexdigest(tag.encode(errors="replace"))
+
+
+def folder_of(directory: Path, tag: str) -> Path:
+    """The folder of a checkpoint.
+
+    Raises:
+        CheckpointError: there is none, or it is a symbolic link out of the directory.
+    """
+    folder = directory / checked_tag(tag)
+    if not folder.is_dir():
+        tags = [each.name for each in directory.iterdir() if each.is_dir()] if directory.is_dir() else []
+        known = ", ".join(sorted(name for name in tags if not name.startswith("."))) or "none"
+        raise CheckpointError(f"{str(directory)!r} has no checkpoint {tag!r} (it has: {known})")
+    if folder.resolve().parent != directory.resolve():
+        raise CheckpointError(f"{str(folder)!r} is a symbolic link out of the directory; load from {folder.resolve()}")
+    return folder
+
+
+def check_size(path: Path, size: int) -> None:
+    """Check that a file of a checkpoint is there and has its size.
+
+    Raises:
+        CheckpointError: it is not a plain file of ``size`` bytes.
+    """
+    with failed(f"find {path.name!r}, a file of the checkpoint {str(path.parent)!r}"):
+        found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        given = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is not a plain file"
+        raise CheckpointError(
+            f"{path.name!r} in {str(path.parent)!r} {given}, and the saved file had {size} bytes; load another "
+            "tag, or a whole copy"
+        )

@@ -1,0 +1,81 @@
+"""Calls torch.distributed.checkpoint, whose import takes long, and turns its errors into the engine's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from zerobench.engine.checkpoint.pieces import Piece, Range
+from zerobench.engine.checkpoint.record import Record, TensorEntry
+from zerobench.engine.checkpoint.shard_file import FileEntry
+from zerobench.engine.checkpoint.together import combined, describe
+from zerobench.engine.errors import CheckpointError
+
+Tables = tuple[dict[str, FileEntry], dict[str, TensorEntry]]
+
+
+def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None) -> Tables | None:
+    """Write all ranks' pieces to ``folder``. A collective.
+
+    Returns:
+        The tables of files and tensors on rank 0, None on the others.
+
+    Raises:
+        CheckpointError: a rank failed; the message names each rank's error.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
+
+    from zerobench.engine.checkpoint.planners import PiecePlanner
+    from zerobench.engine.checkpoint.storage import ShardWriter
+
+    tables: list[Tables] = []
+    writer = ShardWriter(folder, lambda *found: tables.append(found))
+    with _errors():
+        save_state_dict(
+            {}, storage_writer=writer, planner=PiecePlanner(pieces), process_group=group, no_dist=group is None
+        )
+    return tables[0] if tables else None
+
+
+def load(folder: Path, record: Record, ranges: Sequence[Range], group: dist.ProcessGroup | None) -> dict[Range, Tensor]:
+    """Read this rank's ranges into new host memory. A collective.
+
+    Raises:
+        CheckpointError: a rank failed; the message names each rank's error.
+    """
+    from torch.distributed.checkpoint.state_dict_loader import load as load_state_dict
+
+    from zerobench.engine.checkpoint.planners import RangePlanner
+    from zerobench.engine.checkpoint.storage import ShardReader
+
+    planner = RangePlanner(ranges)
+    with _errors():
+        load_state_dict(
+            {},
+            storage_reader=ShardReader(folder, record),
+            planner=planner,
+            process_group=group,
+            no_dist=group is None,
+        )
+    return planner.loaded
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Without the warning that one process needs no group; errors of ranks as one CheckpointError."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            yield
+    except CheckpointException as failure:
+        found: Any = failure.failures
+        reports = {rank: describe(error) for rank, (error, _) in found.items()}
+        raise CheckpointError(combined(reports)) from failure

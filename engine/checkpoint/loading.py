@@ -1,0 +1,107 @@
+"""Loading: find and check a checkpoint, read all values into host memory, and only then change the engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from zerobench.engine.checkpoint import directory as names
+from zerobench.engine.checkpoint import distributed, record
+from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.engine.checkpoint.matching import Choice, Want, check, wants
+from zerobench.engine.checkpoint.parts import Parts
+from zerobench.engine.checkpoint.pieces import Range
+from zerobench.engine.checkpoint.plain import decode
+from zerobench.engine.checkpoint.progress import restore_counters, restore_optimizer, restore_schedule
+from zerobench.engine.checkpoint.record import Record
+from zerobench.engine.checkpoint.rng import restore_rng
+from zerobench.engine.checkpoint.shard_file import DTYPES
+from zerobench.engine.checkpoint.together import together
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.errors import CheckpointError
+
+_log = logging.getLogger("zerobench.engine.checkpoint")
+
+
+def load(
+    parts: Parts,
+    directory: Path,
+    tag: str | None,
+    choice: Choice,
+    changing: Callable[[], AbstractContextManager[None]],
+) -> tuple[str | None, dict[str, Any]]:
+    """Load a checkpoint; see Engine.load_checkpoint. A collective.
+
+    The engine changes within ``changing`` only, after every rank has read and checked all that it needs.
+    """
+    folder = _find(parts.ranks, directory, tag)
+    if folder is None:
+        return None, {}
+    saved = _record(parts.ranks, folder)
+    client_state: dict[str, Any] = decode(saved.contents.client_state)
+    found = together(parts.ranks, lambda: _chosen(parts, saved, choice))
+    ranges = list(dict.fromkeys([want.source for want in found] + _generators(parts, saved, choice)))
+    values = distributed.load(folder, saved, ranges, parts.ranks.group)
+    with changing():
+        apply(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
+        if not choice.module_only:
+            _restore(parts, saved, choice)
+            generators = _generators(parts, saved, choice)
+            restore_rng({_name(each): values[each] for each in generators}, parts.device)
+    return str(folder), client_state
+
+
+def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
+    """The folder of the tag, or of the latest tag as rank 0 reads it; None if there is no latest tag. A collective."""
+    if tag is None:
+        own = together(ranks, lambda: names.read_latest(directory) or "" if ranks.rank == 0 else "")
+        tag = ranks.same_everywhere(own)[0]
+        if not tag:
+            _log.warning("%s has no file 'latest', so nothing is loaded; to load a checkpoint, pass its tag", directory)
+            return None
+    chosen = tag
+    return together(ranks, lambda: names.folder_of(directory, chosen))
+
+
+def _record(ranks: Ranks, folder: Path) -> Record:
+    """The record, the same one on all ranks, with all its files there. A collective."""
+    saved = together(ranks, lambda: _read(ranks, folder))
+    if len(set(ranks.same_everywhere(record.digest_of(folder)))) > 1:
+        raise CheckpointError(
+            f"{str(folder)!r} changed while it was loaded, or the ranks see different ones; load again"
+        )
+    return saved
+
+
+def _read(ranks: Ranks, folder: Path) -> Record:
+    saved = record.read(folder)
+    saved.check_files(folder, ranks.rank, ranks.world)
+    return saved
+
+
+def _chosen(parts: Parts, saved: Record, choice: Choice) -> list[Want]:
+    check(parts, saved.contents, choice)
+    return wants(parts, saved, choice)
+
+
+def _generators(parts: Parts, saved: Record, choice: Choice) -> list[Range]:
+    """The states of this rank's random number generators, if the checkpoint has as many ranks."""
+    if choice.module_only or saved.contents.world != parts.ranks.world:
+        return []
+    found = {key: entry for key, entry in saved.tensors.items() if key.startswith(f"rng.{parts.ranks.rank}.")}
+    return [Range(key, 0, each.elements, each.elements, DTYPES[each.dtype]) for key, each in found.items()]
+
+
+def _name(generator: Range) -> str:
+    return generator.key.rpartition(".")[2]
+
+
+def _restore(parts: Parts, saved: Record, choice: Choice) -> None:
+    restore_counters(parts, saved.contents)
+    if choice.optimizer:
+        restore_optimizer(parts, saved.contents)
+    if choice.schedule:
+        restore_schedule(parts, saved.contents)

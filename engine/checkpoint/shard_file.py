@@ -1,0 +1,204 @@
+"""Shard files: tensors in the safetensors format, written piece by piece and read block by block.
+
+A file has the length of its header (8 bytes, little-endian), the header (JSON), then the values without gaps. The
+checksum of each block of a piece is in the checkpoint's record. A rank that needs a part of a piece reads and checks
+the blocks of this part only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import xxhash
+from pydantic import Field
+from torch import Tensor
+
+from zerobench.engine.checkpoint.directory import failed
+from zerobench.engine.checkpoint.pieces import Range
+from zerobench.engine.errors import CheckpointError
+from zerobench.engine.section import Section
+
+#: Bytes that share a checksum.
+BLOCK = 1 << 20
+
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def dtype_name(dtype: torch.dtype, key: str) -> str:
+    """The format's name of a dtype.
+
+    Raises:
+        CheckpointError: the format has no such dtype.
+    """
+    if dtype not in _NAMES:
+        raise CheckpointError(
+            f"{key} is {dtype}, which the safetensors format does not have; it has "
+            f"{', '.join(str(each).removeprefix('torch.') for each in _NAMES)}: convert it"
+        )
+    return _NAMES[dtype]
+
+
+def digest(data: bytes | memoryview) -> str:
+    """The checksum of a block: XXH3, 64 bits, as 16 hexadecimal digits."""
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The position of a piece: a file, the piece's first byte there, and the checksum of each of its blocks."""
+
+    file: str
+    begin: int
+    digests: tuple[str, ...]
+
+
+class FileEntry(Section):
+    """A shard file in the record: its size, and the size and checksum of its header."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    header_bytes: Annotated[int, Field(ge=0)]
+    header: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+
+
+def header(ranges: Sequence[Range]) -> bytes:
+    """The file's bytes before the values; torch's HuggingFaceStorageReader can read the offsets."""
+    entries: dict[str, object] = {}
+    offsets = {each.key: {"saved_offsets": [each.offset]} for each in ranges}
+    entries["__metadata__"] = {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)}
+    at = 0
+    for each in ranges:
+        end = at + each.length * each.dtype.itemsize
+        entries[each.key] = {
+            "dtype": dtype_name(each.dtype, each.key),
+            "shape": [each.length],
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tuple[FileEntry, list[Stored]]:
+    """Write a new file and wait until it is on the drive.
+
+    The values of a range are requested when they are written, so no more than one needs memory at a time.
+
+    Args:
+        path: the file.
+        ranges: the pieces, in their order in the file.
+        values: of each piece, 1-dimensional on the CPU.
+
+    Returns:
+        The file's entry in the record, and the position of each piece.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    start = header(ranges)
+    stored, at = [], len(start)
+    with failed(f"write {path.name!r} in {str(path.parent)!r}"), path.open("xb", buffering=0) as file:
+        _write(file.fileno(), memoryview(start))
+        for each, tensor in zip(ranges, values, strict=True):
+            stored.append(Stored(path.name, at, tuple(_write_blocks(file.fileno(), memory_of(tensor)))))
+            at += each.nbytes
+        os.fsync(file.fileno())
+    return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
+
+
+def memory_of(values: Tensor) -> memoryview:
+    """The bytes of a 1-dimensional tensor on the CPU, for reading and writing."""
+    return memoryview(values.contiguous().view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's stubs hide it
+
+
+def _write_blocks(descriptor: int, memory: memoryview) -> Iterator[str]:
+    for at in range(0, len(memory), BLOCK):
+        block = memory[at : at + BLOCK]
+        _write(descriptor, block)
+        yield digest(block)
+
+
+def _write(descriptor: int, data: memoryview) -> None:
+    done = 0
+    while done < len(data):
+        done += os.write(descriptor, data[done:])
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file to read; a symbolic link or anything but a plain file is refused."""
+    with failed(f"read {path.name!r} in {str(path.parent)!r}"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, target: Tensor) -> None:
+    """Read bytes of a piece, from its byte ``start`` on, into ``target``, and check every block that they are in.
+
+    Args:
+        descriptor: of the open file.
+        path: its name, for errors.
+        stored: the piece.
+        size: the piece's bytes.
+        start: the first byte to read, counted from the piece's start.
+        target: 1-dimensional, contiguous, on the CPU.
+
+    Raises:
+        CheckpointError: the file is shorter, or a block has another checksum.
+    """
+    memory = memory_of(target)
+    stop = start + len(memory)
+    spare = memoryview(bytearray(BLOCK))
+    for index in range(start // BLOCK, -(-stop // BLOCK)):
+        first, last = index * BLOCK, min((index + 1) * BLOCK, size)
+        whole = start <= first and last <= stop
+        block = memory[first - start : last - start] if whole else spare[: last - first]
+        _read(descriptor, block, stored.begin + first, path)
+        if digest(block) != stored.digests[index]:
+            raise CheckpointError(
+                f"{path.name!r} in {str(path.parent)!r} is damaged: the {len(block)} bytes at {stored.begin + first} "
+                "have another checksum than the bytes that were saved; load another tag, or an undamaged copy"
+            )
+        if not whole:
+            lo, hi = max(first, start), min(last, stop)
+            memory[lo - start : hi - start] = block[lo - first : hi - first]
+
+
+def _read(descriptor: int, block: memoryview, offset: int, path: Path) -> None:
+    done = 0
+    while done < len(block):
+        got = os.preadv(descriptor, [block[done:]], offset + done)
+        if got == 0:
+            raise CheckpointError(
+                f"{path.name!r} in {str(path.parent)!r} ends after {offset + done} bytes, before the end of its "
+                "values; load another tag, or a whole copy"
+            )
+        done += got
