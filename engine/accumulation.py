@@ -70,13 +70,23 @@ class Accumulation:
             )
         self._declared = is_boundary if is_boundary is None else bool(is_boundary)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there was a backward since the last boundary."""
+        return self._micro_step > 0 or self._pending is not None
+
+    def restart(self, global_steps: int) -> None:
+        """Begin a step anew, after this many steps."""
+        self._micro_step, self._pending = 0, None
+        self.finished = global_steps * self.steps
+
     def change(self, steps: int) -> None:
         """Take another number of micro-steps from the next step on.
 
         Raises:
             RuntimeError: a step has begun.
         """
-        if self._micro_step or self._pending is not None:
+        if self.begun:
             raise RuntimeError("the gradient accumulation steps cannot change within a step; change them after step()")
         self.steps = steps
 
@@ -98,9 +108,7 @@ class Accumulation:
             raise RuntimeError(
                 "the backwards of one step differ in scale_wrt_gas, so its mean is not defined; give all the same"
             )
-        return MicroStep(
-            self._micro_step == 0, self.managed and self.at_boundary, self._declared is not None, divided
-        )
+        return MicroStep(self._micro_step == 0, self.managed and self.at_boundary, self._declared is not None, divided)
 
     def done(self, micro_step: MicroStep) -> None:
         """A backward has ended."""

@@ -99,7 +99,9 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Backwards in the block are not the last ones of their step."""
         if self.zero_optimization_partition_gradients():
-            raise RuntimeError(f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them")
+            raise RuntimeError(
+                f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them"
+            )
         self._engine.set_gradient_accumulation_boundary(False)
         self._inside_no_sync = True
         try:
@@ -269,7 +271,11 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
 
     def module_state_dict(
-        self, destination: Any = None, prefix: str = "", keep_vars: bool = False, exclude_frozen_parameters: bool = False
+        self,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
     ) -> dict[str, Any]:
         """The module's state dict; at stage 3 its values can be read only where they are gathered."""
         state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch.optim import Adagrad, Adam, AdamW, Optimizer
 
 from zerobench.engine.errors import ConfigError
@@ -93,5 +92,3 @@ def _same(rule: Callable[..., Optimizer], given: Optimizer) -> Optimizer:
     made = rule([dict(group) for group in given.param_groups])
     made.defaults.update(given.defaults)
     return made
-
-

@@ -1,0 +1,2 @@
+"""``deepspeed.checkpoint.utils``, of zerobench."""
+

@@ -1,0 +1,2 @@
+"""``deepspeed.runtime.config``, of zerobench."""
+

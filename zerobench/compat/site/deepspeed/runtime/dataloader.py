@@ -1,0 +1,2 @@
+"""``deepspeed.runtime.dataloader``, of zerobench."""
+

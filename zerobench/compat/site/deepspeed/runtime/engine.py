@@ -1,0 +1,2 @@
+"""``deepspeed.runtime.engine``, of zerobench."""
+

@@ -1,0 +1,2 @@
+"""``deepspeed.runtime.utils``, of zerobench."""
+

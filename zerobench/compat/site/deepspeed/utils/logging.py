@@ -1,0 +1,2 @@
+"""``deepspeed.utils.logging``, of zerobench."""
+
