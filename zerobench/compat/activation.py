@@ -74,7 +74,7 @@ def _announce_cpu_ranks(state: Any) -> None:
         deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
         if deepspeed and cpu:
             raise UsageError(
-                "use_cpu=True (or ACCELERATE_USE_CPU) makes accelerate train without DeepSpeed, in silence; take it out: "
+                "use_cpu=True (or ACCELERATE_USE_CPU) turns DeepSpeed off in accelerate, in silence; take it out: "
                 "zerobench launch trains on the CPU where there is no GPU"
             )
         backend, kind = chosen(self, cpu, *args, **kwargs)

@@ -259,7 +259,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         save_filename: str = "pytorch_model.bin",
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save the whole weights on rank 0; a collective. False at stage 3 if the configuration does not gather them."""
+        """Save the whole weights on rank 0; a collective. False if the configuration does not gather them at stage 3."""
         if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
             return False
         return bool(self._engine.save_16bit_model(save_dir, save_filename, exclude_frozen_parameters))

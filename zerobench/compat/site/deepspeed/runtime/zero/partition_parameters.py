@@ -4,6 +4,9 @@ from typing import Any
 
 import torch
 
+from zerobench.compat.accelerator import get_accelerator
+from zerobench.compat.zero import GatheredParameters, Init, ZeroParamStatus, register_external_parameter
+
 _orig_torch_arange = torch.arange
 
 
