@@ -298,8 +298,8 @@ class Engine(CheckpointCalls):
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         """Declare that the next ``backward()`` is the last one of its step, or is not; call it before each of them.
 
-        From then on ``step()`` between boundaries is optional. None makes the engine count micro-steps again. Every rank
-        makes the same declaration.
+        From then on ``step()`` between boundaries is optional. None makes the engine count micro-steps again. All ranks
+        make the same declaration.
 
         Raises:
             RuntimeError: the configuration leaves the boundary to ``step()``.

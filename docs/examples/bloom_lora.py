@@ -1,7 +1,7 @@
 """Fine-tuning of Bloom with LoRA and Hugging Face's Trainer: a small random model, and instructions made on the spot.
 
-    zerobench launch --num_gpus 2 docs/examples/bloom_lora.py --deepspeed docs/examples/bloom_ds_config.json
-    deepspeed --num_gpus 2 docs/examples/bloom_lora.py --deepspeed docs/examples/bloom_ds_config.json
+    zerobench launch --num_gpus 2 bloom_lora.py --deepspeed bloom_ds_config.json
+    deepspeed --num_gpus 2 bloom_lora.py --deepspeed bloom_ds_config.json
 
 Every option of TrainingArguments can be given.
 """

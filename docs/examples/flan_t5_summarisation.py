@@ -1,7 +1,7 @@
 """Summarisation with T5 and Hugging Face's Seq2SeqTrainer: a small random model, and dialogues made on the spot.
 
-    zerobench launch --num_gpus 2 docs/examples/flan_t5_summarisation.py --deepspeed docs/examples/flan_t5_ds_config.json
-    deepspeed --num_gpus 2 docs/examples/flan_t5_summarisation.py --deepspeed docs/examples/flan_t5_ds_config.json
+    zerobench launch --num_gpus 2 flan_t5_summarisation.py --deepspeed flan_t5_ds_config.json
+    deepspeed --num_gpus 2 flan_t5_summarisation.py --deepspeed flan_t5_ds_config.json
 
 Every option of Seq2SeqTrainingArguments can be given.
 """

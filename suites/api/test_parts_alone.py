@@ -1,4 +1,4 @@
-"""A part of a stage-3 model that the caller runs by itself, as generation runs an encoder: right, with a tied weight."""
+"""A part of a stage-3 model that the caller runs by itself, as generation runs an encoder, with a tied weight."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_parts_alone(pool: Pool) -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 assert parameter.grad is not None
-                parameter -= 0.5 * parameter.grad  # exact, as the mean of two equal gradients is
+                parameter.sub_(0.5 * parameter.grad)  # exact, like the mean of two equal gradients
                 parameter.grad = None
     for seen in pool.run(_alone, world=2):
         assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))

@@ -53,7 +53,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def course(package: ModuleType, name: str, params: dict[str, Any], steps: int = STEPS) -> list[list[str]]:
-    """The groups' rates and first betas, as hexadecimal, after construction and after each step; a resume in between."""
+    """The groups' rates and first betas, as hexadecimal, at first and after each step; a resume in between."""
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (1e-3, 3e-4)]
     optimizer = torch.optim.AdamW(groups)
     schedule = getattr(package, name)(optimizer, **params)

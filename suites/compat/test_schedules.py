@@ -48,6 +48,12 @@ _PARAMS: dict[str, Any] = {
     "WarmupCosineLR": {"total_num_steps": _SIZES, "warmup_min_ratio": _RATES, "cos_min_ratio": _RATES, **_WARMUP},
 }
 
+_REQUIRED: dict[str, dict[str, Any]] = {
+    "OneCycle": {"cycle_min_lr": 0.0, "cycle_max_lr": 1.0},
+    "WarmupDecayLR": {"total_num_steps": 9},
+    "WarmupCosineLR": {"total_num_steps": 9},
+}
+
 
 @pytest.mark.parametrize("name", _PARAMS)
 @given(data=st.data())
@@ -55,9 +61,7 @@ def test_drawn_parameters(name: str, data: st.DataObject) -> None:
     """Drawn parameters, against the classes of the installed DeepSpeed."""
     deepspeeds = pytest.importorskip("deepspeed.runtime.lr_schedules", reason="DeepSpeed is the oracle")
     params = data.draw(st.fixed_dictionaries({}, optional=_PARAMS[name]))
-    required = {"OneCycle": {"cycle_min_lr": 0.0, "cycle_max_lr": 1.0}, "WarmupDecayLR": {"total_num_steps": 9}}
-    required["WarmupCosineLR"] = required["WarmupDecayLR"]
-    given_all = {**required.get(name, {}), **params}
+    given_all = {**_REQUIRED.get(name, {}), **params}
     assert course(schedules, name, given_all, 24) == course(deepspeeds, name, given_all, 24)
 
 

@@ -1,6 +1,7 @@
 """``python -m zerobench.compat SCRIPT ARGUMENTS``: run a DeepSpeed script on the reference engine.
 
-A launcher such as torchrun or accelerate starts it on every rank; ``-m MODULE`` in place of a script runs a module.
+A launcher such as torchrun or accelerate starts it on every rank. ``-m MODULE`` in place of a script runs a module, and
+``--local-rank`` before it gives the script ``--local_rank=N``, as DeepSpeed's launcher does.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from zerobench.errors import UsageError
 
 def main(arguments: list[str]) -> int:
     """Run the script as ``__main__``, with its arguments and its folder as Python gives them."""
-    if not arguments or arguments == ["-m"]:
-        print("usage: python -m zerobench.compat (SCRIPT | -m MODULE) [ARGUMENTS]", file=sys.stderr)
+    given = arguments[1:] if arguments[:1] == ["--local-rank"] else arguments
+    extra = [f"--local_rank={os.environ.get('LOCAL_RANK', '0')}"] if given is not arguments else []
+    as_module = given[:1] == ["-m"]
+    name, *rest = given[as_module:] or [""]
+    if not name:
+        print("usage: python -m zerobench.compat [--local-rank] (SCRIPT | -m MODULE) [ARGUMENTS]", file=sys.stderr)
         return 2
     try:
         activate()
@@ -26,14 +31,12 @@ def main(arguments: list[str]) -> int:
         return 2
     if os.environ.get("RANK", "0") == "0":
         print(f"zerobench: deepspeed {VERSION} is zerobench's reference engine ({SITE})", flush=True)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    sys.argv = [name, *extra, *rest]
+    if as_module:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
+        sys.path.insert(0, str(Path(name).resolve().parent))
+        runpy.run_path(name, run_name="__main__")
     return 0
 
 

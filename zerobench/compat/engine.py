@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from zerobench.compat.accessors import ConfigAccessors
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.config import Settings
+from zerobench.compat.export import save_whole, whole_state_dict
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
 from zerobench.engine import Engine
@@ -259,16 +260,20 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         save_filename: str = "pytorch_model.bin",
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save the whole weights on rank 0; a collective. False if the configuration does not gather them at stage 3."""
+        """Save the whole weights on rank 0; a collective.
+
+        At stage 3 only if stage3_gather_16bit_weights_on_model_save is set; else False.
+        """
         if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
             return False
-        return bool(self._engine.save_16bit_model(save_dir, save_filename, exclude_frozen_parameters))
+        save_whole(self._engine, Path(save_dir), save_filename, exclude_frozen=exclude_frozen_parameters)
+        return True
 
     save_fp16_model = save_16bit_model
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
         """The whole weights on rank 0, None elsewhere; a collective."""
-        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        return whole_state_dict(self._engine, exclude_frozen=exclude_frozen_parameters)
 
     def module_state_dict(
         self,

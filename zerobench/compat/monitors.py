@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +29,11 @@ class Monitors:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        made = {"tensorboard": _TensorBoard, "wandb": _Wandb, "csv_monitor": _Csv}
+        made: dict[str, Callable[[dict[str, Any]], _Monitor]] = {
+            "tensorboard": _TensorBoard,
+            "wandb": _Wandb,
+            "csv_monitor": _Csv,
+        }
         given = {name: config.get(name) for name in made}
         enabled = {name: each for name, each in given.items() if isinstance(each, dict) and each.get("enabled")}
         self._monitors: list[_Monitor] = [made[name](section) for name, section in enabled.items()]

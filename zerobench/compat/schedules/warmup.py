@@ -104,7 +104,7 @@ class WarmupCosineLR(Schedule):
         self.total_num_steps, self.cos_min_ratio = total_num_steps, cos_min_ratio
         self.warmup, self.warmup_min_ratio = _Warmup(warmup_num_steps, warmup_type), warmup_min_ratio
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.org_lrs = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
+        self.org_lrs: list[Any] = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         if last_batch_iteration == -1:
             self._set(self.get_lr())
 
