@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.engine.accumulation import Accumulation
 from zerobench.engine.backward import AtOnce
 from zerobench.engine.checkpoint.calls import CheckpointCalls
 from zerobench.engine.comm.collectives import Ranks
@@ -63,10 +64,10 @@ class Engine(CheckpointCalls):
         self.module, self.config, self.optimizer, self.lr_scheduler = module, config, optimizer, scheduler
         self.ranks, self.device = ranks, device
         self.gradient_accumulation_steps = accumulation_steps(config, ranks.world)
+        self.accumulation = Accumulation(self.gradient_accumulation_steps, config.managed_gradient_accumulation)
         self.scaler = LossScaler(config.fp16)
-        self.global_steps = self.micro_steps = self.skipped_steps = 0
+        self.global_steps = self.skipped_steps = 0
         self._norm: float | None = None
-        self._backward_done = False
         self._ended_early: str | None = None  # the call that an exception interrupted
         check_same(module, optimizer, config, ranks)
         self._build()
@@ -85,7 +86,7 @@ class Engine(CheckpointCalls):
             placement,
             wire,
             self.device,
-            accumulation=self.gradient_accumulation_steps,
+            several=self.accumulation.several,
             names=self.optimizer.state_names,
         )
         self.states = [self.stores.build(unit) for unit in layout.units]
@@ -126,6 +127,7 @@ class Engine(CheckpointCalls):
             merge=0 if sharded else together,
             shard_frozen=sharded,
             persistence=zero.stage3_param_persistence_threshold if sharded else 0,
+            trains=self.optimizer.trains,
         )
 
     def _watch(self, sharded: list[UnitState]) -> tuple[Unsharder, ParameterHooks]:
@@ -149,32 +151,36 @@ class Engine(CheckpointCalls):
         with self.hooks.forward():
             return self.module(*args, **kwargs)
 
-    def backward(self, loss: Tensor) -> Tensor:
+    def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
         """Backward of one leaf's mean loss, and the reduction of its gradients. A collective.
 
         The loss is divided neither by the micro-steps nor by the ranks: the step takes the mean once.
+
+        Args:
+            loss: a scalar.
+            retain_graph: keep the graph for another backward through it.
+            scale_wrt_gas: False if the caller has divided by the micro-steps; the step then divides by the ranks only.
 
         Returns:
             ``loss``, unchanged.
 
         Raises:
-            RuntimeError: called twice without a ``step()`` between, or after an exception in a backward or a step.
+            RuntimeError: the engine has no optimizer, the step needs a ``step()`` first (see Accumulation), or an
+                exception ended a backward or a step.
         """
         self._check_whole()
+        self._check_trains()
         self.read_cache.clear()
-        if self._backward_done:
-            raise RuntimeError(
-                "backward() was called twice; call step() after each backward(), also between boundaries"
-            )
-        micro_step, scale = self.micro_steps % self.gradient_accumulation_steps, self.scaler.scale
+        micro_step, scale = self.accumulation.begin(scale_wrt_gas), self.scaler.scale
+        self.stores.check_kept(micro_step.last)
         scaled = loss * scale if scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
         with self._to_its_end("backward()"):
             with nullcontext() if self.hooks is None else self.hooks.backward():
-                self.reducer.begin(micro_step, self.gradient_accumulation_steps, loss)
-                scaled.backward()  # type: ignore[no-untyped-call]
+                self.reducer.begin(micro_step.first, micro_step.last, loss)
+                scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
             self.reducer.finish()
-        self._backward_done = True
+        self.accumulation.done(micro_step)
         return loss
 
     def step(self) -> None:
@@ -186,14 +192,13 @@ class Engine(CheckpointCalls):
             RuntimeError: called without a ``backward()`` before, or after an exception in a backward or a step.
         """
         self._check_whole()
-        if not self._backward_done:
-            raise RuntimeError("step() was called without backward(); call backward(loss) once before each step()")
+        self._check_trains()
+        boundary, complete = self.accumulation.end()
         self.read_cache.clear()
-        boundary = self.is_gradient_accumulation_boundary()
-        self.micro_steps += 1
-        self._backward_done = False
         if boundary:
             with self._to_its_end("step()"):
+                if not complete:
+                    self.reducer.complete()
                 self._step()
                 self.stores.settle()
 
@@ -213,11 +218,18 @@ class Engine(CheckpointCalls):
                 "trained on; build a new model and engine, and start from parameters that were saved"
             )
 
+    def _check_trains(self) -> None:
+        if not self.optimizer.trains:
+            raise RuntimeError(
+                "this engine has no optimizer, so it only evaluates; give config['optimizer'] or pass a torch optimizer"
+            )
+
     def _step(self) -> None:
         scale, leaves = self.scaler.scale, self.leaves
         check = self.stepper.check_gradients(self.reducer.active, leaves, scale)
         self._norm = check.norm
         self.global_steps += 1
+        self.optimizer.overflow = check.overflow
         self.scaler.update(check.overflow)
         if check.overflow:
             self.skipped_steps += 1
@@ -241,8 +253,13 @@ class Engine(CheckpointCalls):
 
     @property
     def leaves(self) -> int:
-        """Micro-batches in one step over all ranks."""
-        return self.ranks.world * self.gradient_accumulation_steps
+        """The divisor of a step's sum of gradients: the ranks times the micro-steps, or the ranks (scale_wrt_gas)."""
+        return self.ranks.world * self.accumulation.divisor
+
+    @property
+    def micro_steps(self) -> int:
+        """The number of finished micro-steps."""
+        return self.accumulation.finished
 
     @property
     def loss_scale(self) -> float:
@@ -276,7 +293,18 @@ class Engine(CheckpointCalls):
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next ``step()`` applies the optimizer."""
-        return (self.micro_steps + 1) % self.gradient_accumulation_steps == 0
+        return self.accumulation.at_boundary
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
+        """Declare that the next ``backward()`` is the last one of its step, or is not; call it before each of them.
+
+        From then on ``step()`` between boundaries is optional. None makes the engine count micro-steps again. All ranks
+        make the same declaration.
+
+        Raises:
+            RuntimeError: the configuration leaves the boundary to ``step()``.
+        """
+        self.accumulation.declare(is_boundary)
 
     def destroy(self) -> None:
         """Remove the engine's hooks from the module; the engine cannot be used afterwards."""
@@ -302,7 +330,8 @@ def initialize(
         model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
         config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/reference/configuration.md).
         model_parameters: parameters or parameter groups for the config's optimizer; default all trainable ones.
-        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad; its rule and groups replace the config's.
+        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad; its rule and groups replace the config's. If neither
+            gives an optimizer, the engine evaluates and does not train; at stage 3 it shards every parameter.
         lr_scheduler: a torch scheduler of ``optimizer``, or a callable that makes one from the returned optimizer; the
             engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.

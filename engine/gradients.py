@@ -91,13 +91,13 @@ class GradientReducer:
         self._nests = False  # a backward ran within another
         self._backward: Backward | None = None
 
-    def begin(self, micro_step: int, steps: int, loss: Tensor) -> None:
-        """Prepare for the backward of one micro-step of ``steps``."""
+    def begin(self, first: bool, last: bool, loss: Tensor) -> None:
+        """Prepare for the backward of one micro-step; a step ends with its last one, or with :meth:`complete`."""
         self._plain = self._plain or not may_nest(loss)
-        if micro_step == 0:
+        if first:
             self.active = [False] * len(self.active)
         missing = [len(state.unit.slots) for state in self.states]
-        self._backward = Backward(micro_step == 0, micro_step == steps - 1, missing)
+        self._backward = Backward(first, last, missing)
         self._coordinator.begin_reductions(self)
 
     @property
@@ -158,11 +158,26 @@ class GradientReducer:
         """Launch the remaining units and wait until the owners' accumulators are complete for this micro-step."""
         self.backward.ready = len(self.states)
         self._coordinator.finish_reductions()
+        self._plain = True
+        self._wait()
+
+    def complete(self) -> None:
+        """End the step after a backward that was not known to be its last one. A collective."""
+        self._backward = Backward(first=False, last=True, missing=[])
+        for state in self.states:
+            if not self.every_micro_step:
+                self._send(state, state.gradient)
+            elif state.unit.shard:
+                state.optimizer_store.take(state.portion, 0, state.unit.shard, state.own_gradient)
+                self._complete(state)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait for all that the backward has started, and forget the backward."""
         self._drain(0)
         for work in self._completing:
             work.wait()
         self._completing.clear()
-        self._plain = True
         self._backward = None
 
     def launch(self, count: int) -> None:

@@ -17,7 +17,7 @@ from zerobench.engine.state.unit import UnitState
 
 def safe_get_full_fp32_param(parameter: nn.Parameter) -> Tensor | None:
     """The whole fp32 value (the master weight) of a parameter, on every rank; None for a frozen one."""
-    engine, state, slot = _locate(parameter)
+    engine, state, slot = locate(parameter)
     if state is None or not state.unit.trainable:
         return None
     return _whole(engine, state, slot, "master")
@@ -29,7 +29,7 @@ def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor 
     Raises:
         KeyError: the optimizer has no state of this name.
     """
-    engine, state, slot = _locate(parameter)
+    engine, state, slot = locate(parameter)
     if state is None or not state.unit.trainable:
         return None
     names = engine.optimizer.state_names
@@ -43,7 +43,7 @@ def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
 
     Call it between the last ``backward()`` of a step and its ``step()``.
     """
-    engine, state, slot = _locate(parameter)
+    engine, state, slot = locate(parameter)
     if state is None or not state.unit.trainable:
         return None
     cache = engine.read_cache
@@ -65,7 +65,7 @@ def GatheredParameters(
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
-    found = [_locate(parameter) for parameter in chosen]
+    found = [locate(parameter) for parameter in chosen]
     engines = {id(engine): engine for engine, _, _ in found}
     sharded = list(dict.fromkeys(state for _, state, _ in found if state is not None and state.sharded))
     unsharders = {
@@ -91,7 +91,8 @@ def GatheredParameters(
         unsharder.finish()
 
 
-def _locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
+def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
+    """The parameter's engine, unit and slot; no unit if every rank keeps it whole and it does not train."""
     engine: Engine = engine_of(parameter)
     for state in engine.states:
         for slot in state.unit.slots:

@@ -181,7 +181,15 @@ class Layout:
 
     @classmethod
     def of(
-        cls, model: nn.Module, *, world: int, chunk: int, merge: int, shard_frozen: bool, persistence: int
+        cls,
+        model: nn.Module,
+        *,
+        world: int,
+        chunk: int,
+        merge: int,
+        shard_frozen: bool,
+        persistence: int,
+        trains: bool = True,
     ) -> Layout:
         """Lay out ``model`` for ``world`` ranks.
 
@@ -191,19 +199,21 @@ class Layout:
             chunk: elements; a power of two.
             merge: neighbouring blocks form one unit of up to this many trainable elements; 0 merges none.
             shard_frozen: also make units of frozen parameters; otherwise they stay as they are.
-            persistence: parameters with fewer elements go to one persistent unit.
+            persistence: trainable parameters with fewer elements go to one persistent unit.
+            trains: if False, all parameters are laid out as frozen ones.
         """
-        order = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+        trained = [p for p in model.parameters() if p.requires_grad] if trains else []
+        order = {p: i for i, p in enumerate(trained)}
         builder = _Builder(order, world, chunk)
         kept: list[tuple[str, nn.Parameter]] = []
         groups = blocks(model)
         for group in together(groups, merge) if merge else groups:
-            small = [(n, p) for n, p in group.parameters if p.requires_grad and p.numel() < persistence]
+            small = [(n, p) for n, p in group.parameters if p in order and p.numel() < persistence]
             kept += small
-            rest = [(n, p) for n, p in group.parameters if not (p.requires_grad and p.numel() < persistence)]
-            builder.add(group.name, group.module, [(n, p) for n, p in rest if p.requires_grad])
+            rest = [(n, p) for n, p in group.parameters if not (p in order and p.numel() < persistence)]
+            builder.add(group.name, group.module, [(n, p) for n, p in rest if p in order])
             if shard_frozen:
-                weights = [(n, p) for n, p in rest if not p.requires_grad and p.is_floating_point()]
+                weights = [(n, p) for n, p in rest if p not in order and p.is_floating_point()]
                 builder.add(group.name, group.module, weights)
         builder.add("(persistent)", model, kept, persistent=True)
         slots = {slot.index: slot for unit in builder.units for slot in unit.slots if unit.trainable}

@@ -29,3 +29,9 @@ def engine_of(parameter: nn.Parameter) -> Any:
         shape = tuple(parameter.shape)
         raise ValueError(f"a tensor of shape {shape} is not a parameter of a living engine's module")
     return engine
+
+
+def has_engine(parameter: nn.Parameter) -> bool:
+    """Whether the parameter belongs to a living engine."""
+    reference = _engines.get(parameter)  # type: ignore[no-untyped-call]
+    return reference is not None and reference() is not None

@@ -54,14 +54,15 @@ def _model(module: nn.Module, optimizer: ZeroOptimizer) -> Iterator[str]:
     """A line for each parameter and buffer."""
     groups = {p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
     for name, p in module.named_parameters():
-        yield f"{name} {tuple(p.shape)} {p.dtype} {f'trains in group {groups[p]}' if p.requires_grad else 'frozen'}"
+        trains = p.requires_grad and p in groups
+        yield f"{name} {tuple(p.shape)} {p.dtype} {f'trains in group {groups[p]}' if trains else 'frozen'}"
     for name, buffer in module.named_buffers():
         yield f"{name} {tuple(buffer.shape)} {buffer.dtype} buffer"
 
 
 def _rules(optimizer: ZeroOptimizer) -> Iterator[str]:
     """A line for each group: the hyperparameters of its first step."""
-    for group in range(len(optimizer.param_groups)):
+    for group in range(len(optimizer.param_groups) if optimizer.trains else 0):
         yield str(optimizer.values(group, 1))
 
 

@@ -20,7 +20,6 @@ from zerobench.engine.errors import CheckpointError
 class CheckpointCalls(Parts):
     """Saves and loads the training state; a base class of the engine."""
 
-    _backward_done: bool
     _check_whole: Callable[[], None]
     _to_its_end: Callable[[str], AbstractContextManager[None]]
 
@@ -52,7 +51,7 @@ class CheckpointCalls(Parts):
             CheckpointError: it could not be saved, or it was called between two micro-steps of a step.
         """
         self._check_whole()
-        if self._backward_done or self.micro_steps % self.gradient_accumulation_steps:
+        if self.accumulation.begun:
             raise CheckpointError(
                 "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
                 "step() of an accumulation boundary"
@@ -104,15 +103,13 @@ class CheckpointCalls(Parts):
             schedule=load_lr_scheduler_states and not load_module_only,
             module_only=load_module_only,
         )
-        loaded = loading.load(
+        return loading.load(
             self,
             Path(load_dir),
             None if tag is None else str(tag),
             choice,
             lambda: self._to_its_end("load_checkpoint()"),
         )
-        self._backward_done = False
-        return loaded
 
     def save_16bit_model(
         self,

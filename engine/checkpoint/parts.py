@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zerobench.engine.accumulation import Accumulation
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.config.schema import Config
 from zerobench.engine.optim.loss_scaler import LossScaler
@@ -33,7 +34,6 @@ class Parts:
     stepper: Stepper
     unsharder: Unsharder | None
     read_cache: ReadCache
-    gradient_accumulation_steps: int
+    accumulation: Accumulation
     global_steps: int
-    micro_steps: int
     skipped_steps: int

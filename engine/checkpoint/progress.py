@@ -105,7 +105,7 @@ def _schedule(scheduler: Any) -> ScheduleEntry | None:
 def restore_counters(parts: Parts, saved: Contents) -> None:
     """Set the counters; the engine is then at the beginning of a step."""
     parts.global_steps, parts.skipped_steps = saved.global_steps, saved.skipped_steps
-    parts.micro_steps = saved.global_steps * parts.gradient_accumulation_steps
+    parts.accumulation.restart(saved.global_steps)
 
 
 def restore_optimizer(parts: Parts, saved: Contents) -> None:

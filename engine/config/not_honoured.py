@@ -32,7 +32,6 @@ NOT_HONOURED: dict[str, frozenset[str]] = {
             "gradient_predivide_factor",
             "hybrid_engine",
             "log_level",
-            "managed_gradient_accumulation",
             "memory_breakdown",
             "pipeline",
             "prescale_gradients",

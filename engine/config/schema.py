@@ -133,6 +133,7 @@ class Config(Section):
     train_batch_size: int | None = Field(default=None, gt=0)
     train_micro_batch_size_per_gpu: int | None = Field(default=None, gt=0)
     gradient_accumulation_steps: int | None = Field(default=None, gt=0)
+    managed_gradient_accumulation: bool = True
     gradient_clipping: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     fp16: Fp16 = Fp16()
     bf16: Bf16 = Bf16()
@@ -229,7 +230,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_SECTIONS: dict[str, type[BaseModel]] = {
+#: The sections by path; those of optimizer.params depend on the type.
+SECTIONS: dict[str, type[BaseModel]] = {
     "fp16": Fp16,
     "bf16": Bf16,
     "zero_optimization": Zero,
@@ -251,7 +253,7 @@ def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> It
     known, refused = set(model.model_fields), NOT_HONOURED.get(section, frozenset())
     for key, value in raw.items():
         path = f"{section}.{key}" if section else key
-        inner = _params(raw.get("type")) if path == "optimizer.params" else _SECTIONS.get(path)
+        inner = _params(raw.get("type")) if path == "optimizer.params" else SECTIONS.get(path)
         if key in refused:
             yield f"{path}: DeepSpeed has this key, this engine does not honour it; take it out"
         elif key not in known:

@@ -25,6 +25,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
     The engine keeps its state in shards (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps it.
     """
 
+    #: Whether an overflow skipped the last step.
+    overflow = False
+
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
         super().__init__(groups, defaults)
@@ -46,6 +49,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
         raise RuntimeError(_NO_CHECKPOINT)
 
     @property
+    def trains(self) -> bool:
+        """Whether there is a parameter to train."""
+        return any(group["params"] for group in self.param_groups)
+
+    @property
     def state_names(self) -> tuple[str, ...]:
         """torch's names of the state kept for each element, except the master weight."""
         return self.rule.state_names(self.param_groups)
@@ -60,14 +68,17 @@ def make_optimizer(
 ) -> ZeroOptimizer:
     """The optimizer of ``client`` if given, else of the config, over ``parameters`` (default: all trainable ones).
 
+    If neither gives one, the optimizer has no parameters, and the engine does not train.
+
     Raises:
-        ConfigError: there is no optimizer, the engine does not support it, or its groups do not cover the trainable
-            parameters exactly.
+        ConfigError: the engine does not support the optimizer, or its groups do not cover the trainable parameters
+            exactly.
     """
     if client is not None:
         optimizer = _of_client(client)
     elif config.optimizer is None:
-        raise ConfigError("no optimizer: give config['optimizer'] or pass a torch optimizer to initialize")
+        rule = of_type("SGD")
+        return ZeroOptimizer(rule, [{"params": []}], rule.defaults(rule.params(), "SGD"))
     else:
         optimizer = _of_config(config, parameters if parameters is not None else model.parameters())
     _check_cover(model, optimizer)

@@ -14,10 +14,12 @@ def make_scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
     """A scheduler of the groups of ``optimizer``: the given one, or the result of the given callable; None for None.
 
     Raises:
-        ConfigError: the scheduler's step needs a metric.
+        ConfigError: the scheduler's step needs a metric, or there is no optimizer.
     """
     if given is None:
         return None
+    if not optimizer.trains:
+        raise ConfigError("lr_scheduler has no optimizer; give config['optimizer'] or pass a torch optimizer")
     made = given if hasattr(given, "step") and not isinstance(given, type) else given(optimizer)
     if isinstance(made, ReduceLROnPlateau):
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,8 @@ class ParameterHooks:
             roots.setdefault(state.unit.module, []).append(state)
         for root, units in roots.items():
             self._watch_forward(root, units)
+        for submodule in _outside(module, set(roots), state_of):
+            self._watch_alone(submodule)
         for submodule in module.modules():
             if any(p in state_of for p in submodule._parameters.values()):
                 submodule._parameters = _Table(submodule._parameters, state_of, self)
@@ -61,6 +63,24 @@ class ParameterHooks:
 
         self._hooks.append(root.register_forward_pre_hook(enter))
         self._hooks.append(root.register_forward_hook(leave, always_call=True))
+
+    def _watch_alone(self, module: nn.Module) -> None:
+        """Open a scope for a forward that the caller began itself, such as that of an encoder: not the engine's."""
+        opened: list[bool] = []
+
+        def enter(*_: Any) -> None:
+            opened.append(not self._scopes)
+            if opened[-1]:
+                self.unsharder.begin("alone")
+                self._scopes.append(_Scope([], self._saving()))
+
+        def leave(*_: Any) -> None:
+            if opened and opened.pop():
+                self._end_scope()
+                self.unsharder.finish()
+
+        self._hooks.append(module.register_forward_pre_hook(enter))
+        self._hooks.append(module.register_forward_hook(leave, always_call=True))
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -138,6 +158,18 @@ class ParameterHooks:
         for submodule in self._tables:
             submodule._parameters = dict(submodule._parameters)
         self.unsharder.close()
+
+
+def _outside(module: nn.Module, roots: set[nn.Module], states: Mapping[nn.Parameter, UnitState]) -> list[nn.Module]:
+    """The modules that no root's forward contains, and those that use a unit of another root: a tied weight."""
+    covered = {inner: root for root in roots if root is not module for inner in root.modules()}
+    found = []
+    for submodule in module.modules():
+        own = [each for each in submodule._parameters.values() if each is not None]
+        used = {states[each].unit.module for each in own if each in states}
+        if submodule not in roots and (submodule not in covered or used - {covered[submodule]}):
+            found.append(submodule)
+    return found
 
 
 def _hooks_in_force() -> Any:

@@ -34,7 +34,7 @@ class StoreAssignment:
         placement: the states that only owners keep.
         wire: the format in which gradients travel.
         device: the device that the engine trains on.
-        accumulation: micro-steps in a step.
+        several: a step may have more than one micro-step.
         names: the states that the optimizer keeps for each element.
     """
 
@@ -47,12 +47,12 @@ class StoreAssignment:
         wire: WireFormat,
         device: torch.device,
         *,
-        accumulation: int,
+        several: bool,
         names: Sequence[str],
     ) -> None:
         zero = config.zero_optimization
         self._config, self._ranks, self._placement, self._device = config, ranks, placement, device
-        self._accumulation, self._names = accumulation, names
+        self._several, self._names = several, names
         self._optimizer, self._param = zero.offload_optimizer, zero.offload_param
         trained = [unit for unit in units if unit.trainable]
         share = self._optimizer.ratio * sum(unit.shard for unit in trained)
@@ -94,10 +94,10 @@ class StoreAssignment:
     def _arriving(self, wire: WireFormat) -> torch.dtype:
         """The narrowest dtype in which every final sum is exact: the wire dtype if there is one contribution."""
         every_micro_step = self._config.zero_optimization.reduces_every_micro_step
-        contributions = self._ranks.world * (self._accumulation if every_micro_step else 1)
         accumulator = self._config.accumulator_dtype
+        one_contribution = self._ranks.world == 1 and not (self._several and every_micro_step)
         narrower = wire.decoded.itemsize < accumulator.itemsize
-        return wire.decoded if contributions == 1 and narrower else accumulator
+        return wire.decoded if one_contribution and narrower else accumulator
 
     def _shards(self, units: Sequence[Unit]) -> ShardFiles | None:
         """The file of the shards kept in one; ``units`` are all units kept off the device."""
@@ -173,7 +173,7 @@ class StoreAssignment:
         elif not self._placement.gradients:
             kept = unit.padded
         else:
-            kept = unit.shard if self._accumulation > 1 or not self.steps_off_device(unit) else 0
+            kept = unit.shard if self._several or not self.steps_off_device(unit) else 0
         return torch.zeros(kept, dtype=self._config.accumulator_dtype, device=self._device)
 
     def _parameter_store(self, portion: Portion, full: Tensor, shard: Tensor) -> ParameterStore:
@@ -183,6 +183,18 @@ class StoreAssignment:
             return FileParameterStore(portion, shard, self._shard_files)
         self._off_device_shards.append(HostParameterStore(portion, shard, self._param_copies))
         return self._off_device_shards[-1]
+
+    def check_kept(self, last: bool) -> None:
+        """Refuse a micro-step that is not the last one, if no sum of gradients is kept between micro-steps.
+
+        Raises:
+            RuntimeError: gradients go off the device at once, because a step has one micro-step.
+        """
+        if not last and not self._several and self._stepped_off:
+            raise RuntimeError(
+                "gradient_accumulation_steps is 1, so offload_optimizer keeps no sum of gradients between micro-steps; "
+                "set gradient_accumulation_steps to the number of backwards, or managed_gradient_accumulation to false"
+            )
 
     def settle(self) -> None:
         """Wait until all writes to files are over.

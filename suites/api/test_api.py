@@ -269,14 +269,14 @@ def test_optimizers_that_are_refused(make: Callable[[nn.Sequential], Optimizer],
 
 
 def test_parameters_that_are_refused() -> None:
-    """Groups that lack a parameter or have one of another model, and no optimizer at all."""
+    """Groups that lack a parameter or have one of another model, and a scheduler without an optimizer."""
     model, config = _model(), _config(optimizer=_RULE.config)
     with pytest.raises(zerobench.ConfigError, match=r"parameter '2\.weight' trains but is in no group"):
         zerobench.initialize(model, config, model_parameters=[{"params": model[0].parameters()}])
     with pytest.raises(zerobench.ConfigError, match=r"a parameter of shape \(3,\) that the model does not have"):
         zerobench.initialize(model, config, model_parameters=[*model.parameters(), nn.Parameter(torch.ones(3))])
-    with pytest.raises(zerobench.ConfigError, match=r"no optimizer: give config\['optimizer'\] or pass"):
-        zerobench.initialize(model, _config())
+    with pytest.raises(zerobench.ConfigError, match=r"has no optimizer; give config\['optimizer'\] or pass"):
+        zerobench.initialize(model, _config(), lr_scheduler=ConstantLR)
 
 
 def test_one_api_by_two_names() -> None:

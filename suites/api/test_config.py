@@ -156,6 +156,7 @@ _WRONG: dict[str, tuple[Any, ...]] = {
     "train_batch_size": (0, 1.5, "many"),
     "train_micro_batch_size_per_gpu": (-1, "many"),
     "gradient_accumulation_steps": (0, [2]),
+    "managed_gradient_accumulation": ("maybe", 2),
     "gradient_clipping": (-1.0, float("nan"), float("inf"), "on"),
     "fp16.enabled": ("maybe", 2),
     "fp16.loss_scale": (-1.0, float("nan"), float("inf"), "dynamic"),

@@ -1,6 +1,6 @@
 """The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` checks against a baseline,
 ``conform`` holds engines to the equivalence suite, ``replay`` runs a Scenario again, ``checkpoint`` examines and
-exports a checkpoint, ``doctor`` examines this machine.
+exports a checkpoint, ``doctor`` examines this machine, ``launch`` runs a DeepSpeed job.
 
 Each command imports its modules when it is chosen: reading results loads neither torch nor an engine.
 """
@@ -65,6 +65,10 @@ def _main(arguments: list[str], launch: Launch | None) -> int:
         return run.execute(given, launch, shlex.join(["zerobench", *arguments]))
     if launch:
         raise UsageError(f"{given.command} is the work of one process; run it without a launcher")
+    if given.command == "launch":
+        from zerobench.compat.launcher.command import execute
+
+        return execute(given, arguments[1 : len(arguments) - 1 - len(given.arguments)])
     return _COMMANDS[given.command](given)
 
 

@@ -11,6 +11,7 @@ from typing import Literal, NoReturn, get_args
 
 from zerobench import __version__
 from zerobench.bench.plan import STAGES_OF_ZERO
+from zerobench.compat.launcher.options import add_launch
 from zerobench.errors import UsageError, unknown
 from zerobench.gate.grid import SUBJECT
 from zerobench.judge.command import Account, ReplayCommand
@@ -59,6 +60,7 @@ def parser() -> Parser:
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
     _add_conform(commands.add_parser("conform", help="hold engines to the equivalence suite", allow_abbrev=False))
     _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
+    add_launch(commands.add_parser("launch", help="run a DeepSpeed job on the reference engine", allow_abbrev=False))
     return top
 
 

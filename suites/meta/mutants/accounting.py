@@ -63,8 +63,8 @@ class HoldsTheFirstGradients(Mutant):
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
-        def timid(micro_step: int, steps: int, loss: Tensor) -> None:
-            begin(micro_step, steps, loss)
+        def timid(first: bool, last: bool, loss: Tensor) -> None:
+            begin(first, last, loss)
             self.engine.reducer._plain = self.engine.micro_steps > 0
 
         self.engine.reducer.begin = timid  # type: ignore[method-assign]

@@ -164,8 +164,8 @@ class LosesEarlierMicroSteps(Mutant):
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
-        def forgetful(micro_step: int, steps: int, loss: Tensor) -> None:
-            begin(micro_step, steps, loss)
+        def forgetful(first: bool, last: bool, loss: Tensor) -> None:
+            begin(first, last, loss)
             self.engine.reducer.backward.first = True
 
         self.engine.reducer.begin = forgetful  # type: ignore[method-assign]

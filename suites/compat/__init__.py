@@ -1,0 +1,1 @@
+"""DeepSpeed's surface: its schedules, configuration, engine, launcher and jobs on the reference engine."""

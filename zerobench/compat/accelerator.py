@@ -1,0 +1,123 @@
+"""``get_accelerator()``: the device of this rank, with the names that DeepSpeed's callers use."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+
+
+class Accelerator:
+    """The CPU or a CUDA GPU; every name that is not here is that of ``torch.cpu`` or ``torch.cuda``.
+
+    Args:
+        kind: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._name = kind
+        self._communication_backend_name = "nccl" if kind == "cuda" else "gloo"
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """The device as torch writes it; ``cuda:1``, or ``cpu``."""
+        return self._name if device_index is None or self._name == "cpu" else f"{self._name}:{device_index}"
+
+    def current_device_name(self) -> str:
+        """The device of this rank."""
+        return self.device_name(self.current_device() if self._name == "cuda" else None)
+
+    def device(self, device_index: int | None = None) -> Any:
+        """A context with this device as the current one."""
+        return torch.device(self.device_name(device_index))
+
+    def current_device(self) -> Any:
+        """The index of the current GPU; on a CPU the local rank, as in DeepSpeed."""
+        return torch.cuda.current_device() if self._name == "cuda" else int(os.environ.get("LOCAL_RANK", "0"))
+
+    def device_count(self) -> int:
+        """The number of GPUs; on a CPU the ranks of this host."""
+        return torch.cuda.device_count() if self._name == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def set_device(self, device_index: int) -> None:
+        """Make a GPU the current one."""
+        if self._name == "cuda":
+            torch.cuda.set_device(device_index)
+
+    def communication_backend_name(self) -> str:
+        """The backend of torch.distributed for this device."""
+        return self._communication_backend_name
+
+    def is_available(self) -> bool:
+        """True: the device has been chosen because it is there."""
+        return True
+
+    def is_synchronized_device(self) -> bool:
+        """Whether calls return after their work."""
+        return self._name == "cpu"
+
+    def is_bf16_supported(self) -> bool:
+        """Whether the device computes in bf16."""
+        return self._name == "cpu" or torch.cuda.is_bf16_supported()
+
+    def is_fp16_supported(self) -> bool:
+        """Whether the device computes in fp16."""
+        return True
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies on this kind of device."""
+        return tensor.device.type == self._name
+
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+        """The tensor in page-locked memory; on a CPU the tensor itself."""
+        return tensor.pin_memory() if self._name == "cuda" else tensor
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed the device's generators."""
+        torch.cuda.manual_seed_all(seed) if self._name == "cuda" else torch.manual_seed(seed)
+
+    def random(self) -> Any:
+        """torch's random module."""
+        return torch.random
+
+    def empty_cache(self) -> None:
+        """Give cached memory back."""
+        if self._name == "cuda":
+            torch.cuda.empty_cache()
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Wait for the device."""
+        if self._name == "cuda":
+            torch.cuda.synchronize(device_index)
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        """Bytes of tensors on the GPU; 0 on a CPU."""
+        return torch.cuda.memory_allocated(device_index) if self._name == "cuda" else 0
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        """The most bytes of tensors on the GPU; 0 on a CPU."""
+        return torch.cuda.max_memory_allocated(device_index) if self._name == "cuda" else 0
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        """Begin to measure the peak again."""
+        if self._name == "cuda":
+            torch.cuda.reset_peak_memory_stats(device_index)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda if self._name == "cuda" else torch.cpu, name)
+
+
+@functools.cache
+def get_accelerator() -> Accelerator:
+    """The accelerator of this process: CUDA if there is a GPU, unless ``DS_ACCELERATOR`` says ``cpu``."""
+    asked = os.environ.get("DS_ACCELERATOR")
+    if asked not in (None, "cpu", "cuda"):
+        raise ValueError(f"DS_ACCELERATOR is {asked!r}, and the engine trains on cpu or cuda")
+    return Accelerator(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def local_device() -> torch.device:
+    """The device that this rank trains on."""
+    accelerator = get_accelerator()
+    return torch.device(accelerator.device_name(int(os.environ.get("LOCAL_RANK", "0"))))

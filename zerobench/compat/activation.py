@@ -1,0 +1,31 @@
+"""Activation: the stand-in package ``deepspeed`` first on the path of this process and of its children."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.errors import UsageError
+
+#: The folder of the stand-in and of its metadata.
+SITE = Path(__file__).with_name("site")
+#: DeepSpeed's version whose surface this is; a local version compares as not older.
+VERSION = "0.19.8+zerobench"
+
+
+def activate() -> None:
+    """Make ``import deepspeed`` find the stand-in, here and in child processes, and tell accelerate of CPU ranks.
+
+    Raises:
+        UsageError: another package ``deepspeed`` has been imported.
+    """
+    loaded = sys.modules.get("deepspeed")
+    if loaded is not None and SITE not in Path(loaded.__file__ or "").parents:
+        raise UsageError(f"{loaded.__file__} has been imported already; start the script by zerobench launch alone")
+    if str(SITE) not in sys.path:
+        sys.path.insert(0, str(SITE))
+        others = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
+        sys.meta_path.insert(0, PatchesOnImport())

@@ -1,0 +1,78 @@
+"""``deepspeed.comm``: torch.distributed's names, and the start of the process group."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from zerobench.compat.accelerator import get_accelerator, local_device
+from zerobench.compat.log import logger
+from zerobench.machine.launch import Launch
+
+#: DeepSpeed's default of ``timeout``.
+default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(dist, name)
+
+
+def init_distributed(
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: timedelta = default_pg_timeout,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    config: Any = None,
+    rank: int = -1,
+    world_size: int = -1,
+) -> None:
+    """Start the default process group, unless it runs; a collective of all ranks.
+
+    A launcher's environment gives the rank: torchrun's, Slurm's or MPI's. Without one this process is the only rank.
+    ``nccl`` becomes ``gloo`` on a CPU.
+    """
+    if dist.is_initialized() or dist_init_required is False:
+        return
+    _take_launch(distributed_port)
+    own = get_accelerator().communication_backend_name()
+    backend = own if dist_backend in (None, "ccl") or (own == "gloo" and dist_backend == "nccl") else dist_backend
+    if own == "nccl":
+        get_accelerator().set_device(local_device().index)
+    if verbose:
+        logger.info("Initializing torch.distributed with backend %s", backend)
+    dist.init_process_group(backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size)
+
+
+def _take_launch(port: int) -> None:
+    """Set the variables that torch reads, from the launcher's."""
+    launch = Launch.seen()
+    if launch is None:
+        given = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    else:
+        given = {"RANK": str(launch.rank), "WORLD_SIZE": str(launch.world), "LOCAL_RANK": str(launch.local_rank)}
+        given |= {"LOCAL_WORLD_SIZE": str(launch.local_world), "MASTER_ADDR": launch.address}
+        given |= {"MASTER_PORT": str(launch.port or port)}
+    for name, value in given.items():
+        os.environ.setdefault(name, value)
+
+
+def get_local_rank() -> int:
+    """This process's rank among those of its host."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def get_world_group() -> Any:
+    """The group of all ranks."""
+    return dist.group.WORLD
+
+
+def allgather_fn(output: Any, own: Any, group: Any = None, async_op: bool = False, debug: Any = None) -> Any:
+    """All-gather into one flat tensor."""
+    return dist.all_gather_into_tensor(output, own, group=group, async_op=async_op)

@@ -1,0 +1,91 @@
+"""CPU ranks in accelerate and transformers, which otherwise run DeepSpeed on accelerators only.
+
+Three places are changed when their module is imported, and only there:
+
+- accelerate takes CPU ranks for single processes if DeepSpeed is in use: it is told gloo and several processes.
+- transformers refuses bf16 without a GPU: a CPU computes in bf16, too.
+- ``use_cpu=True`` turns DeepSpeed off in silence: with ``deepspeed`` it is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from zerobench.errors import UsageError
+
+
+def _accelerate_state(state: Any) -> None:
+    chosen = state.PartialState._prepare_backend
+
+    def prepare(self: Any, cpu: bool, *args: Any, **kwargs: Any) -> Any:
+        backend, kind = chosen(self, cpu, *args, **kwargs)
+        deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+        if deepspeed and backend is None and "LOCAL_RANK" in os.environ:
+            return "gloo", state.DistributedType.MULTI_CPU
+        return backend, kind
+
+    state.PartialState._prepare_backend = prepare
+
+
+def _training_args(module: Any) -> None:
+    begin = module.TrainingArguments.__post_init__
+    on_gpu = module.is_torch_bf16_gpu_available
+
+    def post_init(self: Any) -> None:
+        if self.deepspeed and self.use_cpu:
+            raise UsageError(
+                "use_cpu=True turns DeepSpeed off in silence; take it out: without a GPU the job trains on the CPU"
+            )
+        begin(self)
+
+    def in_bf16() -> bool:
+        import torch
+
+        return not torch.cuda.is_available() or bool(on_gpu())
+
+    module.TrainingArguments.__post_init__ = post_init
+    module.is_torch_bf16_gpu_available = in_bf16
+
+
+_PATCHES: dict[str, Callable[[Any], None]] = {
+    "accelerate.state": _accelerate_state,
+    "transformers.training_args": _training_args,
+}
+
+
+class PatchesOnImport(importlib.abc.MetaPathFinder):
+    """Finds the modules of the patches, and patches each after its import."""
+
+    def __init__(self) -> None:
+        self._waiting = set(_PATCHES)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        self._waiting.discard(fullname)
+        spec = importlib.util.find_spec(fullname)  # by the other finders
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Patching(spec.loader)
+        return spec
+
+
+class _Patching(importlib.abc.Loader):
+    """A module's loader, followed by its patch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _PATCHES[module.__name__](module)

@@ -1,0 +1,314 @@
+"""DeepSpeedEngine: DeepSpeed's engine class, an nn.Module around the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.compat.accessors import ConfigAccessors
+from zerobench.compat.comm import get_local_rank
+from zerobench.compat.config import Settings
+from zerobench.compat.export import save_whole, whole_state_dict
+from zerobench.compat.loader import DeepSpeedDataLoader
+from zerobench.compat.progress import Progress
+from zerobench.engine import Engine
+
+
+class DeepSpeedEngine(ConfigAccessors, nn.Module):
+    """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
+
+    Args:
+        engine: the reference engine.
+        settings: the resolved configuration.
+        collate_fn: makes the batches of ``training_data`` and of ``deepspeed_io``.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, collate_fn: Any = None) -> None:
+        nn.Module.__init__(self)
+        self._settings, self.collate_fn = settings, collate_fn
+        object.__setattr__(self, "_engine", engine)
+        self.module = engine.module
+        self.training = engine.module.training
+        world = engine.ranks.world
+        per_rank = engine.config.train_micro_batch_size_per_gpu
+        self._micro_batch = per_rank or (engine.config.train_batch_size or 1) // world // engine.accumulation.steps
+        self.config = settings.raw
+        self.optimizer = engine.optimizer if engine.optimizer.trains else None
+        self.basic_optimizer = self.optimizer
+        self.training_dataloader: DeepSpeedDataLoader | None = None
+        self.global_samples = 0
+        self._applied = self._destroyed = self._inside_no_sync = False
+        self._progress = Progress(self)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__["_modules"].get("module")
+            if module is None or not hasattr(module, name):
+                raise
+            return getattr(module, name)
+
+    # Training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward; a collective at stage 3."""
+        if self.fp16_auto_cast():
+            args, kwargs = _half(args), _half(kwargs)
+        with self._progress.timing("fwd", self.module.training):
+            return self._engine(*args, **kwargs)
+
+    def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
+        """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
+        with self._progress.timing("bwd", True):
+            self._engine.backward(loss, retain_graph, scale_wrt_gas)
+        return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
+
+    def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
+        """Update at the accumulation boundary, otherwise count the micro-step; a collective."""
+        if self._inside_no_sync:
+            raise RuntimeError("step() was called inside no_sync(); call it after the block")
+        before, skipped = self._engine.global_steps, self._engine.skipped_steps
+        with self._progress.timing("step", True):
+            self._engine.step()
+        boundary = self._engine.global_steps > before
+        self._applied = boundary and self._engine.skipped_steps == skipped
+        if boundary:
+            self.global_samples += self.train_batch_size()
+            self._progress.report()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the engine takes each gradient from its parameter, and a step begins a new sum."""
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Declare that the next backward is the last one of its step, or is not."""
+        self._engine.set_gradient_accumulation_boundary(is_boundary)
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next ``step()`` updates."""
+        return self._engine.is_gradient_accumulation_boundary()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backwards in the block are not the last ones of their step."""
+        if self.zero_optimization_partition_gradients():
+            raise RuntimeError(
+                f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them"
+            )
+        self._engine.set_gradient_accumulation_boundary(False)
+        self._inside_no_sync = True
+        try:
+            yield
+        finally:
+            self._inside_no_sync = False
+            self._engine.set_gradient_accumulation_boundary(None)
+
+    def was_step_applied(self) -> bool:
+        """Whether the last ``step()`` updated the parameters."""
+        return self._applied
+
+    def train(self, mode: bool = True) -> DeepSpeedEngine:
+        """Set the module's mode."""
+        self.training = mode
+        self.module.train(mode)
+        return self
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Change the micro-steps of a step so that a step has this many samples.
+
+        Raises:
+            ValueError: the samples are no multiple of those of one micro-step.
+        """
+        once = self._micro_batch * self._engine.ranks.world
+        if train_batch_size % once or train_batch_size <= 0:
+            raise ValueError(f"train_batch_size {train_batch_size} is no multiple of {once}, a micro-step's samples")
+        self._engine.accumulation.change(train_batch_size // once)
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """Change the samples of one micro-step; the caller gives batches of this size."""
+        self._micro_batch = micro_batch_size
+
+    # Reading
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """The schedule that the engine steps."""
+        return self._engine.lr_scheduler
+
+    @property
+    def global_steps(self) -> int:
+        """Steps, skipped ones included."""
+        return self._engine.global_steps
+
+    @property
+    def micro_steps(self) -> int:
+        """Finished micro-steps."""
+        return self._engine.micro_steps
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps skipped because of overflow."""
+        return self._engine.skipped_steps
+
+    @property
+    def device(self) -> torch.device:
+        """The device of training."""
+        return self._engine.device
+
+    @property
+    def global_rank(self) -> int:
+        """This process among all."""
+        return self._engine.ranks.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its host."""
+        return get_local_rank()
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._engine.ranks.world
+
+    dp_world_size = world_size
+    mp_world_size = 1
+
+    def get_global_grad_norm(self) -> float | None:
+        """The norm of the last step's mean gradient before clipping."""
+        return self._engine.get_global_grad_norm()
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group."""
+        return self._of_groups("lr")
+
+    def get_mom(self) -> list[Any]:
+        """The momentum or betas of each group."""
+        return self._of_groups("momentum" if self.optimizer_name() == "sgd" else "betas")
+
+    def get_type(self) -> list[Any]:
+        """The ``type`` of each group, if the caller has set one."""
+        return self._of_groups("type")
+
+    def _of_groups(self, name: str) -> list[Any]:
+        return [group.get(name, 0.0) for group in self._engine.optimizer.param_groups]
+
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        route: str = "train",
+        pin_memory: bool = True,
+        data_sampler: Any = None,
+        collate_fn: Any = None,
+        num_local_io_workers: int | None = None,
+    ) -> DeepSpeedDataLoader:
+        """A loader of this rank's share of the dataset; it shuffles if ``route`` is ``train``."""
+        ranks = self._engine.ranks
+        if data_sampler is None and route in ("eval", "predict"):
+            data_sampler = torch.utils.data.DistributedSampler(dataset, ranks.world, ranks.rank, shuffle=False)
+        return DeepSpeedDataLoader(
+            dataset,
+            batch_size or self._micro_batch,
+            collate_fn or self.collate_fn,
+            rank=ranks.rank,
+            world=ranks.world,
+            data_sampler=data_sampler,
+            drop_last=self.dataloader_drop_last(),
+            workers=num_local_io_workers or 0,
+        )
+
+    # Checkpoints
+
+    def save_checkpoint(
+        self,
+        save_dir: str | Path,
+        tag: str | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save a checkpoint; a collective."""
+        self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: str | Path,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Any = None,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load a checkpoint; a collective. Returns its path and the client's state; None if there is none."""
+        return self._engine.load_checkpoint(
+            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
+        )
+
+    def save_16bit_model(
+        self,
+        save_dir: str | Path,
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save the whole weights on rank 0; a collective.
+
+        At stage 3 only if stage3_gather_16bit_weights_on_model_save is set; else False.
+        """
+        if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
+            return False
+        save_whole(self._engine, Path(save_dir), save_filename, exclude_frozen=exclude_frozen_parameters)
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
+        """The whole weights on rank 0, None elsewhere; a collective."""
+        return whole_state_dict(self._engine, exclude_frozen=exclude_frozen_parameters)
+
+    def module_state_dict(
+        self,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> dict[str, Any]:
+        """The module's state dict; at stage 3 its values can be read only where they are gathered."""
+        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
+        return {name: v for name, v in state.items() if not (exclude_frozen_parameters and name in frozen)}
+
+    # Life
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the engine runs the module as it is, which changes nothing that is computed."""
+
+    def empty_partition_cache(self) -> None:
+        """Reshard what is idle."""
+        if self._engine.unsharder is not None:
+            self._engine.unsharder.reshard_all()
+
+    def destroy(self) -> None:
+        """Remove the hooks; a second call does nothing."""
+        if not self._destroyed:
+            self._destroyed = True
+            self._progress.close()
+            self._engine.destroy()
+
+
+def _half(value: Any) -> Any:
+    """``value`` with its floating-point tensors in fp16."""
+    if isinstance(value, Tensor):
+        return value.half() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _half(each) for key, each in value.items()}
+    return type(value)(map(_half, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,135 @@
+"""``deepspeed.initialize`` and what a script calls before it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from zerobench import engine as reference
+from zerobench.compat import schedules
+from zerobench.compat.accelerator import local_device
+from zerobench.compat.comm import init_distributed
+from zerobench.compat.config import Settings, resolve
+from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.loader import DeepSpeedDataLoader
+from zerobench.compat.log import log_dist
+from zerobench.compat.optimizers import as_client
+from zerobench.engine.errors import ConfigError
+
+
+def initialize(
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Any = None,
+    config: dict[str, Any] | str | Path | None = None,
+    mesh_param: Any = None,
+    config_params: dict[str, Any] | str | Path | None = None,
+) -> tuple[DeepSpeedEngine, Any, DeepSpeedDataLoader | None, Any]:
+    """Build an engine over ``model``, with DeepSpeed's arguments in DeepSpeed's order; a collective.
+
+    Args:
+        args: the script's arguments; ``deepspeed_config`` is the configuration, and others resolve ``auto``.
+        model: any module.
+        optimizer: a torch optimizer, one of DeepSpeed's classes, or a callable that makes one from the parameters.
+        model_parameters: parameters or groups for the configuration's optimizer.
+        training_data: a dataset; the third result loads this rank's micro-batches of it.
+        lr_scheduler: a scheduler, or a callable that makes one from the optimizer; the configuration's comes first.
+        distributed_port: the port at which ranks meet if the launcher gives none.
+        mpu: refused.
+        dist_init_required: False if the caller starts the process group.
+        collate_fn: makes the batches of ``training_data``.
+        config: a dict, a path, or JSON in base64.
+        mesh_param: refused.
+        config_params: an older name of ``config``.
+
+    Returns:
+        (engine, optimizer, training_dataloader, lr_scheduler).
+
+    Raises:
+        ConfigError: the configuration or an argument cannot be used.
+    """
+    if model is None:
+        raise ConfigError("deepspeed.initialize() has no model; pass model=")
+    for name, given in (("mpu", mpu), ("mesh_param", mesh_param)):
+        if given is not None:
+            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
+    settings = resolve(_config(args, config, config_params), model, args)
+    init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    parameters = model.parameters() if model_parameters is None else model_parameters
+    parameters = list(parameters)
+    client = as_client(optimizer, parameters)
+    built, groups, _, schedule = reference.initialize(
+        model,
+        settings.engine,
+        model_parameters=parameters,
+        optimizer=client,
+        lr_scheduler=_schedule(settings, client, lr_scheduler),
+        device=local_device(),
+    )
+    _log_settings(settings)
+    wrapped = DeepSpeedEngine(built, settings, collate_fn)
+    if training_data is not None:
+        wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
+    return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
+
+
+def _config(args: Any, *given: Any) -> Any:
+    """The one configuration among the arguments."""
+    found = [each for each in (*given, getattr(args, "deepspeed_config", None)) if each is not None]
+    if not found:
+        raise ConfigError("deepspeed.initialize() has no configuration; pass config=, or --deepspeed_config FILE")
+    if len(found) > 1:
+        raise ConfigError("deepspeed.initialize() has two configurations; pass config= or --deepspeed_config, not both")
+    return found[0]
+
+
+def _schedule(settings: Settings, client: Any, lr_scheduler: Any) -> Any:
+    """The configuration's schedule as a callable, else the caller's; None without an optimizer."""
+    section = settings.section("scheduler")
+    if not section.get("type"):
+        return None if type(lr_scheduler).__name__ == "DummyScheduler" else lr_scheduler
+    if client is None and settings.engine.get("optimizer") is None:
+        return None
+    return lambda optimizer: make_schedule(section["type"], section.get("params") or {}, optimizer)
+
+
+def make_schedule(type_: str, params: dict[str, Any], optimizer: Any) -> Any:
+    """DeepSpeed's schedule of this name, or torch's.
+
+    Raises:
+        ConfigError: there is none of this name, or its parameters are wrong.
+    """
+    made = schedules.SCHEDULES.get(type_) or getattr(torch.optim.lr_scheduler, type_, None)
+    if not isinstance(made, type) or not issubclass(made, schedules.Schedule | LRScheduler):
+        known = ", ".join(schedules.VALID_LR_SCHEDULES)
+        raise ConfigError(f"scheduler.type {type_!r} is neither DeepSpeed's ({known}) nor of torch.optim.lr_scheduler")
+    try:
+        return made(optimizer, **params)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"scheduler.params of {type_}: {error}") from None
+
+
+def _log_settings(settings: Settings) -> None:
+    """One line with the keys that have no effect."""
+    if settings.without_effect:
+        log_dist(f"without effect on what is computed: {', '.join(sorted(settings.without_effect))}", ranks=[0])
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add ``--deepspeed`` and ``--deepspeed_config`` to a script's parser."""
+    group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
+    group.add_argument("--deepspeed", default=False, action="store_true", help="use DeepSpeed's engine")
+    group.add_argument("--deepspeed_config", default=None, type=str, help="DeepSpeed's configuration, a JSON file")
+    return parser

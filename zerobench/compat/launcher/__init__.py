@@ -1,0 +1,1 @@
+"""``zerobench launch``: DeepSpeed's launcher, built on torch.distributed.run."""

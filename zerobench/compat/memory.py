@@ -1,0 +1,18 @@
+"""``see_memory_usage``: the memory of this process in the log."""
+
+from __future__ import annotations
+
+import resource
+
+from zerobench.compat.accelerator import get_accelerator
+from zerobench.compat.log import log_dist
+
+
+def see_memory_usage(message: str, force: bool = False, ranks: tuple[int, ...] = (0,)) -> None:
+    """Log the device's memory and the peak of this process, if ``force`` is set."""
+    if not force:
+        return
+    accelerator = get_accelerator()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    used, most = accelerator.memory_allocated(), accelerator.max_memory_allocated()
+    log_dist(f"{message} | device: {used:,} B, peak {most:,} B | host: peak {peak:,} B", ranks=list(ranks))

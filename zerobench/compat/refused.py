@@ -1,0 +1,45 @@
+"""Names of DeepSpeed that need what the engine does not have; each refuses with its reason."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+_SHARDS = "the engine shards data-parallel training over all ranks and has no other parallelism"
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise NotImplementedError(f"deepspeed.{name} is not offered: {reason}")
+
+
+def tp_model_init(*args: Any, **kwargs: Any) -> NoReturn:
+    """Refuse tensor parallelism."""
+    _refuse("tp_model_init", _SHARDS)
+
+
+def init_inference(*args: Any, **kwargs: Any) -> NoReturn:
+    """Refuse DeepSpeed's inference engine."""
+    _refuse("init_inference", "call deepspeed.initialize() without an optimizer to evaluate a sharded model")
+
+
+class PipelineModule:
+    """Refuses pipeline parallelism."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("pipe.PipelineModule", _SHARDS)
+
+
+class LayerSpec(PipelineModule):
+    """Refuses pipeline parallelism."""
+
+
+class TiedLayerSpec(PipelineModule):
+    """Refuses pipeline parallelism."""
+
+
+def group_of_parallelism(name: str) -> Any:
+    """A name of ``deepspeed.utils.groups`` other than data parallelism's."""
+
+    def refusing(*args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(f"utils.groups.{name}", _SHARDS)
+
+    return refusing

@@ -1,0 +1,17 @@
+"""The stand-in for DeepSpeed: its names, on zerobench's reference engine."""
+
+from deepspeed import accelerator, checkpoint, launcher, moe, ops, pipe, runtime, utils
+from deepspeed.accelerator import get_accelerator
+from zerobench.compat import activation_checkpointing as checkpointing
+from zerobench.compat import comm, zero
+from zerobench.compat.activation import VERSION as __version__
+from zerobench.compat.comm import init_distributed
+from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.initialize import add_config_arguments, initialize
+from zerobench.compat.loader import DeepSpeedDataLoader
+from zerobench.compat.log import log_dist, logger
+from zerobench.compat.refused import PipelineModule, init_inference, tp_model_init
+from zerobench.compat.zero import OnDevice
+from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
+
+dist = comm

@@ -1,0 +1,3 @@
+"""``deepspeed.accelerator``, of zerobench."""
+
+from zerobench.compat.accelerator import Accelerator, get_accelerator

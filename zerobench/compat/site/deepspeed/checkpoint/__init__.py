@@ -1,0 +1,3 @@
+"""``deepspeed.checkpoint``, of zerobench."""
+
+from deepspeed.checkpoint import utils

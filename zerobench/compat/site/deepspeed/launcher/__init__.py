@@ -1,0 +1,1 @@
+"""``deepspeed.launcher``, of zerobench."""

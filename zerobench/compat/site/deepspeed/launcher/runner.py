@@ -1,0 +1,3 @@
+"""``deepspeed.launcher.runner``, of zerobench."""
+
+DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"

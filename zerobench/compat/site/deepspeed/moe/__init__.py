@@ -1,0 +1,1 @@
+"""``deepspeed.moe``, of zerobench."""

@@ -1,0 +1,3 @@
+"""``deepspeed.ops``, of zerobench."""
+
+from deepspeed.ops import adagrad, adam

@@ -1,0 +1,3 @@
+"""``deepspeed.pipe``, of zerobench."""
+
+from zerobench.compat.refused import LayerSpec, PipelineModule, TiedLayerSpec

@@ -1,0 +1,3 @@
+"""``deepspeed.runtime``, of zerobench."""
+
+from deepspeed.runtime import config, dataloader, engine, lr_schedules, zero

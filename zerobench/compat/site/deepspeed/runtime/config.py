@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.config``, of zerobench."""
+
+from zerobench.engine.errors import ConfigError as DeepSpeedConfigError

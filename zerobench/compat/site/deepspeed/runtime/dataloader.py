@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.dataloader``, of zerobench."""
+
+from zerobench.compat.loader import DeepSpeedDataLoader, RepeatingLoader

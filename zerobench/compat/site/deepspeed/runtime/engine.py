@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.engine``, of zerobench."""
+
+from zerobench.compat.engine import DeepSpeedEngine

@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.lr_schedules``, of zerobench."""
+
+from zerobench.compat.schedules import *

@@ -1,0 +1,3 @@
+"""``deepspeed.utils.logging``, of zerobench."""
+
+from zerobench.compat.log import log_dist, logger

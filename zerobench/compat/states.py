@@ -1,0 +1,149 @@
+"""Reading and writing the states of one sharded parameter, by DeepSpeed's names.
+
+Functions with ``full`` in their name are collectives and take or return the whole state. Those with ``local`` take or
+return the 1-dimensional part that this rank owns, which may be empty. All return None for a frozen parameter.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from zerobench.engine import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
+from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
+from zerobench.engine.engine import Engine
+from zerobench.engine.inspect import locate
+from zerobench.engine.layout import Slot
+from zerobench.engine.state.unit import UnitState
+
+__all__ = [
+    "safe_get_full_fp32_param",
+    "safe_get_full_grad",
+    "safe_get_full_optimizer_state",
+    "safe_get_local_fp32_param",
+    "safe_get_local_grad",
+    "safe_get_local_optimizer_state",
+    "safe_set_full_fp32_param",
+    "safe_set_full_grad",
+    "safe_set_full_optimizer_state",
+    "safe_set_local_fp32_param",
+    "safe_set_local_optimizer_state",
+]
+
+
+def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
+    """Set the master weight, and the parameter to its rounding."""
+    _set_full(param, MASTER, value)
+
+
+def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
+    """Set an optimizer state such as ``exp_avg``."""
+    _set_full(param, optim_state_key, value)
+
+
+def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
+    """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``."""
+    engine, state, slot = _trained(param)
+    if engine.stores.steps_off_device(state.unit):
+        raise RuntimeError(f"the gradient of {slot.name!r} is offloaded and cannot be set; change the loss instead")
+    part, offset = (
+        (state.gradient, 0)
+        if state.gradient.numel() == state.unit.padded
+        else (
+            state.own_gradient,
+            state.own.start,
+        )
+    )
+    lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
+    if lo < hi:
+        values = in_memory_order(_checked(param, slot, value))[lo - slot.start : hi - slot.start]
+        part[lo - offset : hi - offset].copy_(values * (engine.leaves * engine.loss_scale))
+    engine.read_cache.clear()
+
+
+def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
+    """This rank's part of the master weight."""
+    return _get_local(param, MASTER)
+
+
+def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
+    """This rank's part of an optimizer state."""
+    return _get_local(param, optim_state_key)
+
+
+def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
+    """This rank's part of the mean gradient."""
+    engine, state, slot = locate(param)
+    if state is None or not state.unit.trainable:
+        return None
+    lo, hi = _owned(state, slot)
+    part = state.optimizer_store.read(state.portion, "gradient", lo - state.own.start, hi - state.own.start)
+    return part.float() * (1 / (engine.leaves * engine.loss_scale))
+
+
+def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
+    """Set this rank's part of the master weight; a collective, because parameters follow it."""
+    _set_local(param, MASTER, value)
+
+
+def safe_set_local_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
+    """Set this rank's part of an optimizer state; a collective."""
+    _set_local(param, optim_state_key, value)
+
+
+def _trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
+    engine, state, slot = locate(param)
+    if state is None or not state.unit.trainable:
+        raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
+    return engine, state, slot
+
+
+def _owned(state: UnitState, slot: Slot) -> tuple[int, int]:
+    """The elements of the parameter that this rank owns, in the unit; empty if lo equals hi."""
+    lo = min(max(state.own.start, slot.start), slot.start + slot.numel)
+    return lo, max(lo, min(state.own.stop, slot.start + slot.numel))
+
+
+def _get_local(param: nn.Parameter, kind: str) -> Tensor | None:
+    engine, state, slot = locate(param)
+    if state is None or not state.unit.trainable:
+        return None
+    _check_kind(engine, kind)
+    lo, hi = _owned(state, slot)
+    return state.optimizer_store.read(state.portion, kind, lo - state.extent.start, hi - state.extent.start)
+
+
+def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
+    engine, _, slot = _trained(param)
+    _check_kind(engine, kind)
+    apply(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(_checked(param, slot, value)))})
+
+
+def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
+    engine, state, slot = _trained(param)
+    _check_kind(engine, kind)
+    lo, hi = _owned(state, slot)
+    if value.numel() != hi - lo:
+        raise ValueError(f"this rank owns {hi - lo} elements of {slot.name!r}, and {value.numel()} were given")
+    whole = safe_get_full_fp32_param(param) if kind == MASTER else safe_get_full_optimizer_state(param, kind)
+    assert whole is not None
+    parts = in_memory_order(whole).clone()
+    parts[lo - slot.start : hi - slot.start].copy_(value.flatten())
+    apply(engine, {f"{kind}.{slot.name}": Values(0, parts)})
+
+
+def _check_kind(engine: Engine, kind: str) -> None:
+    names = (MASTER, *engine.optimizer.state_names)
+    if kind not in names:
+        raise KeyError(f"no optimizer state {kind!r}; there is {', '.join(names[1:]) or 'none'}")
+
+
+def _checked(param: nn.Parameter, slot: Slot, value: Tensor) -> Tensor:
+    """The value in the parameter's strides.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if value.shape != param.shape:
+        raise ValueError(f"{slot.name!r} has shape {tuple(param.shape)}, and the value has {tuple(value.shape)}")
+    return value.new_empty_strided(value.shape, slot.stride).copy_(value)

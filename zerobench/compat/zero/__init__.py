@@ -1,0 +1,16 @@
+"""``deepspeed.zero``: construction, gathering and reading of sharded parameters."""
+
+from zerobench.compat.zero.gathered import GatheredParameters, register_external_parameter
+from zerobench.compat.zero.init import Init, OnDevice
+from zerobench.compat.zero.leaves import set_z3_leaf_modules, unset_z3_leaf_modules
+from zerobench.compat.zero.status import ZeroParamStatus
+
+__all__ = [
+    "GatheredParameters",
+    "Init",
+    "OnDevice",
+    "ZeroParamStatus",
+    "register_external_parameter",
+    "set_z3_leaf_modules",
+    "unset_z3_leaf_modules",
+]

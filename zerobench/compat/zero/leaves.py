@@ -1,0 +1,30 @@
+"""Leaf modules: DeepSpeed gathers them as a whole. Here ranks agree on every gather, so no module must be one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+
+def set_z3_leaf_modules(
+    model: nn.Module, leaf_module_classes: Iterable[Any], raise_if_not_found: bool = True
+) -> list[nn.Module]:
+    """The modules of these classes (types, or their names); nothing else changes.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    wanted = list(leaf_module_classes)
+    found = [each for each in model.modules() if type(each) in wanted or type(each).__name__ in wanted]
+    if not found and raise_if_not_found:
+        raise ValueError(f"the model has no module of the classes {wanted}; name the classes of its modules")
+    return found
+
+
+def unset_z3_leaf_modules(
+    model: nn.Module, leaf_module_classes: Iterable[Any], raise_if_not_found: bool = True
+) -> list[nn.Module]:
+    """The same modules."""
+    return set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found)
