@@ -58,7 +58,9 @@ def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
 _EXACT_SHARES = among("accumulation", 1, 2, 4)
 
 
-@drawn(scenarios(steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()), share=4)
+@drawn(
+    scenarios(steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()), share=4, of_bits=0.5
+)
 def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scenario) -> None:
     """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
     assume(trials.offers(scenario))
@@ -68,7 +70,7 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     agree_within(trials.run(scenario, ["gradients"]), expected, [bound], name=trials.name)
 
 
-@drawn(_CONTINUOUS, share=0.5)
+@drawn(_CONTINUOUS, share=0.5, of_bits=0.25)
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of two right engines: DDP and the
     canonical trainer, in the same precision. One of them can be lucky if a Scenario amplifies roundings."""
@@ -142,6 +144,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         accumulator_dtype=None,
     ),
     share=4,
+    of_bits=0.5,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
+#: Seconds in which no rank does anything after which it counts as hung, however busy the machine is.
+IDLE = 6.0
 #: The smallest tolerance: a difference of this share of a norm is none.
 _ZERO = math.ulp(0.0)
 
@@ -192,8 +194,9 @@ class Trials:
 
 def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
     """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
-    reason = subjects.load(subject).unsupported(scenario)
-    return findings.matching(subject, scenario) if reason is None else reason
+    chosen = subjects.load(subject)
+    reason = chosen.unsupported(scenario)
+    return findings.matching(chosen, scenario) if reason is None else reason
 
 
 @lru_cache(maxsize=64)
