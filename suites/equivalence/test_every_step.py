@@ -68,6 +68,23 @@ def test_buckets_that_end_with_a_parameter_follow(trials: Trials, scenario: Scen
 @drawn_at_each_stage(
     lambda stage: scenarios(
         stage=stage,
+        world=among("world", 2, 3, 4),
+        dtype=among("dtype", "bf16", "fp16"),
+        communication_dtype="fp32",
+        accumulator_dtype="fp32",
+        accumulation=_EXACT_SHARES,
+        reads=(),
+    ),
+    share=0.1,
+)
+def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
+    """If gradients in 16 bits are sent and accumulated in fp32, their sums have errors of fp32 alone."""
+    _follows(trials, trials.nearest(scenario, "accumulation"))
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
         model=models(routed=True, routes=_ROUTES),
         steps=st.integers(3, 4),
         accumulation=among("accumulation", 2, 4),

@@ -97,7 +97,7 @@ class _Follower:
             yield from self._same(index, "losses", f"micro-step {micro_step}", loss, right.cpu())
         must_skip = expected.must_skip or not all(bool(g.isfinite().all()) for g in step.gradients.values())
         if (step.skipped and not expected.may_skip) or (not step.skipped and must_skip):
-            yield self._found(index, "skipped", "", torch.tensor(step.skipped), torch.tensor(must_skip))
+            yield self._found(index, "skipped", "", torch.tensor(step.skipped), torch.tensor(not step.skipped))
         if not expected.may_skip:
             yield from self._gradients(index, step, expected)
 

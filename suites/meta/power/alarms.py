@@ -1,4 +1,4 @@
-"""``python -m zerobench.suites.meta.power.alarms``: engines that are right and different, over many seeds."""
+"""Alarms: every property on engines that are right and different, over many seeds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="alarms", description="Try every property on engines that are right.")
+    made = argparse.ArgumentParser(prog="power alarms", description="Try every property on engines that are right.")
     made.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds 1 to N (default: 20)")
     made.add_argument("--examples", type=int, default=2, metavar="N", help="draws of each property (default: 2)")
     made.add_argument("--out", type=Path, default=PUBLISHED, metavar="FILE", help="the record, which is continued")
@@ -93,7 +93,3 @@ def _checks(engine: type[Subject], examples: int) -> Iterator[tuple[Any, Iterato
         yield test, iter([again(test, examples)])
     for test in WEAK:
         yield test, (again(each, examples) for each in test.by_stage)
-
-
-if __name__ == "__main__":
-    main()
