@@ -93,6 +93,18 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def historical(session: nox.Session) -> None:
+    """Try the bugs that released engines had, from where the last session ended, and write their table."""
+    _python(session, "-m", "zerobench.suites.meta.power", "historical", *session.posargs)
+
+
+@nox.session
+def alarms(session: nox.Session) -> None:
+    """Try engines that are right and different over twenty seeds, from where the last session ended."""
+    _python(session, "-m", "zerobench.suites.meta.power", "alarms", *session.posargs)
+
+
+@nox.session
 def findings(session: nox.Session) -> None:
     """Run the reproducer of every known finding, or of those below ``-- reports/findings/ENGINE``."""
     found = _python(session, "-c", "import importlib.util as u; print(u.find_spec('deepspeed') is not None)")

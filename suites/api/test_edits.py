@@ -16,12 +16,21 @@ from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.sizes import ALL
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload.data import held_out
 
+#: An edit can be lost where parameters are sharded, and it shows if the unit does not stay whole afterwards.
+_SCENARIOS = scenarios(
+    steps=1,
+    stage=st.sampled_from([3, 3, 3, 0, 1, 2]),
+    max_live=st.sampled_from([0, ALL]),
+    persistence=st.sampled_from([0, 0, 30, ALL]),
+)
 
-@drawn(st.tuples(scenarios(steps=1), st.sampled_from([None, 0, 1]), st.integers(0, 3)), share=0.5)
+
+@drawn(st.tuples(_SCENARIOS, st.sampled_from([None, 0, 1]), st.integers(0, 3)), share=0.5)
 def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, int]) -> None:
     """A value written inside GatheredParameters is there afterwards, on every rank, in parameter and master; reading
     alone moves no master."""

@@ -7,7 +7,8 @@ from hypothesis import assume
 
 from zerobench.judge.parts import Part
 from zerobench.scenario import Scenario
-from zerobench.suites.support.sizes import settings_of
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.sizes import boundaries, settings_of
 from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -56,6 +57,19 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
     assume(bits.offers(one))
     assume(bits.offers(other))
     bits.agree(bits.run(other), bits.run(one))
+
+
+@drawn(
+    scenarios(world=among("world", 2, 3, 4)).flatmap(lambda one: st.tuples(st.just(one), boundaries(one.model))),
+    share=0.3,
+)
+def test_buckets_that_end_with_a_parameter(bits: Trials, scenario: tuple[Scenario, dict[str, int]]) -> None:
+    """A bucket or a sub-group of exactly a parameter's size, one less or one more, gives the canonical trainer's
+    bits."""
+    one, sizes = scenario
+    one = one.but(**sizes)
+    assume(bits.offers(one))
+    bits.agree(*bits.run_beside_canonical(one))
 
 
 @drawn(scenarios(), share=0.4)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import find
 
-from zerobench.errors import Disagreement
 from zerobench.oracles.rules import RULES
-from zerobench.ranks import Pool, RankFault
+from zerobench.ranks import Pool
 from zerobench.suites.accounting import (
     grid,
     test_bounds,
@@ -24,6 +23,7 @@ from zerobench.suites.accounting import (
 )
 from zerobench.suites.api import test_edits
 from zerobench.suites.equivalence import test_contract, test_peers, test_resume, test_steps, test_turns
+from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
     AROUND_EVALUATIONS,
@@ -50,13 +50,9 @@ from zerobench.suites.meta.mutants.recovery import RECOVERY
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.watched import WATCHED
-from zerobench.suites.meta.points import matches, place_of
-from zerobench.suites.meta.replaying import demand_reproduced
-from zerobench.suites.support.drawing import draw
+from zerobench.suites.meta.power.catching import Failure, again, failure_of
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
-
-Failure = Disagreement | RankFault
 
 #: The properties in the order of the trials; those that catch most mutants come first.
 BITS = [
@@ -107,7 +103,9 @@ def _name(of: Any) -> str:
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _first_failure(trials, BITS if mutant.promises_bits else PROMISES_NOTHING))
+    properties = BITS if mutant.promises_bits else PROMISES_NOTHING
+    failure = _first_failure(trials, properties)
+    demand_caught(trials, mutant, failure, replayed=mutant not in NOT_REPLAYED)
 
 
 @pytest.mark.rotating
@@ -117,8 +115,10 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     that step."""
     trials = Trials.of(pool, mutant)
     one_step = scenarios(steps=1, optimizer=optimizers(name=mutant.rule))
-    _demand_caught(
-        trials, mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
+    demand_caught(
+        trials,
+        mutant,
+        failure_of(partial(again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials)),
     )
 
 
@@ -127,7 +127,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine loses or changes a part of its state in a checkpoint, it fails after the resume."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _first_failure(trials, RESUMES))
+    demand_caught(trials, mutant, _first_failure(trials, RESUMES))
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -141,7 +141,7 @@ def test_every_rule_is_drawn(name: str) -> None:
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _first_failure(trials, BYTES, patience=[8, 40]))
+    demand_caught(trials, mutant, _first_failure(trials, BYTES, patience=[8, 40]))
 
 
 @pytest.mark.rotating
@@ -152,15 +152,15 @@ def test_hidden_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     censuses = itertools.product(
         grid.LIVING.values(), (test_memory.test_nothing_is_hidden, test_memory.test_memory_does_not_grow)
     )
-    failures = (_failure(partial(test, trials, each)) for each, test in censuses)
-    _demand_caught(trials, mutant, next((failure for failure in failures if failure), None))
+    failures = (failure_of(partial(test, trials, each)) for each, test in censuses)
+    demand_caught(trials, mutant, next((failure for failure in failures if failure), None))
 
 
 def test_gradients_that_wait_are_caught(pool: Pool) -> None:
     """If an engine once keeps a whole backward's gradients, it fails, though its bytes between steps are right."""
     mutant = HoldsTheFirstGradients
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _failure(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
+    demand_caught(trials, mutant, failure_of(partial(test_memory.test_gradients_leave_as_they_are_made, trials, 2)))
 
 
 @pytest.mark.rotating
@@ -170,7 +170,7 @@ def test_gradients_that_wait_are_caught(pool: Pool) -> None:
 def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> None:
     """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _first_failure(trials, [check], patience=[3, 30]))
+    demand_caught(trials, mutant, _first_failure(trials, [check], patience=[3, 30]))
 
 
 @pytest.mark.rotating
@@ -179,8 +179,8 @@ def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
     mutant = GathersForEveryParameterRead
     trials = Trials.of(pool, mutant)
     deep = scenarios(model=grid.DEEP, world=2, stage=2, chunk=32, max_live=0, prefetch_bucket=50_000_000)
-    check = _again(test_history.test_a_step_costs_the_same_after_a_reading, 3, deep)
-    _demand_caught(trials, mutant, _failure(partial(check, trials)))
+    check = again(test_history.test_a_step_costs_the_same_after_a_reading, 3, deep)
+    demand_caught(trials, mutant, failure_of(partial(check, trials)))
 
 
 @pytest.mark.rotating
@@ -188,7 +188,7 @@ def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
 def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _failure(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
+    demand_caught(trials, mutant, failure_of(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
 
 
 @pytest.mark.rotating
@@ -196,7 +196,7 @@ def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
 def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine keeps a copy of a state in an array or a byte string, it fails, though no tensor is alive."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _failure(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
+    demand_caught(trials, mutant, failure_of(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
 
 
 @pytest.mark.rotating
@@ -204,7 +204,7 @@ def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
 def test_replication_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine without closed forms replicates a state that the stage shards, it fails."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _failure(partial(test_bounds.test_what_the_stage_shards_is_sharded, trials, 3)))
+    demand_caught(trials, mutant, failure_of(partial(test_bounds.test_what_the_stage_shards_is_sharded, trials, 3)))
 
 
 @pytest.mark.rotating
@@ -213,7 +213,7 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
     mutant = KeepsGradientsDuringBackward
     trials = Trials.of(pool, mutant)
     check = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
-    _demand_caught(trials, mutant, _failure(partial(check, trials, 2)))
+    demand_caught(trials, mutant, failure_of(partial(check, trials, 2)))
 
 
 @pytest.mark.alone
@@ -222,14 +222,14 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
 def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _failure(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
+    demand_caught(trials, mutant, failure_of(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
     """If an engine moves a gradient twice, it fails, and the message names the gradient's way."""
     trials = Trials.of(pool, CopiesTwice)
-    _demand_caught(
-        trials, CopiesTwice, _failure(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
+    demand_caught(
+        trials, CopiesTwice, failure_of(partial(test_offload.test_offload, trials, grid.OFFLOAD["cpu-stage2"]))
     )
 
 
@@ -238,7 +238,7 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
     trials = Trials.of(pool, mutant)
-    _demand_caught(trials, mutant, _first_failure(trials, [test_edits.test_edits_persist]))
+    demand_caught(trials, mutant, _first_failure(trials, [test_edits.test_edits_persist]))
 
 
 @pytest.mark.rotating
@@ -251,44 +251,10 @@ def test_right_engine_passes(pool: Pool, right: Any) -> None:
     assert trials.ran >= 4
 
 
-def _demand_caught(trials: Trials, mutant: Any, failure: Failure | None) -> None:
-    """The failure points at the mutant, names it as it was given, and prints a command that finds it again."""
-    assert failure, f"{mutant.__name__} passed: no Scenario saw it"
-    assert matches(mutant.points_at, place_of(failure)), (
-        f"the failure does not point at {mutant.__name__}, {mutant.points_at}: {failure}"
-    )
-    assert isinstance(failure, RankFault) or trials.name in str(failure).splitlines()[0]
-    if "  reproduce pytest " not in str(failure) and mutant not in NOT_REPLAYED:
-        demand_reproduced(failure, trials.pool)
-
-
 def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (12, 110)) -> Failure | None:
     """The failure of the first property that fails, after few examples of each, then after many; None if all pass."""
     for examples, test in itertools.product(patience, properties):
-        failure = _failure(partial(_again(test, examples), trials))
+        failure = failure_of(partial(again(test, examples), trials))
         if failure:
             return failure
     return None
-
-
-def _failure(check: Callable[[], None]) -> Failure | None:
-    """The failure of a check; None if it passes."""
-    try:
-        check()
-    except (Disagreement, RankFault) as failure:
-        return failure
-    return None
-
-
-def _again(test: Any, examples: int, strategy: Any = None) -> Callable[[Trials], None]:
-    """The property's test without shrinking, on an engine of our choice, and on Scenarios of our choice if given."""
-    chosen = settings(
-        max_examples=examples,
-        backend=test.backend,
-        phases=[Phase.generate],
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    return draw(test.test, test.strategy if strategy is None else strategy, chosen)

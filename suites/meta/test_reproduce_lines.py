@@ -14,8 +14,8 @@ from zerobench.scenario import Scenario
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps
 from zerobench.suites.meta.broken import RaisesWhenBuilt
 from zerobench.suites.meta.mutants import plain
+from zerobench.suites.meta.power.catching import again, failure_of
 from zerobench.suites.meta.replaying import demand_reproduced
-from zerobench.suites.meta.test_mutants import _again, _failure
 from zerobench.suites.project.cli.broken import Dies
 from zerobench.suites.support.trials import Trials
 
@@ -41,7 +41,7 @@ _CASES: list[tuple[Any, type, str]] = [
 def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, end: str) -> None:
     """It names both runs, the parts that were compared, or the bound."""
     trials = Trials.of(pool, engine)
-    failure = _failure(partial(_again(test, 100), trials))
+    failure = failure_of(partial(again(test, 100), trials))
     assert failure
     assert end in str(failure).splitlines()[-1]
     demand_reproduced(failure, pool)

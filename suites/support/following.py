@@ -5,7 +5,8 @@ and every engine can be held to bounds of a single step:
 
 1. the losses are the model's on the engine's own weights, bit for bit;
 2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
-3. the step is skipped if a leaf was bad, and only if a sum may overflow; then nothing moves, bit for bit;
+3. the step is skipped if a leaf was bad or the engine's own gradient is not finite, and only if a sum may overflow;
+   then nothing moves, bit for bit;
 4. the norm is that of the engine's own gradients, and parameters and states are those of the rule
    (suites/support/update_rule.py), within their rounding bounds;
 5. the model's parameters are the fp32 values rounded, bit for bit.
@@ -94,9 +95,9 @@ class _Follower:
         world, rank = self.scenario.world, self.got.rank
         for micro_step, (loss, right) in enumerate(zip(step.losses, expected.losses[rank::world], strict=True)):
             yield from self._same(index, "losses", f"micro-step {micro_step}", loss, right.cpu())
-        if (step.skipped and not expected.may_skip) or (not step.skipped and expected.must_skip):
-            right = torch.tensor(expected.must_skip)
-            yield self._found(index, "skipped", "", torch.tensor(step.skipped), right)
+        must_skip = expected.must_skip or not all(bool(g.isfinite().all()) for g in step.gradients.values())
+        if (step.skipped and not expected.may_skip) or (not step.skipped and must_skip):
+            yield self._found(index, "skipped", "", torch.tensor(step.skipped), torch.tensor(not step.skipped))
         if not expected.may_skip:
             yield from self._gradients(index, step, expected)
 

@@ -60,6 +60,16 @@ def chunks(draw: st.DrawFn, model: Gpt | Vit | Odd) -> int:
     return int(2 ** max(5, bits - 1 if kind == "below" else bits))
 
 
+@st.composite
+def boundaries(draw: st.DrawFn, model: Gpt | Vit | Odd) -> dict[str, int]:
+    """Buckets and sub-groups that end where a parameter does, or one element before or after it."""
+    known = sizes_of(model)
+    large = [each for each in known["parameter"] if each * PIECES >= known["unit"][-1]] or known["parameter"][-1:]
+    size = draw(st.sampled_from(large))
+    near = max(1, size + draw(st.sampled_from([0, 0, -1, 1])))
+    return dict.fromkeys(("reduce_bucket", "allgather_bucket", "sub_group"), near)
+
+
 def settings_of(model: Gpt | Vit | Odd, world: int, chunk: int) -> st.SearchStrategy[dict[str, Any]]:
     """The settings that must not change a bit: sizes from one element to more than the model, overlap, offload."""
     sizes = {

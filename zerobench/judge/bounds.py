@@ -57,7 +57,10 @@ def _coarsest(scenario: Scenario) -> torch.dtype:
 
 
 def _dtypes(scenario: Scenario) -> set[torch.dtype]:
-    """The dtypes of sums and of their storage; torch's own engines accumulate in the model's."""
+    """The dtypes of sums and of their storage. torch's own engines accumulate in the model's dtype, unless the Scenario
+    names fp32 for communication and accumulation."""
+    if scenario.communication_dtype == scenario.accumulator_dtype == "fp32":
+        return {torch.float32}
     named = (scenario.dtype, scenario.communication_dtype, scenario.accumulator_dtype)
     return {torch.float32, *(DTYPES[name] for name in named if name)}
 

@@ -190,7 +190,7 @@ class BeginsWithinAStep(_After):
     points_at = (_ANYTHING, Points("raised"))
 
     def after(self) -> None:
-        self.engine.micro_steps += 1
+        self.engine.accumulation._micro_step += 1
 
 
 class GathersNothingAfterALoad(Mutant):

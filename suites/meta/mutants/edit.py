@@ -21,7 +21,7 @@ class EditsACopyOfTheMaster(Mutant):
 
 
 class EditsACopyOfTheShard(Mutant):
-    points_at = Points("model_parameters")
+    points_at = Points("model_parameters", "parameters")  # in fp32 the shard is the master
 
     def sabotage(self) -> None:
         for state in self.engine.states:

@@ -11,7 +11,7 @@ from zerobench.suites.meta.points import Points
 
 
 class RightInReverse(Mutant):
-    """Steps the last unit first, with all states on the device; must pass, as must those below."""
+    """Steps the last unit first, with all states on the device. It must pass, as must those below."""
 
     def sabotage(self) -> None:
         stepper = self.engine.stepper

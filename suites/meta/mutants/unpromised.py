@@ -6,8 +6,10 @@ from types import ModuleType
 
 from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants import ignored, late, offload, order, plain, rare, recovery, shared, watched
+from zerobench.suites.meta.mutants.historical import catalogue
 
-_MODULES: tuple[ModuleType, ...] = (ignored, late, offload, order, plain, rare, recovery, shared, watched)
+_PLAIN: tuple[ModuleType, ...] = (ignored, late, offload, order, plain, rare, recovery, shared, watched)
+_MODULES = (*_PLAIN, *catalogue.MODULES)
 
 
 def __getattr__(name: str) -> type[Reference]:

@@ -1,0 +1,168 @@
+"""Catching: a property on an engine of our choice, with the draws of the default profile, until it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Unsatisfiable
+
+from zerobench.errors import Disagreement
+from zerobench.ranks import RankFault
+from zerobench.suites.accounting import grid, test_bounds, test_history, test_memory, test_traffic
+from zerobench.suites.api import test_edits
+from zerobench.suites.equivalence import test_contract, test_every_engine, test_every_step, test_steps
+from zerobench.suites.support import covering
+from zerobench.suites.support.drawing import course, draw
+from zerobench.suites.support.trials import Trials
+
+Failure = Disagreement | RankFault
+Check = Callable[[Trials], None]
+
+#: Examples of a property with share 1 in the default profile (suites/conftest.py).
+_EXAMPLES = 40
+#: Properties that draw.
+_DRAWN: list[Any] = [
+    test_contract.test_equals_the_canonical_trainer,
+    test_contract.test_buckets_that_end_with_a_parameter,
+    test_steps.test_overflow_moves_nothing,
+    test_steps.test_dynamic_loss_scale,
+    test_traffic.test_traffic_whatever_the_scenario,
+    test_memory.test_resident_bytes_whatever_the_scenario,
+    test_history.test_a_step_costs_the_same_after_a_reading,
+    test_edits.test_edits_persist,
+]
+#: Properties of every engine, which draw at each stage; those that catch most wrong engines come first.
+WEAK: list[Any] = [
+    test_every_step.test_each_step_follows_from_the_one_before,
+    test_every_step.test_dynamic_loss_scale_follows,
+    test_every_step.test_a_block_that_rests,
+    test_every_step.test_buckets_that_end_with_a_parameter_follow,
+    test_every_engine.test_ranks_agree,
+    test_every_step.test_exact_steps,
+    test_every_engine.test_overflow_on_one_rank,
+    test_every_engine.test_evaluation_changes_nothing,
+    test_every_engine.test_reading_changes_nothing,
+    test_every_engine.test_reading_gradients_changes_nothing,
+    test_every_engine.test_static_scale_changes_nothing,
+    test_every_engine.test_dynamic_scale_equals_static,
+    test_every_step.test_building_is_inert,
+    test_every_engine.test_engines_share_nothing,
+    test_every_step.test_sums_in_fp32_follow,
+]
+_STAGES = (3, 1, 2, 0)
+#: Properties with fixed Scenarios.
+_FIXED: list[tuple[Any, list[Any]]] = [
+    (test_memory.test_memory_does_not_grow, list(grid.LIVING.values())),
+    (test_bounds.test_a_backward_holds_its_shard_and_its_buckets, [2, 3]),
+]
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The failure of a property, and the number of Scenarios that it ran, the failing one included."""
+
+    property: str
+    failure: Failure
+    scenarios: int
+
+
+def again(test: Any, examples: int | None = None, strategy: Any = None) -> Check:
+    """The property's test without shrinking, with the default profile's number of draws or with ``examples``, on its
+    own Scenarios or on those of ``strategy``."""
+    chosen = settings(
+        max_examples=examples or default_examples(test),
+        backend=covering.backend(test.backend.removeprefix(covering.PREFIX)),  # with the seed of now
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return draw(test.test, test.strategy if strategy is None else strategy, chosen)
+
+
+def default_examples(test: Any) -> int:
+    """The number of draws of a property in the default profile."""
+    return max(1, round(_EXAMPLES * float(test.share)))
+
+
+def failure_of(check: Callable[[], None]) -> Failure | None:
+    """The failure of a check; None if it passes."""
+    try:
+        check()
+    except (Disagreement, RankFault) as failure:
+        return failure
+    return None
+
+
+class Catching:
+    """Runs checks of properties on one engine until one fails, and counts the Scenarios that it has run."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials, self.scenarios = trials, 0
+
+    def failure(self, test: Any, checks: Iterator[Check]) -> Caught | None:
+        """The failure of the first of a property's checks that fails."""
+        for check in checks:
+            failure = self._run(test, check)
+            self.scenarios += course().ran + (not course().drawn)  # a check of a fixed Scenario draws none
+            if failure is not None:
+                self.scenarios += bool(course().drawn)
+                return Caught(test.__name__, failure, self.scenarios)
+        return None
+
+    def _run(self, test: Any, check: Check) -> Failure | None:
+        course().restart()
+        file = test.__module__.removeprefix("zerobench.").replace(".", "/")
+        running = mock.patch.dict(os.environ, PYTEST_CURRENT_TEST=f"{file}.py::{test.__name__} (call)")  # for messages
+        with running, suppress(Unsatisfiable, pytest.skip.Exception):  # no draw was exact, or the stage is not offered
+            return failure_of(partial(check, self.trials))
+        return None
+
+
+def catch(trials: Trials, name: str) -> Caught | None:
+    """The failure of the property of this name on the engine; None if it passes.
+
+    Raises:
+        KeyError: no property that historical bugs fail has this name.
+    """
+    test, checks = PROPERTIES[name]
+    return Catching(trials).failure(test, checks())
+
+
+def catch_weakly(trials: Trials) -> Caught | None:
+    """The failure of the first property of every engine that fails; None if all pass."""
+    catching = Catching(trials)
+    failures = (catching.failure(test, _at_each_stage(test)) for test in WEAK)
+    return next((caught for caught in failures if caught is not None), None)
+
+
+def _drawn(test: Any) -> Iterator[Check]:
+    yield again(test)
+
+
+def _at_each_stage(test: Any) -> Iterator[Check]:
+    return (again(test.by_stage[stage]) for stage in _STAGES)
+
+
+def _fixed(test: Any, arguments: list[Any]) -> Iterator[Check]:
+    for each in arguments:
+        yield lambda trials, each=each: test(trials, each)  # type: ignore[misc]
+
+
+#: By its name, a property and what makes its checks.
+PROPERTIES: dict[str, tuple[Any, Callable[[], Iterator[Check]]]] = {
+    **{test.__name__: (test, partial(_drawn, test)) for test in _DRAWN},
+    **{test.__name__: (test, partial(_at_each_stage, test)) for test in WEAK},
+    **{test.__name__: (test, partial(_fixed, test, arguments)) for test, arguments in _FIXED},
+}
+#: The properties that judge numbers, and not bytes or edits.
+JUDGES_NUMBERS = {test.__name__ for test in [*_DRAWN[:4], *WEAK]}
