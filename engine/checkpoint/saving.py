@@ -13,10 +13,10 @@ from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import distributed, record, shard_file
 from zerobench.engine.checkpoint.background import BackgroundWrite, PendingSave
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.pieces import Piece, pieces
+from zerobench.engine.checkpoint.pieces import Piece, owned_pieces
 from zerobench.engine.checkpoint.progress import contents
 from zerobench.engine.checkpoint.record import Contents, Record
-from zerobench.engine.checkpoint.together import together
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
 
@@ -29,7 +29,7 @@ def save(parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], 
     folder = _begin(parts.ranks, directory, tag)
     with _discarding(parts.ranks, folder):
         tables = distributed.save(folder, own, parts.ranks.group, shard_file.write)
-        together(parts.ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+        on_every_rank(parts.ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
 
 def start(
@@ -44,8 +44,8 @@ def start(
 
     def finish() -> None:
         with _discarding(ranks, folder):
-            together(ranks, writing.join)
-            together(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+            on_every_rank(ranks, writing.join)
+            on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
     return PendingSave(writing, finish)
 
@@ -55,9 +55,9 @@ def _gathered(
 ) -> tuple[list[Piece], Contents]:
     """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
     parts.stores.settle()
-    found = together(parts.ranks, lambda: contents(parts, client_state, frozen=frozen))
+    found = on_every_rank(parts.ranks, lambda: contents(parts, client_state, frozen=frozen))
     _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
-    return together(parts.ranks, lambda: pieces(parts, frozen=frozen)), found
+    return on_every_rank(parts.ranks, lambda: owned_pieces(parts, frozen=frozen)), found
 
 
 @contextmanager
@@ -80,9 +80,9 @@ def _check_same(ranks: Ranks, arguments: dict[str, Any]) -> None:
 
 def _begin(ranks: Ranks, directory: Path, tag: str) -> Path:
     """The temporary folder, which rank 0 makes and every rank must see. A collective."""
-    made = together(ranks, lambda: names.begin(directory, tag).name if ranks.rank == 0 else "")
+    made = on_every_rank(ranks, lambda: names.begin(directory, tag).name if ranks.rank == 0 else "")
     folder = directory / ranks.same_everywhere(made)[0]
-    together(ranks, lambda: _seen(folder))
+    on_every_rank(ranks, lambda: _seen(folder))
     return folder
 
 

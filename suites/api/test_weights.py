@@ -46,7 +46,7 @@ def _written(
     return found
 
 
-@drawn(st.tuples(scenarios(steps=1, reads=()), st.sampled_from(["fp32", "bf16", "fp16"])), share=0.3)
+@drawn(st.tuples(scenarios(steps=1, reads=()), st.sampled_from(["fp32", "bf16", "fp16"])), share=0.1)
 def test_files_of_whole_weights(reference: Trials, scenario: tuple[Scenario, str]) -> None:
     """Both files, and the state dict on rank 0, have the values that every rank reads, in the parameter's shape."""
     one, dtype = scenario
