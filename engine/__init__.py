@@ -3,6 +3,7 @@
 Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md defines a training step, bit for bit.
 """
 
+from zerobench.engine.checkpoint.offline import describe_checkpoint, export_checkpoint, verify_checkpoint
 from zerobench.engine.engine import Engine, initialize
 from zerobench.engine.errors import CheckpointError, ConfigError, KernelError, OffloadError, RankMismatch
 from zerobench.engine.inspect import (
@@ -23,10 +24,13 @@ __all__ = [
     "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
+    "describe_checkpoint",
     "describe_kernels",
+    "export_checkpoint",
     "initialize",
     "prepare_kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
+    "verify_checkpoint",
 ]

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
         OffloadError,
         RankMismatch,
         ZeroOptimizer,
+        describe_checkpoint,
         describe_kernels,
+        export_checkpoint,
         initialize,
         prepare_kernels,
         safe_get_full_fp32_param,
         safe_get_full_grad,
         safe_get_full_optimizer_state,
+        verify_checkpoint,
     )
 
 __version__ = "0.1.0"
@@ -33,12 +36,15 @@ __all__ = [
     "OffloadError",
     "RankMismatch",
     "ZeroOptimizer",
+    "describe_checkpoint",
     "describe_kernels",
+    "export_checkpoint",
     "initialize",
     "prepare_kernels",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
+    "verify_checkpoint",
 ]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from zerobench.errors import UsageError
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Read, Scenario
 from zerobench.subject import State, Subject
@@ -41,7 +45,7 @@ def drive(
         UsageError: if the Scenario's model or data are invalid.
     """
     run = Run(subject_type, scenario, group, keep, last=last, evaluate=evaluate)
-    with closing(run.subject):
+    with closing(run):
         while run.step():
             pass
         return run.recording()
@@ -70,12 +74,19 @@ class Run:
             last,
             evaluate,
         )
-        self.steps: list[Step] = []
+        self.group, self.steps = group, list[Step]()
+        self._saved: Path | None = None
         self.subject = start(subject_type, scenario, group)
+
+    def _resume(self) -> None:
+        self._saved = self._saved or shared_directory(self.group)
+        self.subject = resumed(self.subject, self.scenario, self.group, self._saved)
 
     def step(self) -> bool:
         """Run the next step; returns whether another one follows."""
         index = len(self.steps)
+        if index in self.scenario.resumes:
+            self._resume()
         ends = index == self.scenario.steps - 1
         self.steps.append(
             run_step(self.subject, self.scenario, index, self.rank, self.keep | (self.last if ends else frozenset()))
@@ -89,13 +100,44 @@ class Run:
 
     def end(self) -> Trajectory:
         """The recording; the subject is closed."""
-        with closing(self.subject):
+        with closing(self):
             return self.recording()
+
+    def close(self) -> None:
+        """Close the subject, and remove what it saved."""
+        self.subject.close()
+        if self._saved is not None and self.rank == 0:
+            shutil.rmtree(self._saved, ignore_errors=True)
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
     """Build the Scenario's model and put it into a subject; the caller closes it."""
     return subject_type(model_for(subject_type, scenario), scenario, group)
+
+
+def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
+    """A new subject that has loaded the state of ``subject``, which is closed. A collective.
+
+    Its model starts from other values, so that a state that is not loaded shows.
+
+    Raises:
+        UsageError: the subject does not offer it.
+    """
+    if not subject.resumes:
+        raise UsageError(f"{subject.name} cannot resume a run: it has no save() and load(); leave out resumes")
+    subject.save(directory)
+    subject.close()
+    other = model_for(type(subject), scenario.but(seed=scenario.seed + 1))
+    following = type(subject)(other, scenario, group)
+    following.load(directory)
+    return following
+
+
+def shared_directory(group: dist.ProcessGroup) -> Path:
+    """A temporary directory that rank 0 makes and every rank knows."""
+    names = [tempfile.mkdtemp(prefix="zerobench-") if dist.get_rank(group) == 0 else ""]
+    dist.broadcast_object_list(names, group_src=0, group=group)
+    return Path(names[0])
 
 
 def model_for(subject_type: type[Subject], scenario: Scenario) -> nn.Module:

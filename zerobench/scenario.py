@@ -168,6 +168,7 @@ class Scenario:
     data_path: str = ""
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
+    resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
     replicate: int = 1  # groups of ranks that each hold all shards: see mesh

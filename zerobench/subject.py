@@ -9,6 +9,8 @@ The harness drives every engine through the same few calls, on every rank, in th
         gradients = subject.gradients()            # only if requested; a collective
         outcome = subject.step()
         state = subject.parameters(), ...          # only if requested; collectives
+        subject.save(directory)                    # only if the Scenario resumes the run; then close(), and a new
+        subject.load(directory)                    # subject of another model loads the state; collectives
     subject.close()
 
 All ranks make every reading call together. It returns full, unsharded values, so an engine may use collectives to
@@ -22,6 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch.distributed as dist
@@ -120,6 +123,8 @@ class Subject(ABC):
     policies: ClassVar[Policies] = CONTRACT
     #: Moves the model to the Scenario's device itself; otherwise the model is there already.
     moves: ClassVar[bool] = False
+    #: Has :meth:`save` and :meth:`load`.
+    resumes: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
 
@@ -182,6 +187,19 @@ class Subject(ABC):
         If the device is the CPU the two are one memory; the setting counts.
         """
         return Offloaded()
+
+    def save(self, directory: Path) -> None:
+        """Save the training state of all ranks to a directory that all ranks see; between steps.
+
+        The directory is empty, or holds an earlier state of the run.
+
+        It is called only if :attr:`resumes` is set, as :meth:`load` is.
+        """
+        raise NotImplementedError(f"{self.name} sets resumes and has no save()")
+
+    def load(self, directory: Path) -> None:
+        """Load the last state that a subject of the same class and Scenario saved; before the first step."""
+        raise NotImplementedError(f"{self.name} sets resumes and has no load()")
 
     def close(self) -> None:
         """Free hooks, files and groups that outlive the object; called once, also after a failure."""

@@ -8,7 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from zerobench.engine.checkpoint import loading, saving
+from torch import Tensor
+
+from zerobench.engine.checkpoint import loading, saving, whole
 from zerobench.engine.checkpoint.directory import checked_tag
 from zerobench.engine.checkpoint.matching import Choice
 from zerobench.engine.checkpoint.parts import Parts
@@ -108,3 +110,26 @@ class CheckpointCalls(Parts):
             choice,
             lambda: self._to_its_end("load_checkpoint()"),
         )
+
+    def save_16bit_model(
+        self,
+        save_dir: str | PathLike[str],
+        save_filename: str = "model.safetensors",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save the module's whole state dict, in the training dtype, to one safetensors file. A collective.
+
+        Returns:
+            True, on every rank.
+
+        Raises:
+            CheckpointError: the name does not end with .safetensors, or the file cannot be written.
+        """
+        self._check_whole()
+        whole.write(self, Path(save_dir, save_filename), frozen=not exclude_frozen_parameters)
+        return True
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
+        """The module's whole state dict on the CPU of rank 0, None on the others; at every stage. A collective."""
+        self._check_whole()
+        return whole.state_dict(self, frozen=not exclude_frozen_parameters)

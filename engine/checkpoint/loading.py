@@ -18,7 +18,7 @@ from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.progress import restore_counters, restore_optimizer, restore_schedule
 from zerobench.engine.checkpoint.record import Record
 from zerobench.engine.checkpoint.rng import restore_rng
-from zerobench.engine.checkpoint.shard_file import DTYPES
+from zerobench.engine.checkpoint.safetensors import DTYPES
 from zerobench.engine.checkpoint.together import together
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError

@@ -11,7 +11,7 @@ from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, Range, buffers, replicated, unit_ranges
 from zerobench.engine.checkpoint.progress import buffer_entry, group_members, parameter_entries, precision, rule_name
 from zerobench.engine.checkpoint.record import Contents, Record
-from zerobench.engine.checkpoint.shard_file import DTYPES
+from zerobench.engine.checkpoint.safetensors import DTYPES
 from zerobench.engine.errors import CheckpointError
 
 

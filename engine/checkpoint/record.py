@@ -14,7 +14,8 @@ import xxhash
 from pydantic import Field, ValidationError
 
 from zerobench.engine.checkpoint.directory import check_size, failed, write_new
-from zerobench.engine.checkpoint.shard_file import BLOCK, DTYPES, FileEntry, opened
+from zerobench.engine.checkpoint.safetensors import DTYPES
+from zerobench.engine.checkpoint.shard_file import BLOCK, FileEntry, opened
 from zerobench.engine.errors import CheckpointError
 from zerobench.engine.section import Section
 

@@ -1,8 +1,7 @@
 """Shard files: tensors in the safetensors format, written piece by piece and read block by block.
 
-A file has the length of its header (8 bytes, little-endian), the header (JSON), then the values without gaps. The
-checksum of each block of a piece is in the checkpoint's record. A rank that needs a part of a piece reads and checks
-the blocks of this part only.
+The checksum of each block of a piece is in the checkpoint's record. A rank that needs a part of a piece reads and
+checks the blocks of this part only.
 """
 
 from __future__ import annotations
@@ -15,52 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import xxhash
 from pydantic import Field
 from torch import Tensor
 
+from zerobench.engine.checkpoint import safetensors
 from zerobench.engine.checkpoint.directory import failed
 from zerobench.engine.checkpoint.pieces import Range
+from zerobench.engine.checkpoint.safetensors import Entry, memory_of, write_all
 from zerobench.engine.errors import CheckpointError
 from zerobench.engine.section import Section
 
 #: Bytes that share a checksum.
 BLOCK = 1 << 20
-
-DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "C64": torch.complex64,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def dtype_name(dtype: torch.dtype, key: str) -> str:
-    """The format's name of a dtype.
-
-    Raises:
-        CheckpointError: the format has no such dtype.
-    """
-    if dtype not in _NAMES:
-        raise CheckpointError(
-            f"{key} is {dtype}, which the safetensors format does not have; it has "
-            f"{', '.join(str(each).removeprefix('torch.') for each in _NAMES)}: convert it"
-        )
-    return _NAMES[dtype]
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -87,21 +53,9 @@ class FileEntry(Section):
 
 def header(ranges: Sequence[Range]) -> bytes:
     """The file's bytes before the values; torch's HuggingFaceStorageReader can read the offsets."""
-    entries: dict[str, object] = {}
     offsets = {each.key: {"saved_offsets": [each.offset]} for each in ranges}
-    entries["__metadata__"] = {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)}
-    at = 0
-    for each in ranges:
-        end = at + each.length * each.dtype.itemsize
-        entries[each.key] = {
-            "dtype": dtype_name(each.dtype, each.key),
-            "shape": [each.length],
-            "data_offsets": [at, end],
-        }
-        at = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    metadata = {"DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)}
+    return safetensors.header([Entry(each.key, (each.length,), each.dtype) for each in ranges], metadata)
 
 
 def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tuple[FileEntry, list[Stored]]:
@@ -123,7 +77,7 @@ def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tupl
     start = header(ranges)
     stored, at = [], len(start)
     with failed(f"write {path.name!r} in {str(path.parent)!r}"), path.open("xb", buffering=0) as file:
-        _write(file.fileno(), memoryview(start))
+        write_all(file.fileno(), memoryview(start))
         for each, tensor in zip(ranges, values, strict=True):
             stored.append(Stored(path.name, at, tuple(_write_blocks(file.fileno(), memory_of(tensor)))))
             at += each.nbytes
@@ -131,22 +85,11 @@ def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tupl
     return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
 
 
-def memory_of(values: Tensor) -> memoryview:
-    """The bytes of a 1-dimensional tensor on the CPU, for reading and writing."""
-    return memoryview(values.contiguous().view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy's stubs hide it
-
-
 def _write_blocks(descriptor: int, memory: memoryview) -> Iterator[str]:
     for at in range(0, len(memory), BLOCK):
         block = memory[at : at + BLOCK]
-        _write(descriptor, block)
+        write_all(descriptor, block)
         yield digest(block)
-
-
-def _write(descriptor: int, data: memoryview) -> None:
-    done = 0
-    while done < len(data):
-        done += os.write(descriptor, data[done:])
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from torch.futures import Future
 from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.pieces import Range
 from zerobench.engine.checkpoint.record import Chunk, Record, TensorEntry
-from zerobench.engine.checkpoint.shard_file import DTYPES, FileEntry, Stored, dtype_name, opened
+from zerobench.engine.checkpoint.safetensors import DTYPES, dtype_name
+from zerobench.engine.checkpoint.shard_file import FileEntry, Stored, opened
 
 
 class ShardWriter(StorageWriter):

@@ -30,7 +30,7 @@ class _Partition:
         self.shard = self.full[self.own].clone()
         self.binding = Binding(slot, self.full, self.full.untyped_storage)
         self.binding.unbind()
-        self._free()
+        self.free()
 
     def gather(self) -> None:
         """Make the parameter whole, unless it is; a collective."""
@@ -49,10 +49,13 @@ class _Partition:
         self.uses -= 1
         if self.uses == 0:
             self.binding.unbind()
-            self._free()
+            self.free()
 
-    def _free(self) -> None:
-        """Free the memory; if numpy has shared it, so that it cannot be resized, use a new tensor."""
+    def free(self) -> None:
+        """Free the memory; if numpy has shared it, so that it cannot be resized, use a new tensor instead.
+
+        Waiting for Python to free it would take long: a binding and its classes refer to each other.
+        """
         storage = self.full.untyped_storage()
         if not storage.resizable():
             self.full = torch.empty_like(self.full)
@@ -107,6 +110,7 @@ def take_values(slot: Slot, unit: Tensor) -> bool:
     start, stop = slot.start, slot.start + slot.numel
     assert slot.stride == found.binding.slot.stride  # read while the parameter still has its strides
     unit[start:stop].copy_(found.surrender())
+    found.free()
     return True
 
 

@@ -52,7 +52,7 @@ def _train(engine: zerobench.Engine, steps: int) -> list[float]:
     """Steps on data from the global generator, which the dropout uses too."""
     losses = []
     for _ in range(steps * engine.gradient_accumulation_steps):
-        loss = engine(torch.randn(4, 8) * random.gauss(1, 1) * np.random.rand())  # noqa: NPY002, S311 - the global generators
+        loss = engine(torch.randn(4, 8) * random.gauss(1, 1) * np.random.rand())  # noqa: NPY002 - the global generators
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())

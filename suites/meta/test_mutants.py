@@ -23,7 +23,7 @@ from zerobench.suites.accounting import (
     test_wire,
 )
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
+from zerobench.suites.equivalence import test_contract, test_peers, test_resume, test_steps, test_turns
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
     AROUND_EVALUATIONS,
@@ -38,6 +38,7 @@ from zerobench.suites.meta.mutants.bytes import (
     GathersForEveryParameterRead,
     KeepsGradientsDuringBackward,
 )
+from zerobench.suites.meta.mutants.checkpoints import RESUMING
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.ignored import IGNORED
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
@@ -78,6 +79,7 @@ HISTORY: list[tuple[Any, list[Any]]] = [
     (test_history.test_a_step_costs_the_same_after_a_reading, AROUND_READINGS),
     (test_history.test_a_step_costs_the_same_after_a_skipped_step, AROUND_SKIPPED_STEPS),
 ]
+RESUMES = [test_resume.test_resume_equals_the_canonical_trainer, test_resume.test_resume_of_a_dynamic_loss_scale]
 #: Engines with wrong numbers.
 WRONG = [
     *MUTANTS,
@@ -118,6 +120,14 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     _demand_caught(
         trials, mutant, _failure(partial(_again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials))
     )
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", RESUMING, ids=lambda mutant: mutant.__name__)
+def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine loses or changes a part of its state in a checkpoint, it fails after the resume."""
+    trials = Trials.of(pool, mutant)
+    _demand_caught(trials, mutant, _first_failure(trials, RESUMES))
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -22,6 +22,7 @@ NOT_DRAWN: dict[str, str] = {
     "Scenario.data": "dyadic data have properties of their own; text is for a gpt",
     "Scenario.data_path": "a file",
     "Scenario.device": "the machine's",
+    "Scenario.resumes": "properties of its own draw it",
     "Scenario.replicate": "the reference engine has no hybrid sharding; suites/meta/test_peers.py has it",
     "Odd.kind": "a constant",
     "Odd.routes": "test_every_step.py and test_every_engine.py draw it",

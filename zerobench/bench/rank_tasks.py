@@ -32,6 +32,8 @@ preload(__name__, "zerobench.oracles.questions")  # the modules that the ranks o
 def build(group: dist.ProcessGroup, case: Case) -> str | None:
     """Make a subject and keep it; if it does not offer the Scenario, return the reason."""
     subject = load(case.subject)
+    if case.scenario.resumes:
+        raise UsageError("a Scenario with resumes is trained and judged, not measured; leave out resumes")
     reason = subject.unsupported(case.scenario)
     if reason is None:
         model = model_for(subject, case.scenario)

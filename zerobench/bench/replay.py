@@ -136,7 +136,7 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
 
 def _error(runner: Runner, scenario: Scenario, reference64: Trajectory) -> float:
     """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that."""
-    plain = scenario.but(stage=0, schedule="auto")
+    plain = scenario.but(stage=0, schedule="auto", resumes=())
     if load(YARDSTICK).unsupported(plain) is not None:
         return math.nan
     done = runner.submit(YARDSTICK, plain, Reading(frozenset({"parameters"}))).result()

@@ -1,6 +1,6 @@
 """The command line: ``run`` measures and reports, ``report`` and ``compare`` read, ``gate`` checks against a baseline,
-``conform`` holds engines to the equivalence suite, ``replay`` runs a Scenario again, ``doctor`` examines this machine,
-``launch`` runs a DeepSpeed job.
+``conform`` holds engines to the equivalence suite, ``replay`` runs a Scenario again, ``checkpoint`` examines and
+exports a checkpoint, ``doctor`` examines this machine, ``launch`` runs a DeepSpeed job.
 
 Each command imports its modules when it is chosen: reading results loads neither torch nor an engine.
 """
@@ -43,16 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return complain(str(error), 3 if arguments[:1] in (["compare"], ["conform"], ["gate"]) else 2)
         except Unmeasured as error:
             return complain(str(error), 2)
-        except _either(RankFailure, "KernelError") as error:
+        except _either(RankFailure, "KernelError", "CheckpointError") as error:
             return complain(str(error), 1)
         except KeyboardInterrupt:
             return complain("interrupted", 130)
 
 
-def _either(error: type[Exception], of_engine: str) -> tuple[type[Exception], ...]:
-    """The error, and the reference engine's ``of_engine`` if the engine is loaded: otherwise that cannot occur."""
+def _either(error: type[Exception], *of_engine: str) -> tuple[type[Exception], ...]:
+    """The error, and those of the reference engine if the engine is loaded: otherwise they cannot occur."""
     engine = sys.modules.get("zerobench.engine")
-    return (error, getattr(engine, of_engine)) if engine else (error,)
+    return (error, *(getattr(engine, each) for each in of_engine)) if engine else (error,)
 
 
 def _main(arguments: list[str], launch: Launch | None) -> int:
@@ -137,7 +137,14 @@ def _examine(given: argparse.Namespace) -> int:
     return 1 if findings["problems"] else 0
 
 
+def _checkpoint(given: argparse.Namespace) -> int:
+    from zerobench.cli import checkpoint
+
+    return checkpoint.execute(given)
+
+
 _COMMANDS = {
+    "checkpoint": _checkpoint,
     "replay": _replay,
     "report": _report,
     "compare": _compare,

@@ -55,6 +55,7 @@ def parser() -> Parser:
         "missing."
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    _add_checkpoint(commands.add_parser("checkpoint", help="examine or export a checkpoint", allow_abbrev=False))
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
     _add_conform(commands.add_parser("conform", help="hold engines to the equivalence suite", allow_abbrev=False))
@@ -103,6 +104,21 @@ def replay_command(given: argparse.Namespace) -> ReplayCommand:
         given.bound,
         given.beside,
     )
+
+
+def _add_checkpoint(checkpoint: argparse.ArgumentParser) -> None:
+    checkpoint.description = "Reads a checkpoint of the reference engine in one process."
+    actions = checkpoint.add_subparsers(dest="action", metavar="ACTION", required=True)
+    inspect = actions.add_parser("inspect", help="print its record in short", allow_abbrev=False)
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    verify = actions.add_parser("verify", help="check every byte against its checksum", allow_abbrev=False)
+    export = actions.add_parser("export", help="write its whole weights to one safetensors file", allow_abbrev=False)
+    for each in (inspect, verify, export):
+        each.add_argument("directory", type=Path, help="the directory of the checkpoints")
+        each.add_argument("--tag", help="the checkpoint; by default the latest")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file, .safetensors")
+    dtypes = get_args(Dtype)
+    export.add_argument("--dtype", choices=dtypes, default="fp32", help="of floating-point parameters (default: fp32)")
 
 
 def _add_report(report: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class Reference(Subject):
     name = "reference"
     promises_bits = True
     moves = True
+    resumes = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -92,6 +94,12 @@ class Reference(Subject):
 
     def offloaded(self) -> Offloaded:
         return Offloaded(self.engine.stores.host(), self.engine.stores.files())
+
+    def save(self, directory: Path) -> None:
+        self.engine.save_checkpoint(directory)
+
+    def load(self, directory: Path) -> None:
+        self.engine.load_checkpoint(directory)
 
     def close(self) -> None:
         self.engine.destroy()

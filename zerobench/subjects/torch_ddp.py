@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -10,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Theory
 from zerobench.subjects.plain import Plain
+from zerobench.subjects.saving import load_own, save_own
 from zerobench.theory import peers
 
 #: Documents what DDP reduces, accumulates and recomputes.
@@ -21,6 +24,7 @@ class TorchDdp(Plain):
 
     name = "torch-ddp"
     stages = (0,)
+    resumes = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -49,6 +53,22 @@ class TorchDdp(Plain):
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, DistributedDataParallel)
         return nullcontext() if needed else self.module.no_sync()
+
+    def save(self, directory: Path) -> None:
+        masters = {name: each.detach() for name, each in self.masters.items()}
+        state = {"model": self.model.state_dict(), "masters": masters, "optimizer": self._optimizer_state_dict()}
+        save_own(state, directory, self.group)
+
+    def load(self, directory: Path) -> None:
+        state = load_own(directory, self.group)
+        self.model.load_state_dict(state["model"])
+        for name, each in self.masters.items():
+            each.detach().copy_(state["masters"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _optimizer_state_dict(self) -> dict[str, Any]:
+        """The whole state of the optimizer; a collective."""
+        return self.optimizer.state_dict()
 
 
 def _some_unused(scenario: Scenario) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from zerobench.ranks.mesh import groups
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Theory
 from zerobench.subjects.plain import Plain, storages, tensors_of
+from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 
@@ -30,6 +32,7 @@ class TorchFsdp2(Plain):
     name = "torch-fsdp2"
     stages = (2, 3)
     hybrid = True
+    resumes = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -39,7 +42,9 @@ class TorchFsdp2(Plain):
         accumulator = "fp32" if scenario.reduction == "micro_step" else wire
         if scenario.accumulator_dtype not in (None, accumulator):
             return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}: {_SOURCE}"
-        return _unsupported_model(scenario.model) if isinstance(scenario.model, Odd) else None
+        if isinstance(scenario.model, Odd) and (reason := _unsupported_model(scenario.model)) is not None:
+            return reason
+        return not_saved(scenario)
 
     @classmethod
     def theory(cls) -> Theory:
@@ -89,6 +94,12 @@ class TorchFsdp2(Plain):
             if isinstance(module, FSDPModule):
                 module.reshard()  # no backward follows that would do it
         return loss
+
+    def save(self, directory: Path) -> None:
+        save_sharded(self.module, self.optimizer, directory, self.group)
+
+    def load(self, directory: Path) -> None:
+        load_sharded(self.module, self.optimizer, directory, self.group)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(_local(self.model.parameters()))

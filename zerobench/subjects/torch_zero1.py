@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,15 @@ class TorchZero1(TorchDdp):
             process_group=self.group,
             **hyperparameters(spec),
         )
+
+    def _optimizer_state_dict(self) -> dict[str, Any]:
+        assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
+        found: dict[str, Any] = {}
+        for rank in range(dist.get_world_size(self.group)):  # each rank saves by itself; this clears the others'
+            self.optimizer.consolidate_state_dict(to=rank)
+            if rank == dist.get_rank(self.group):
+                found = self.optimizer.state_dict()
+        return found
 
     def optimizer_state(self) -> dict[str, State]:
         """Each owner's state added to the others' zeros."""

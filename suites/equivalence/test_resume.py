@@ -1,0 +1,111 @@
+"""A resumed run equals one that was never interrupted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume
+
+from zerobench.bench.runner import Reading
+from zerobench.driver import ALL
+from zerobench.errors import Disagreement
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.scenario import Scenario
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.resuming import after, resume_at, save_after
+from zerobench.suites.support.sizes import settings_of
+from zerobench.suites.support.strategies import DYNAMIC, STAGES, drawn, drawn_at_each_stage, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+#: A save before the second step, before the third one, which may follow a skipped step, or before both.
+_RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
+
+
+@drawn(scenarios(steps=3, resumes=_RESUMES), share=0.5)
+def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
+    """If a new engine, of a model with other values, loads the saved state, every number of the run is the canonical
+    trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and optimizer states."""
+    _demand_resumes(bits)
+    trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes"))
+    bits.agree(trajectories, expected)
+
+
+@drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.2)
+def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
+    """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
+    _demand_resumes(bits)
+    trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "dtype", "loss_scale"))
+    bits.agree(trajectories, expected)
+
+
+@pytest.mark.rotating
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, world=among("world", 2, 1), reads=()), share=0.1
+)
+def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
+    """A resumed run has the bits of the uninterrupted one; on two ranks, where the sum of two gradients has one value
+    in every order."""
+    _demand_resumes(trials)
+    one = trials.nearest(scenario, "resumes")
+    trials.agree(trials.run(one), trials.run(one.but(resumes=())), ALL_PARTS)
+
+
+@drawn(
+    scenarios(schedule="micro_step", steps=2, reads=()).flatmap(
+        lambda one: st.tuples(st.just(one), STAGES, settings_of(one.model, one.world, one.chunk))
+    ),
+    share=0.25,
+)
+def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str, object]]) -> None:
+    """If an engine of another stage, with other buckets and other offload, loads the saved state, it goes on with the
+    same bits."""
+    _demand_resumes(bits)
+    one, stage, changes = scenario
+    other = one.but(stage=stage, steps=4, **changes)
+    assume(bits.offers(one))
+    assume(bits.offers(other))
+    _agree(bits, one, other, [part for part in ALL_PARTS if part != "evaluation"])
+
+
+@drawn(
+    st.tuples(
+        scenarios(model=models(buffers=False), accumulator_dtype=None, schedule="micro_step", poison=(), reads=()),
+        st.sampled_from([(1, 2), (2, 1), (1, 4), (4, 1), (2, 4), (4, 2)]),
+        STAGES,
+    ),
+    share=0.25,
+)
+def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+    """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits."""
+    _demand_resumes(bits)
+    whole, (before, then), stage = scenario
+    one = whole.but(world=before, accumulation=4 // before, steps=2)
+    other = whole.but(world=then, accumulation=4 // then, steps=4, stage=stage)
+    assume(bits.offers(one))
+    assume(bits.offers(other))
+    _agree(bits, one, other, ["norm", "gradients", "parameters", "optimizer_state"])
+
+
+def _agree(trials: Trials, one: Scenario, other: Scenario, parts: Sequence[Part]) -> None:
+    """Demand of a run that ``one`` begins and ``other`` ends the bits of ``other`` from the beginning."""
+    reading, command = Reading(frozenset(parts), ALL), ReplayCommand(one, trials.name)
+    with tempfile.TemporaryDirectory() as directory:
+        trials.ask(command, save_after, Path(directory))
+        got = trials.ask(ReplayCommand(other, trials.name), resume_at, one.steps, Path(directory), reading)
+    expected = [after(each, one.steps) for each in trials.run(other, parts, keep=ALL)]
+    found = across_ranks(got, expected, parts)
+    if found is not None:
+        saved = f"  saved by  {one.to_json()}"
+        raise Disagreement("\n".join([str(found), saved, pytest_command(other, trials.name)]), found)
+
+
+def _demand_resumes(trials: Trials) -> None:
+    if not trials.subject.resumes:
+        pytest.skip(f"{trials.name} has no save() and load()")

@@ -1,0 +1,232 @@
+"""Engines that lose or change a part of their state in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+Loaded = dict[str, Values]
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")
+_LOADING = "zerobench.engine.checkpoint.loading"
+_ANYTHING = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
+                   "optimizer_state")  # fmt: skip
+
+
+class _Changes(Mutant):
+    """Changes the loaded values, by key, before the engine takes them."""
+
+    points_at: ClassVar[Points | tuple[Points, ...]] = _ANYTHING
+
+    def change(self, loaded: Loaded) -> Loaded:
+        """The values that the engine takes."""
+        raise NotImplementedError
+
+    def load(self, directory: Path) -> None:
+        def sabotaged(parts: Any, loaded: Mapping[str, Values]) -> None:
+            apply(parts, self.change(dict(loaded)))
+
+        with mock.patch(f"{_LOADING}.apply", sabotaged):
+            super().load(directory)
+
+    @property
+    def second_group(self) -> set[str]:
+        """The names of the parameters in the second group."""
+        names = {each: name for name, each in self.model.named_parameters()}
+        return {names[each] for group in self.optimizer.param_groups[1:] for each in group["params"]}
+
+
+def _kind(key: str) -> str:
+    return key.split(".", maxsplit=1)[0]
+
+
+def _without(loaded: Loaded, left_out: Callable[[str], bool]) -> Loaded:
+    return {key: values for key, values in loaded.items() if not left_out(key)}
+
+
+def _mapped(loaded: Loaded, kinds: tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Loaded:
+    """With the tensors of some kinds changed."""
+    return {
+        key: replace(values, tensor=change(values.tensor)) if _kind(key) in kinds else values
+        for key, values in loaded.items()
+    }
+
+
+class LosesMomentsOfTheSecondGroup(_Changes):
+    points_at = Points("parameters", "optimizer_state")
+
+    def change(self, loaded: Loaded) -> Loaded:
+        return _without(
+            loaded, lambda key: key[:4] in ("exp_", "mome", "sum.") and key.split(".", 1)[1] in self.second_group
+        )
+
+
+class LosesAllOptimizerStates(_Changes):
+    points_at = Points("parameters", "optimizer_state")
+
+    def change(self, loaded: Loaded) -> Loaded:
+        return _without(loaded, lambda key: _kind(key) in _MOMENTS)
+
+
+class LoadsMastersFromRoundedCopies(_Changes):
+    points_at = Points("parameters", "optimizer_state")
+
+    def change(self, loaded: Loaded) -> Loaded:
+        dtype = self.engine.config.dtype
+        return _mapped(loaded, ("master",), lambda tensor: tensor.to(dtype).float())
+
+
+class KeepsMomentsInSixteenBits(_Changes):
+    points_at = Points("parameters", "optimizer_state")
+
+    def change(self, loaded: Loaded) -> Loaded:
+        return _mapped(loaded, _MOMENTS, lambda tensor: tensor.bfloat16().float())
+
+
+class ShiftsAShardByItsPadding(_Changes):
+    """The first element of a rank's range comes to its end, except on rank 0."""
+
+    def change(self, loaded: Loaded) -> Loaded:
+        shift = int(self.engine.ranks.rank > 0)
+        return _mapped(loaded, ("master",), lambda tensor: tensor.roll(-shift))
+
+
+class LosesTheLastElementOfARange(_Changes):
+    def change(self, loaded: Loaded) -> Loaded:
+        return _mapped(loaded, ("master",), lambda tensor: torch.cat([tensor[:-1], tensor.new_zeros(1)]))
+
+
+class SwapsTheMoments(_Changes):
+    points_at = Points("parameters", "optimizer_state")
+
+    def change(self, loaded: Loaded) -> Loaded:
+        swapped = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}
+        found: Loaded = {}
+        for key, values in loaded.items():
+            kind, name = key.split(".", 1)
+            other = f"{swapped.get(kind, kind)}.{name}"
+            found[other if other in loaded else key] = values
+        return found
+
+
+class ForgetsBuffers(_Changes):
+    def change(self, loaded: Loaded) -> Loaded:
+        return _without(loaded, lambda key: key.startswith("buffer."))
+
+
+class ForgetsFrozenParameters(_Changes):
+    def change(self, loaded: Loaded) -> Loaded:
+        return _without(loaded, lambda key: key.startswith("frozen."))
+
+
+class LoadsParametersOnTheFirstRankOnly(_Changes):
+    def change(self, loaded: Loaded) -> Loaded:
+        return loaded if self.engine.ranks.rank == 0 else {}
+
+
+class _After(Mutant):
+    """Right until the state is loaded, and then changed."""
+
+    points_at: ClassVar[Points | tuple[Points, ...]] = _ANYTHING
+
+    def after(self) -> None:
+        """Change the state."""
+        raise NotImplementedError
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.after()
+
+
+class ForgetsTheLossScale(_After):
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+
+    def after(self) -> None:
+        scaler = self.engine.scaler
+        if scaler.dynamic:
+            scaler.scale = 2.0**scaler.config.initial_scale_power
+
+
+class ForgetsTheHysteresis(_After):
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+
+    def after(self) -> None:
+        self.engine.scaler._hysteresis = self.engine.scaler.config.hysteresis
+
+
+class ForgetsTheLastOverflow(_After):
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+
+    def after(self) -> None:
+        self.engine.scaler._last_overflow = -1
+
+
+class ForgetsTheStepCounts(_After):
+    points_at = Points("parameters", "optimizer_state")
+
+    def after(self) -> None:
+        self.engine.stepper.steps = [0] * len(self.engine.stepper.steps)
+
+
+class CountsSkippedStepsOfEachParameter(_After):
+    """Takes the number of steps, those without an update included, for that of every parameter."""
+
+    points_at = Points("parameters", "optimizer_state")
+
+    def after(self) -> None:
+        self.engine.stepper.steps = [self.engine.global_steps] * len(self.engine.stepper.steps)
+
+
+class BeginsWithinAStep(_After):
+    points_at = (_ANYTHING, Points("raised"))
+
+    def after(self) -> None:
+        self.engine.accumulation._micro_step += 1
+
+
+class GathersNothingAfterALoad(Mutant):
+    """At stages 1 and 2 each rank has its own part of the new parameters and the old others."""
+
+    points_at = _ANYTHING
+
+    def load(self, directory: Path) -> None:
+        with mock.patch("zerobench.engine.checkpoint.apply._gather", return_value=[]):
+            super().load(directory)
+
+
+class LeavesTheRoundedParameters(Mutant):
+    """The masters are new, and the parameters in 16 bits are old until the next step."""
+
+    points_at = _ANYTHING
+
+    def load(self, directory: Path) -> None:
+        with mock.patch("zerobench.engine.state.stores.UpdateSlice.follow"):
+            super().load(directory)
+
+
+class KeepsAStaleLatest(Mutant):
+    """The first save names the latest checkpoint for ever."""
+
+    points_at = (_ANYTHING, Points("raised"))
+
+    def save(self, directory: Path) -> None:
+        first = not (directory / "latest").exists()
+        self.engine.save_checkpoint(directory, save_latest=first)
+
+
+RESUMING: list[type[Mutant]] = [
+    *_Changes.__subclasses__(),
+    *_After.__subclasses__(),
+    GathersNothingAfterALoad,
+    LeavesTheRoundedParameters,
+    KeepsAStaleLatest,
+]
