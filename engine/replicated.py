@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.state.partitioned import restore
 from zerobench.engine.state.unit import UnitState
 
 
@@ -21,6 +22,7 @@ def take_over_replicated(
     placed = {slot.parameter for state in states for slot in state.unit.slots}
     for parameter in module.parameters():
         if parameter not in placed:
+            restore(parameter)
             parameter.grad = None
             kept = dtype if parameter.is_floating_point() else parameter.dtype
             parameter.data = same_values(parameter.data.to(device, kept), ranks)

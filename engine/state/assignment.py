@@ -18,6 +18,7 @@ from zerobench.engine.state.device import DeviceOptimizerStore, DeviceParameterS
 from zerobench.engine.state.files import FileOptimizerStore
 from zerobench.engine.state.files_parameters import FileParameterStore, ShardFiles
 from zerobench.engine.state.host import HostOptimizerStore, HostParameterStore
+from zerobench.engine.state.partitioned import take_values
 from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import OptimizerStore, ParameterStore
@@ -157,7 +158,8 @@ class StoreAssignment:
         unit = portion.unit
         source = torch.zeros(unit.padded, dtype=torch.float32, device=self._device)
         for slot in unit.slots:
-            slot.view(source).copy_(slot.parameter.detach())
+            if not take_values(slot, source):
+                slot.view(source).copy_(slot.parameter.detach())
         self._ranks.broadcast(source)
         full = source if portion.dtype == torch.float32 else source.to(portion.dtype)
         shard = full[portion.own].clone() if portion.sharded else full[portion.own]

@@ -64,6 +64,11 @@ class Binding:
         self._parameter.data = self._poison
         self._parameter.__class__ = self._unbound
 
+    def forget(self) -> None:
+        """Make the parameter an ordinary one of its shape, without memory of its own."""
+        self.bind()
+        self._parameter.data = self.view.new_empty(1).as_strided(self.view.size(), (0,) * self.view.dim())
+
     def alias(self) -> Tensor:
         """A tensor in place of the unbound parameter's ``data``, which also refuses to be used."""
         with torch._C.DisableTorchFunctionSubclass():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zerobench.compat.accessors import ConfigAccessors
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.config import Settings
-from zerobench.compat.export import save_whole, whole_state_dict
+from zerobench.compat.export import save_whole
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
 from zerobench.engine import Engine
@@ -273,7 +273,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
         """The whole weights on rank 0, None elsewhere; a collective."""
-        return whole_state_dict(self._engine, exclude_frozen=exclude_frozen_parameters)
+        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
 
     def module_state_dict(
         self,

@@ -6,6 +6,7 @@ _HERE = "suites/project/docs"
 _GATE = "suites/meta/gate/test_gate.py"
 _REVISIONS = "suites/meta/gate/test_revisions.py"
 _CONFORM = "suites/project/conform/test_conform.py"
+_JOBS = "suites/compat/test_jobs.py"
 _INSTALL = "suites/project/packaging/test_install.py"
 
 #: By a pattern of the whole command: the test that runs it, on other sizes or another engine if it takes minutes.
@@ -59,6 +60,16 @@ COMMANDS: dict[str, str] = {
     r"pytest suites/bench.*": f"{_HERE}/test_commands.py::test_suites",
     r"nox --no-venv -s .*": f"{_HERE}/test_ci.py::test_command_exists",
     r"python limited\.py (cpu|nvme) /tmp": f"{_HERE}/test_offload_page.py::test_example",
+    r"python -m pip install -e '\.\[hf\]'": f"{_HERE}/test_ci.py::test_extras_exist",
+    r"zerobench launch --num_gpus 2 docs/examples/\S+\.py --deepspeed docs/examples/\S+\.json": (
+        f"{_JOBS}::test_the_seeds_configuration"
+    ),
+    r"torchrun --nproc_per_node 2 -m zerobench\.compat docs/examples/\S+\.py --deepspeed docs/examples/\S+\.json": (
+        f"{_JOBS}::test_stages"
+    ),
+    r"zerobench launch --num_nodes 2 --num_gpus 1 --node_rank 0 --master_addr HOST train\.py": (
+        "suites/compat/test_launcher.py::test_two_agents"
+    ),
     r"torchrun .* -m zerobench run .*": "suites/project/cluster/test_launch.py::test_run_on_two_nodes",
     r"torchrun .* -m pytest suites/bench .*": "suites/project/cluster/test_launch.py::test_bench_on_two_nodes",
     r"mpirun .*": "suites/project/cluster/test_launchers.py::test_run",

@@ -11,8 +11,10 @@ from typing import Any
 
 from zerobench.engine.errors import ConfigError
 
-#: A string, kept; a comment or a trailing comma, which DeepSpeed's reader (hjson) allows.
-_TOKENS = re.compile(r'("(?:\\.|[^"\\])*")|#[^\n]*|//[^\n]*|/\*.*?\*/|,(?=(?:\s|#[^\n]*|//[^\n]*)*[}\]])', re.DOTALL)
+#: A string, which stays; or a comment or a trailing comma, which DeepSpeed's reader (hjson) allows.
+_STRING = r'("(?:\\.|[^"\\])*")'
+_COMMENTS = re.compile(rf"{_STRING}|#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 
 
 def read(config: dict[str, Any] | str | Path) -> dict[str, Any]:
@@ -35,7 +37,9 @@ def read(config: dict[str, Any] | str | Path) -> dict[str, Any]:
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
-    bare = _TOKENS.sub(lambda found: found[1] or "", text)
+    bare = text
+    for allowed in (_COMMENTS, _TRAILING_COMMAS):
+        bare = allowed.sub(lambda found: found[1] or "", bare)
     try:
         value = json.loads(bare, object_pairs_hook=lambda pairs: _object(pairs, what))
     except json.JSONDecodeError as error:

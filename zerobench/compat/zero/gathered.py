@@ -10,6 +10,7 @@ from torch import nn
 
 from zerobench import engine
 from zerobench.engine.registry import has_engine
+from zerobench.engine.state.partitioned import gathered, is_partitioned
 
 
 @contextmanager
@@ -22,8 +23,8 @@ def GatheredParameters(
     """Make the parameters whole on every rank within the block; a collective.
 
     Edits persist: those of ``modifier_rank`` if it is given, else every rank must make the same. Parameters of no
-    engine, which every rank has whole, get the values of ``modifier_rank`` at the end. Tensors that are no parameters
-    are left alone.
+    engine, sharded by zero.Init or whole on every rank, get the values of ``modifier_rank`` at the end. Tensors that
+    are no parameters are left alone.
 
     Args:
         params: one or several, or a module's.
@@ -37,12 +38,13 @@ def GatheredParameters(
     given = params.parameters() if isinstance(params, nn.Module) else params
     listed = [given] if isinstance(given, nn.Parameter) else list(dict.fromkeys(given))
     chosen = [each for each in listed if isinstance(each, nn.Parameter)]
-    with engine.GatheredParameters([each for each in chosen if has_engine(each)], modifier_rank):
+    of_engine = [each for each in chosen if has_engine(each)]
+    plain = [each for each in chosen if not has_engine(each) and not is_partitioned(each)]
+    with engine.GatheredParameters(of_engine, modifier_rank), gathered(chosen, modifier_rank):
         yield
         if modifier_rank is not None and dist.is_initialized():
-            for parameter in chosen:
-                if not has_engine(parameter):
-                    dist.broadcast(parameter.data, modifier_rank)
+            for parameter in plain:
+                dist.broadcast(parameter.data, modifier_rank)
 
 
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:

@@ -1,26 +1,109 @@
-"""zero.Init: the context in which a stage-3 model is constructed."""
+"""zero.Init: constructs a model shard by shard; and OnDevice."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch import nn
+
+from zerobench.compat.comm import init_distributed
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.state.partitioned import gathered, partition
 
 
 class Init:
-    """Construction of a model; the arguments are DeepSpeed's."""
+    """Within the context each rank keeps only its shard of every parameter that is constructed; a collective.
 
-    def __init__(self, module: Any = None, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
+    A module's own parameters are sharded at the end of its constructor, so at most those of the constructors that run
+    are whole. All ranks take rank 0's values. Afterwards a parameter is whole inside GatheredParameters only, until an
+    engine takes it over. ``Module.apply`` gathers the own parameters of each module for its function, whose edits on
+    rank 0 persist.
+
+    Args:
+        module: shards the parameters of this module at once.
+        enabled: False makes the context do nothing.
+        args, kwargs: DeepSpeed's other arguments, which have no effect: parameters keep their dtype and their device.
+    """
+
+    def __init__(self, module: nn.Module | None = None, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
         self.enabled = enabled
+        self._running: dict[int, int] = {}  # constructors of a module that run, by its id
+        self._constructors: dict[type[nn.Module], Any] = {}
+        if module is not None and enabled:
+            self._begin()
+            for part in module.modules():
+                self._partition(part)
+
+    def _begin(self) -> None:
+        init_distributed()
+        self._ranks = Ranks.of(None)
 
     def __enter__(self) -> None:
-        return None
+        if not self.enabled:
+            return
+        self._begin()
+        for kind in [nn.Module, *_subclasses(nn.Module)]:
+            if "__init__" in vars(kind):
+                self._watch(kind)
+        self._apply: Any = nn.Module.apply
+        setattr(nn.Module, "apply", _apply_gathered)  # noqa: B010  # mypy allows no assignment to a method
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        if self.enabled:
+            setattr(nn.Module, "apply", self._apply)  # noqa: B010
+            for watched, constructor in self._constructors.items():
+                watched.__init__ = constructor  # type: ignore[method-assign]
+            self._constructors.clear()
+
+    def _watch(self, kind: type[nn.Module]) -> None:
+        """Shard a module's parameters when the outermost of its classes' constructors has ended."""
+        construct = self._constructors[kind] = vars(kind)["__init__"]
+        running = self._running
+
+        @functools.wraps(construct)
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            running[id(module)] = running.get(id(module), 0) + 1
+            try:
+                construct(module, *args, **kwargs)
+            finally:
+                running[id(module)] -= 1
+            if not running[id(module)]:
+                del running[id(module)]
+                self._partition(module)
+
+        kind.__init__ = watched  # type: ignore[method-assign, assignment]
+
+    def _partition(self, module: nn.Module) -> None:
+        for name, parameter in module.__dict__.get("_parameters", {}).items():
+            if parameter is not None and parameter.is_floating_point() and not parameter.is_meta:
+                partition(f"{type(module).__name__}.{name}", parameter, self._ranks)
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    """All classes below this one, each once."""
+    seen: set[type] = set()
+    ahead: list[type] = kind.__subclasses__()
+    while ahead:
+        each = ahead.pop()
+        if each not in seen:
+            seen.add(each)
+            ahead += each.__subclasses__()
+            yield each
+
+
+def _apply_gathered(module: nn.Module, fn: Callable[[nn.Module], Any]) -> nn.Module:
+    """``Module.apply`` over sharded parameters."""
+    for child in module.children():
+        child.apply(fn)
+    with gathered([each for each in module._parameters.values() if each is not None], 0):
+        fn(module)
+    return module
 
 
 class OnDevice:

@@ -1,0 +1,125 @@
+"""Partitioned parameters: of no engine yet, and each rank keeps a shard of each. A model is constructed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.layout import Slot
+from zerobench.engine.state.resharded import Binding
+
+_partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
+
+
+class _Partition:
+    """The shard of one parameter; between :meth:`gather` and :meth:`release` the parameter is whole."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks) -> None:
+        self.ranks, self.numel, self.uses = ranks, parameter.numel(), 0
+        slot = Slot(name, parameter, -1, 0, self.numel)
+        width = -(-self.numel // ranks.world)
+        self.own = slice(ranks.rank * width, (ranks.rank + 1) * width)
+        self.full = torch.zeros(width * ranks.world, dtype=parameter.dtype, device=parameter.device)
+        slot.view(self.full).copy_(parameter.detach())
+        ranks.broadcast(self.full)
+        self.shard = self.full[self.own].clone()
+        self.binding = Binding(slot, self.full, self.full.untyped_storage)
+        self.binding.unbind()
+        self.free()
+
+    def gather(self) -> None:
+        """Make the parameter whole, unless it is; a collective."""
+        self.uses += 1
+        if self.uses == 1:
+            storage = self.full.untyped_storage()
+            storage.resize_(self.full.numel() * self.full.element_size())
+            self.ranks.all_gather(self.full, self.shard).wait()
+            self.binding.bind()
+
+    def release(self, source: int | None) -> None:
+        """Keep the shard alone, of the values of rank ``source`` if it is given; a collective in that case."""
+        if source is not None:
+            self.ranks.broadcast(self.full, source)
+        self.shard = self.full[self.own].clone()
+        self.uses -= 1
+        if self.uses == 0:
+            self.binding.unbind()
+            self.free()
+
+    def free(self) -> None:
+        """Free the memory; if numpy has shared it, so that it cannot be resized, use a new tensor instead.
+
+        Waiting for Python to free it would take long: a binding and its classes refer to each other.
+        """
+        storage = self.full.untyped_storage()
+        if not storage.resizable():
+            self.full = torch.empty_like(self.full)
+            self.binding.storage = self.full.untyped_storage
+            self.binding.view = self.binding.slot.view(self.full)
+            storage = self.full.untyped_storage()
+        storage.resize_(0)
+
+    def surrender(self) -> Tensor:
+        """The whole values, 1-dimensional in the order of memory; the parameter has none any more. A collective."""
+        self.gather()
+        self.binding.forget()
+        return self.full[: self.numel]
+
+
+def partition(name: str, parameter: nn.Parameter, ranks: Ranks) -> None:
+    """Keep this rank's shard of rank 0's values, and free the rest; until it is gathered the parameter refuses every
+    use (see Resharded). A collective. A partitioned parameter stays as it is."""
+    if parameter not in _partitioned:
+        _partitioned[parameter] = _Partition(name, parameter, ranks)
+
+
+def is_partitioned(parameter: object) -> bool:
+    """Whether the parameter is partitioned."""
+    return parameter in _partitioned
+
+
+@contextmanager
+def gathered(parameters: Iterable[nn.Parameter], source: int | None) -> Iterator[None]:
+    """Make the partitioned ones of these parameters whole; edits of rank ``source``, or of all ranks, persist.
+
+    A collective.
+    """
+    found: list[_Partition] = [_partitioned[each] for each in parameters if each in _partitioned]
+    for each in found:
+        each.gather()
+    try:
+        yield
+    finally:
+        for each in found:
+            each.release(source)
+
+
+def take_values(slot: Slot, unit: Tensor) -> bool:
+    """Write a partitioned parameter's values to its slot of ``unit``, and make it an ordinary parameter without values.
+
+    A collective. False, and nothing else, if it is not partitioned.
+    """
+    found = _pop(slot.parameter)
+    if found is None:
+        return False
+    start, stop = slot.start, slot.start + slot.numel
+    assert slot.stride == found.binding.slot.stride  # read while the parameter still has its strides
+    unit[start:stop].copy_(found.surrender())
+    found.free()
+    return True
+
+
+def restore(parameter: nn.Parameter) -> None:
+    """Make a partitioned parameter an ordinary one, whole on every rank; a collective. Others stay as they are."""
+    found = _pop(parameter)
+    if found is not None:
+        parameter.data = found.binding.slot.view(found.surrender())
+
+
+def _pop(parameter: nn.Parameter) -> _Partition | None:
+    return _partitioned.pop(parameter, None)  # type: ignore[no-untyped-call, no-any-return]

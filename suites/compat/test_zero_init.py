@@ -1,0 +1,150 @@
+"""zero.Init: a model is constructed shard by shard, within memory that plain construction exceeds, with its bits."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD = 4
+
+
+class _Model(nn.Module):
+    """Parts with a parameter of their own, a tied weight, an integer parameter, and initialisation by apply()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+        self.scale = nn.Parameter(torch.rand(6))
+        self.count = nn.Parameter(torch.arange(3), requires_grad=False)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+        self.apply(self._initialise)
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.embed(x)
+        for block in self.blocks:
+            y = block(y) * self.scale
+        return self.head(y)  # type: ignore[no-any-return]
+
+
+def _trained(group: dist.ProcessGroup, stage: int, lean: bool, dtype: str) -> Tensor:
+    """The masters after two steps; without zero.Init, ranks but the first construct other values."""
+    ds = loops.deepspeed()
+    torch.manual_seed(7 if lean or dist.get_rank() == 0 else 8)
+    with ds.zero.Init(enabled=lean):
+        net = _Model()
+    if lean:
+        with pytest.raises(RuntimeError, match=r"parameter 'Embedding\.weight' is sharded and not whole here"):
+            net.embed.weight.norm()
+        with ds.zero.GatheredParameters(net.scale, modifier_rank=1):
+            if dist.get_rank() == 1:
+                net.scale.data.mul_(2)
+    else:
+        net.scale.data.mul_(2)
+    keys = loops.config(stage, train_batch_size=8, gradient_accumulation_steps=1)
+    keys |= {} if dtype == "fp32" else {dtype: {"enabled": True}}
+    engine, *_ = ds.initialize(model=net, model_parameters=net.parameters(), config=keys)
+    for _ in range(2):
+        engine.backward(engine(torch.arange(6).view(2, 3) + dist.get_rank()).float().square().mean())
+        engine.step()
+    after = loops.masters(nn.ParameterList(p for p in net.parameters() if p.requires_grad))
+    engine.destroy()
+    return after
+
+
+def _both(group: dist.ProcessGroup, dtype: str) -> list[tuple[Tensor, Tensor]]:
+    return [(_trained(group, stage, True, dtype), _trained(group, stage, False, dtype)) for stage in loops.STAGES]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_models_bits(pool: Pool, dtype: str) -> None:
+    """At every stage a model that was constructed by shards trains as one that was constructed whole."""
+    for stages in pool.run(_both, dtype, world=_WORLD):
+        assert all(torch.equal(lean, plain) for lean, plain in stages)
+
+
+_WIDTH, _BLOCKS = 1024, 48
+#: A name of glibc's mallopt.
+_M_MMAP_THRESHOLD = -3
+_BYTES = _BLOCKS * _WIDTH * _WIDTH * 4
+
+
+def _large() -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_BLOCKS)))
+
+
+def _data_now() -> int:
+    """Bytes of this process's data, as RLIMIT_DATA counts them."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+    return int(line.split()[1]) * 1024
+
+
+def _fits() -> bool:
+    try:
+        _large()
+    except (RuntimeError, MemoryError):
+        return False
+    return True
+
+
+def _limited(group: dist.ProcessGroup, share: float) -> tuple[bool, bool, int]:
+    """Whether the model is built within this share of its bytes: plainly; and by zero.Init, with an engine over it."""
+    ds = loops.deepspeed()
+    keys: dict[str, Any] = {"train_batch_size": 4, "zero_optimization": {"stage": 3}}
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)  # freed layers return to the system
+    dist.all_reduce(torch.zeros(_WIDTH, _WIDTH))  # what the first collective allocates is not the model's
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_now() + int(share * _BYTES), before[1]))
+    try:
+        with ds.zero.Init():
+            net = _large()
+        engine, *_ = ds.initialize(model=net, config=keys)
+        with torch.no_grad():
+            right = bool(engine(torch.ones(1, _WIDTH)).isfinite().all())
+        engine.destroy()
+        del engine, net
+        plain = _fits()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 30)  # as zerobench.ranks has it
+    return plain, right, _BYTES
+
+
+def test_memory(pool: Pool) -> None:
+    """Four ranks build and evaluate a model within 0.8 of its bytes each, which plain construction exceeds."""
+    assert pool.run(_limited, 0.8, world=_WORLD) == [(False, True, _BYTES)] * _WORLD
+
+
+def test_an_initialisation_of_a_part_is_refused(pool: Pool) -> None:
+    """A parent that initialises a part's weight, which is sharded by then, gets the error with the weight's name."""
+    assert all("'Linear.weight' is sharded" in text for text in pool.run(_initialising_a_part, world=_WORLD))
+
+
+def _initialising_a_part(group: dist.ProcessGroup) -> str:
+    class Parent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Linear(3, 3)
+            nn.init.zeros_(self.part.weight)
+
+    with pytest.raises(RuntimeError) as caught, loops.deepspeed().zero.Init():
+        Parent()
+    return str(caught.value)
