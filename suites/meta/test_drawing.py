@@ -10,7 +10,9 @@ from hypothesis import Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
+from zerobench import findings
 from zerobench.errors import Disagreement
+from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
@@ -141,3 +143,19 @@ def test_a_hang_of_an_engine(pool: Pool) -> None:
     assert headline == f"ranks 0, 1 did nothing for {IDLE:g} s"
     assert shown.startswith('  scenario  {"model": ')
     assert command.endswith(f"--subject {made.name}")
+
+
+@pytest.mark.parametrize("subject", ["torch-ddp", "torch-ddp-copies"])
+def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatch, subject: str) -> None:
+    """So is one of the engine that a subject derives from; the property goes on to other draws."""
+    finding = KnownFinding("a/b", "torch", ">=2", ("torch-ddp",), "wrong", "", "", [{"accumulation": [2]}], None)
+    monkeypatch.setattr(findings, "everything", lambda: [finding])
+    made, seen = Trials(pool, subject), []
+
+    def sees(drawn: int) -> None:
+        seen.append(made.nearest(Scenario(accumulation=1 + drawn % 2)).accumulation)
+
+    _drawn(sees)()
+    assert set(seen) == {1}
+    with pytest.raises(pytest.skip.Exception, match="all draws have the known finding a/b"):
+        _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2)).accumulation))()

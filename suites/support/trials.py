@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
+from hypothesis import reject
+
 from zerobench import findings, subjects
 from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
 from zerobench.driver import ALL, Keep
@@ -72,10 +74,13 @@ class Trials:
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
-        refuses all changes."""
+        refuses all changes, or if a known finding describes it."""
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
+        if (finding := findings.matching(self.subject, found)) is not None:
+            note_known(finding)
+            reject()
         if found != scenario:
             note_change()
         return found
