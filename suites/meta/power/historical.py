@@ -29,7 +29,7 @@ _HEAD = """| bug | engine | source | property | Scenarios | without bits |
 | --- | --- | --- | --- | --- | --- |
 """
 _SHARE = """
-Without their promise of bits the properties of every engine catch {caught} of {tried}, {share:.0f} %. The others:
+Without their promise of bits the properties of every engine catch {caught} of {tried}, {share:.1f} %. The rest:
 
 """
 #: Why no property of every engine fails, by the mutant.
