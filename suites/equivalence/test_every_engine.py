@@ -15,6 +15,7 @@ from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Read, Scenario
+from zerobench.suites.support.covering import among
 from zerobench.suites.support.strategies import SMALL_DYADIC, drawn_at_each_stage, models, optimizers, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -90,9 +91,38 @@ def test_reading_gradients_changes_nothing(trials: Trials, scenario: Scenario) -
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=0.1)
 def test_ranks_agree(trials: Trials, scenario: Scenario) -> None:
     """All ranks have the same gradients, norms, decisions and loss scales, and after the last step the same states."""
-    first, *others = trials.run(trials.nearest(scenario))
+    _demand_agreement(trials, trials.nearest(scenario))
+
+
+def _demand_agreement(trials: Trials, scenario: Scenario) -> None:
+    first, *others = trials.run(scenario)
     for other in others:
         trials.agree_in_one_run(other, first, _ALL_RANKS)
+
+
+#: Scales with which some elements overflow in fp16, and so some ranks' shards.
+_LARGE_SCALES = st.builds(LossScale, static=st.sampled_from([2.0**12, 2.0**15])) | st.builds(
+    LossScale, initial_power=st.sampled_from([10, 12, 14, 16, 18]), window=st.integers(1, 2)
+)
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        world=among("world", 2, 3, 4),
+        dtype="fp16",
+        steps=3,
+        poison=(),
+        reads=(),
+        communication_dtype=None,
+        accumulator_dtype=None,
+        loss_scale=_LARGE_SCALES,
+    ),
+    share=0.15,
+)
+def test_ranks_agree_on_overflow(trials: Trials, scenario: Scenario) -> None:
+    """All ranks skip the same steps and have the same loss scales if gradients overflow in some elements only."""
+    _demand_agreement(trials, trials.nearest(scenario, "dtype", "loss_scale"))
 
 
 @drawn_at_each_stage(

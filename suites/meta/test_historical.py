@@ -14,6 +14,7 @@ from zerobench.suites.meta.mutants.historical.bug import BUGS
 from zerobench.suites.meta.mutants.historical.catalogue import HISTORICAL
 from zerobench.suites.meta.power import page
 from zerobench.suites.meta.power.catching import PROPERTIES, catch
+from zerobench.suites.meta.power.historical import ESCAPES, escaped, weakened
 from zerobench.suites.meta.power.records import Records
 from zerobench.suites.support.trials import Trials
 
@@ -55,6 +56,12 @@ def test_every_bug_is_tried() -> None:
     """Every bug has a record, and the page shows it; if not, ``nox -s historical`` tries and writes it."""
     records = Records()
     assert all(records.of(mutant.__name__, "bits") for mutant in HISTORICAL)
+    assert all(records.of(mutant.__name__, "none") for mutant in weakened())
+
+
+def test_every_escape_is_understood() -> None:
+    """The table has the reason of each bug that no property of every engine catches, and of no other."""
+    assert set(escaped(Records())) == set(ESCAPES)
 
 
 @pytest.mark.parametrize("title", page.PARTS)

@@ -28,6 +28,7 @@ _STRONG: list[Any] = [
     test_contract.test_stages_agree,
     test_contract.test_recomputation_and_dropout_agree_across_stages,
     test_contract.test_settings_change_nothing,
+    test_contract.test_buckets_that_end_with_a_parameter,
     test_contract.test_world_size_changes_nothing,
     test_contract.test_ranks_hold_the_same_state,
     test_steps.test_clipping,

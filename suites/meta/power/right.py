@@ -17,8 +17,8 @@ table:
 nox --no-venv -s alarms
 ```
 
-Each property draws `--examples` Scenarios for each seed, at each stage if it draws the stages apart. An engine that
-promises no bits is held to the properties that need no promise.
+For each seed a property draws `--examples` Scenarios, at each stage if it draws the stages apart; in the runs of the
+table {examples}. An engine that promises no bits is held to the properties that need no promise.
 
 """
 _HEAD = """| engine | difference | promise | seeds | Scenarios | false alarms |
@@ -29,7 +29,8 @@ _HEAD = """| engine | difference | promise | seeds | Scenarios | false alarms |
 def part() -> str:
     """The table, in Markdown, without the title."""
     runs = recorded()
-    return _INTRODUCTION + _HEAD + "".join(_row(engine, runs) for engine in DIFFERENT)
+    examples = " or ".join(sorted({str(run.examples) for run in runs})) or "none"
+    return _INTRODUCTION.format(examples=examples) + _HEAD + "".join(_row(engine, runs) for engine in DIFFERENT)
 
 
 def _row(engine: type[Subject], runs: Iterable[Run]) -> str:

@@ -63,9 +63,10 @@ class ReducesTheFirstGradientsAgain(_Counts):
 
 
 @happened_in(
-    "Accelerate 0.13.0.dev0",
+    "lingua, and clients of Accelerate",
+    "facebookresearch/lingua#59",
     "huggingface/accelerate#641",
-    story="clip_grad_norm_ clips the sum in every micro-step, not only before the optimizer steps.",
+    story="Gradients are clipped in every micro-step, not only before the optimizer steps.",
     by=_FOLLOWS,
 )
 class ClipsInEveryMicroStep(TorchDdp):
