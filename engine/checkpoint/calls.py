@@ -15,6 +15,7 @@ from zerobench.engine.checkpoint.background import PendingSave
 from zerobench.engine.checkpoint.directory import checked_tag
 from zerobench.engine.checkpoint.matching import Choice
 from zerobench.engine.checkpoint.parts import Parts
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.errors import CheckpointError
 
 
@@ -87,7 +88,8 @@ class CheckpointCalls(Parts):
                 "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
                 "step() of an accumulation boundary"
             )
-        return checked_tag(f"global_step{self.global_steps}" if tag is None else tag)
+        chosen = f"global_step{self.global_steps}" if tag is None else tag
+        return on_every_rank(self.ranks, lambda: checked_tag(chosen))
 
     def _end_save(self) -> None:
         """Wait for a save in the background, and raise its error."""

@@ -68,18 +68,19 @@ def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
 
 def _record(ranks: Ranks, folder: Path) -> Record:
     """The record, the same one on all ranks, with all its files there. A collective."""
-    saved = on_every_rank(ranks, lambda: _read(ranks, folder))
-    if len(set(ranks.same_everywhere(record.digest_of(folder)))) > 1:
+    saved, digest = on_every_rank(ranks, lambda: _read(ranks, folder))
+    if len(set(ranks.same_everywhere(digest))) > 1:
         raise CheckpointError(
             f"{str(folder)!r} changed while it was loaded, or the ranks see different ones; load again"
         )
     return saved
 
 
-def _read(ranks: Ranks, folder: Path) -> Record:
-    saved = record.read(folder)
+def _read(ranks: Ranks, folder: Path) -> tuple[Record, str]:
+    """The record and its checksum; this rank checks a part of the files' sizes."""
+    saved, digest = record.read(folder), record.digest_of(folder)
     saved.check_files(folder, ranks.rank, ranks.world)
-    return saved
+    return saved, digest
 
 
 def _chosen(parts: Parts, saved: Record, choice: Choice) -> list[Want]:

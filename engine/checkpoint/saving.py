@@ -54,7 +54,7 @@ def _gathered(
     parts: Parts, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
 ) -> tuple[list[Piece], Contents]:
     """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
-    parts.stores.settle()
+    on_every_rank(parts.ranks, parts.stores.settle)
     found = on_every_rank(parts.ranks, lambda: contents(parts, client_state, frozen=frozen))
     _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
     return on_every_rank(parts.ranks, lambda: owned_pieces(parts, frozen=frozen)), found
