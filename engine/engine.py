@@ -307,7 +307,11 @@ class Engine(CheckpointCalls):
         self.accumulation.declare(is_boundary)
 
     def destroy(self) -> None:
-        """Remove the engine's hooks from the module; the engine cannot be used afterwards."""
+        """Remove the engine's hooks from the module, after the end of a save in the background, which is a collective.
+
+        The engine cannot be used afterwards.
+        """
+        self._end_save()
         self.reducer.close()
         if self.hooks is not None:
             self.hooks.close()

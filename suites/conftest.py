@@ -73,9 +73,12 @@ def _seed(config: pytest.Config) -> int:
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """Four ranks for the whole session; smaller worlds are their first ranks."""
+    from zerobench.engine import prepare_kernels
     from zerobench.ranks import Pool
+    from zerobench.suites.support.trials import IDLE
 
-    with Pool(_WORLD) as ranks:
+    prepare_kernels()  # here: a rank that waits until another process has built them would look like one that hangs
+    with Pool(_WORLD, idle=IDLE) as ranks:
         yield ranks
 
 

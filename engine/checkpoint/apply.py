@@ -29,7 +29,7 @@ class Values:
         return self.tensor[start : start + hi - lo]
 
 
-def apply(parts: Parts, loaded: Mapping[str, Values]) -> None:
+def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     """Set masters, optimizer states, parameters and buffers, those that ``loaded`` has by key. A collective."""
     arriving = []
     for state in parts.states:

@@ -11,15 +11,18 @@ from typing import Any
 from torch import Tensor
 
 from zerobench.engine.checkpoint import loading, saving, whole
+from zerobench.engine.checkpoint.background import PendingSave
 from zerobench.engine.checkpoint.directory import checked_tag
 from zerobench.engine.checkpoint.matching import Choice
 from zerobench.engine.checkpoint.parts import Parts
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.errors import CheckpointError
 
 
 class CheckpointCalls(Parts):
     """Saves and loads the training state; a base class of the engine."""
 
+    _pending_save: PendingSave | None = None
     _check_whole: Callable[[], None]
     _to_its_end: Callable[[str], AbstractContextManager[None]]
 
@@ -50,22 +53,49 @@ class CheckpointCalls(Parts):
         Raises:
             CheckpointError: it could not be saved, or it was called between two micro-steps of a step.
         """
+        chosen, client_state = self._begin_save(tag), client_state or {}
+        frozen = not exclude_frozen_parameters
+        saving.save(self, Path(save_dir), chosen, client_state, latest=save_latest, frozen=frozen)
+        return True
+
+    def async_save_checkpoint(
+        self,
+        save_dir: str | PathLike[str],
+        tag: str | int | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> PendingSave:
+        """Like :meth:`save_checkpoint`, but training stops only for a copy to host memory. A collective.
+
+        A thread of each rank writes the copies, one shard of the training state. The checkpoint gets its name when all
+        ranks call ``wait()`` of the returned object, or the next save or load, or ``destroy()``.
+
+        Returns:
+            The pending save; its ``wait()`` raises the error if it fails.
+        """
+        chosen, client_state = self._begin_save(tag), client_state or {}
+        frozen = not exclude_frozen_parameters
+        self._pending_save = saving.start(self, Path(save_dir), chosen, client_state, latest=save_latest, frozen=frozen)
+        return self._pending_save
+
+    def _begin_save(self, tag: str | int | None) -> str:
+        """The tag, if a checkpoint can be saved now; an earlier save is over then."""
         self._check_whole()
+        self._end_save()
         if self.accumulation.begun:
             raise CheckpointError(
                 "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
                 "step() of an accumulation boundary"
             )
-        chosen = checked_tag(f"global_step{self.global_steps}" if tag is None else tag)
-        saving.save(
-            self,
-            Path(save_dir),
-            chosen,
-            {} if client_state is None else client_state,
-            latest=save_latest,
-            frozen=not exclude_frozen_parameters,
-        )
-        return True
+        chosen = f"global_step{self.global_steps}" if tag is None else tag
+        return on_every_rank(self.ranks, lambda: checked_tag(chosen))
+
+    def _end_save(self) -> None:
+        """Wait for a save in the background, and raise its error."""
+        pending, self._pending_save = self._pending_save, None
+        if pending is not None:
+            pending.wait()
 
     def load_checkpoint(
         self,
@@ -97,6 +127,7 @@ class CheckpointCalls(Parts):
             CheckpointError: there is no such checkpoint, it is damaged, or it does not fit the engine.
         """
         self._check_whole()
+        self._end_save()
         choice = Choice(
             strict=load_module_strict,
             optimizer=load_optimizer_states and not load_module_only,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -17,11 +17,14 @@ from zerobench.engine.checkpoint.shard_file import FileEntry
 from zerobench.engine.checkpoint.together import combined, describe
 from zerobench.engine.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from zerobench.engine.checkpoint.storage import Write
+
 Tables = tuple[dict[str, FileEntry], dict[str, TensorEntry]]
 
 
-def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None) -> Tables | None:
-    """Write all ranks' pieces to ``folder``. A collective.
+def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None, write: Write) -> Tables | None:
+    """Write all ranks' pieces to ``folder``, each rank's by ``write``. A collective.
 
     Returns:
         The tables of files and tensors on rank 0, None on the others.
@@ -35,7 +38,7 @@ def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None)
     from zerobench.engine.checkpoint.storage import ShardWriter
 
     tables: list[Tables] = []
-    writer = ShardWriter(folder, lambda *found: tables.append(found))
+    writer = ShardWriter(folder, write, lambda *found: tables.append(found))
     with _errors():
         save_state_dict(
             {}, storage_writer=writer, planner=PiecePlanner(pieces), process_group=group, no_dist=group is None

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import distributed, record
-from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.matching import Choice, Want, check, wants
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Range
@@ -19,7 +19,7 @@ from zerobench.engine.checkpoint.progress import restore_counters, restore_optim
 from zerobench.engine.checkpoint.record import Record
 from zerobench.engine.checkpoint.rng import restore_rng
 from zerobench.engine.checkpoint.safetensors import DTYPES
-from zerobench.engine.checkpoint.together import together
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
 
@@ -42,11 +42,11 @@ def load(
         return None, {}
     saved = _record(parts.ranks, folder)
     client_state: dict[str, Any] = decode(saved.contents.client_state)
-    found = together(parts.ranks, lambda: _chosen(parts, saved, choice))
+    found = on_every_rank(parts.ranks, lambda: _chosen(parts, saved, choice))
     ranges = list(dict.fromkeys([want.source for want in found] + _generators(parts, saved, choice)))
     values = distributed.load(folder, saved, ranges, parts.ranks.group)
     with changing():
-        apply(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
+        set_states(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
         if not choice.module_only:
             _restore(parts, saved, choice)
             generators = _generators(parts, saved, choice)
@@ -57,29 +57,30 @@ def load(
 def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
     """The folder of the tag, or of the latest tag as rank 0 reads it; None if there is no latest tag. A collective."""
     if tag is None:
-        own = together(ranks, lambda: names.read_latest(directory) or "" if ranks.rank == 0 else "")
+        own = on_every_rank(ranks, lambda: names.read_latest(directory) or "" if ranks.rank == 0 else "")
         tag = ranks.same_everywhere(own)[0]
         if not tag:
             _log.warning("%s has no file 'latest', so nothing is loaded; to load a checkpoint, pass its tag", directory)
             return None
     chosen = tag
-    return together(ranks, lambda: names.folder_of(directory, chosen))
+    return on_every_rank(ranks, lambda: names.folder_of(directory, chosen))
 
 
 def _record(ranks: Ranks, folder: Path) -> Record:
     """The record, the same one on all ranks, with all its files there. A collective."""
-    saved = together(ranks, lambda: _read(ranks, folder))
-    if len(set(ranks.same_everywhere(record.digest_of(folder)))) > 1:
+    saved, digest = on_every_rank(ranks, lambda: _read(ranks, folder))
+    if len(set(ranks.same_everywhere(digest))) > 1:
         raise CheckpointError(
             f"{str(folder)!r} changed while it was loaded, or the ranks see different ones; load again"
         )
     return saved
 
 
-def _read(ranks: Ranks, folder: Path) -> Record:
-    saved = record.read(folder)
+def _read(ranks: Ranks, folder: Path) -> tuple[Record, str]:
+    """The record and its checksum; this rank checks a part of the files' sizes."""
+    saved, digest = record.read(folder), record.digest_of(folder)
     saved.check_files(folder, ranks.rank, ranks.world)
-    return saved
+    return saved, digest
 
 
 def _chosen(parts: Parts, saved: Record, choice: Choice) -> list[Want]:

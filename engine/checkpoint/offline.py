@@ -49,6 +49,7 @@ def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -
         "optimizer": contents.optimizer.rule,
         "lr_scheduler": None if contents.lr_scheduler is None else contents.lr_scheduler.type,
         "bytes": kinds,
+        "header_bytes": sum(each.header_bytes for each in saved.files.values()),
         "files": {name: each.bytes for name, each in saved.files.items()},
         "leftovers": names.leftovers(directory),
     }

@@ -49,7 +49,7 @@ class Piece:
     values: Callable[[], Tensor]
 
 
-def pieces(parts: Parts, *, frozen: bool) -> list[Piece]:
+def owned_pieces(parts: Parts, *, frozen: bool) -> list[Piece]:
     """What this rank saves, in the order of the file: wide dtypes first, so that all values are aligned.
 
     The ranks' pieces together cover every tensor once.

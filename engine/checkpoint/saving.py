@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zerobench.engine.checkpoint import directory as names
-from zerobench.engine.checkpoint import distributed, record
+from zerobench.engine.checkpoint import distributed, record, shard_file
+from zerobench.engine.checkpoint.background import BackgroundWrite, PendingSave
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.pieces import pieces
+from zerobench.engine.checkpoint.pieces import Piece, owned_pieces
 from zerobench.engine.checkpoint.progress import contents
 from zerobench.engine.checkpoint.record import Contents, Record
-from zerobench.engine.checkpoint.together import together
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
 
@@ -22,20 +25,46 @@ _log = logging.getLogger("zerobench.engine.checkpoint")
 
 def save(parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool) -> None:
     """Save a checkpoint; see Engine.save_checkpoint. A collective."""
-    parts.stores.settle()
-    ranks = parts.ranks
-    found = together(ranks, lambda: contents(parts, client_state, frozen=frozen))
-    _check_same(ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
-    own = together(ranks, lambda: pieces(parts, frozen=frozen))
-    write(ranks, directory, tag, own, found, latest=latest)
+    own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
+    folder = _begin(parts.ranks, directory, tag)
+    with _discarding(parts.ranks, folder):
+        tables = distributed.save(folder, own, parts.ranks.group, shard_file.write)
+        on_every_rank(parts.ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
 
-def write(ranks: Ranks, directory: Path, tag: str, own: list[Any], found: Contents, *, latest: bool) -> None:
-    """Write the pieces and the record to a temporary folder, and publish it. A collective."""
+def start(
+    parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
+) -> PendingSave:
+    """Copy the values, and write the copies in the background. A collective."""
+    own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
+    ranks, writing = parts.ranks, BackgroundWrite()
     folder = _begin(ranks, directory, tag)
+    with _discarding(ranks, folder):
+        tables = distributed.save(folder, own, ranks.group, writing.write)
+
+    def finish() -> None:
+        with _discarding(ranks, folder):
+            on_every_rank(ranks, writing.join)
+            on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+
+    return PendingSave(writing, finish)
+
+
+def _gathered(
+    parts: Parts, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
+) -> tuple[list[Piece], Contents]:
+    """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
+    on_every_rank(parts.ranks, parts.stores.settle)
+    found = on_every_rank(parts.ranks, lambda: contents(parts, client_state, frozen=frozen))
+    _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
+    return on_every_rank(parts.ranks, lambda: owned_pieces(parts, frozen=frozen)), found
+
+
+@contextmanager
+def _discarding(ranks: Ranks, folder: Path) -> Iterator[None]:
+    """Delete the temporary folder if an error ends the context."""
     try:
-        tables = distributed.save(folder, own, ranks.group)
-        together(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+        yield
     except BaseException:
         if ranks.rank == 0:
             names.discard(folder)
@@ -51,9 +80,9 @@ def _check_same(ranks: Ranks, arguments: dict[str, Any]) -> None:
 
 def _begin(ranks: Ranks, directory: Path, tag: str) -> Path:
     """The temporary folder, which rank 0 makes and every rank must see. A collective."""
-    made = together(ranks, lambda: names.begin(directory, tag).name if ranks.rank == 0 else "")
+    made = on_every_rank(ranks, lambda: names.begin(directory, tag).name if ranks.rank == 0 else "")
     folder = directory / ranks.same_everywhere(made)[0]
-    together(ranks, lambda: _seen(folder))
+    on_every_rank(ranks, lambda: _seen(folder))
     return folder
 
 

@@ -85,6 +85,17 @@ def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tupl
     return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
 
 
+def described(name: str, ranges: Sequence[Range], tensors: Sequence[Tensor]) -> tuple[FileEntry, list[Stored]]:
+    """The result of :func:`write` for a file of this name, which it does not write."""
+    start = header(ranges)
+    stored, at = [], len(start)
+    for each, tensor in zip(ranges, tensors, strict=True):
+        memory = memory_of(tensor)
+        stored.append(Stored(name, at, tuple(digest(memory[lo : lo + BLOCK]) for lo in range(0, len(memory), BLOCK))))
+        at += each.nbytes
+    return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
+
+
 def _write_blocks(descriptor: int, memory: memoryview) -> Iterator[str]:
     for at in range(0, len(memory), BLOCK):
         block = memory[at : at + BLOCK]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -26,12 +27,20 @@ from zerobench.engine.checkpoint.record import Chunk, Record, TensorEntry
 from zerobench.engine.checkpoint.safetensors import DTYPES, dtype_name
 from zerobench.engine.checkpoint.shard_file import FileEntry, Stored, opened
 
+#: Writes a shard file, as shard_file.write does.
+Write = Callable[[Path, Sequence[Range], Iterable[Tensor]], tuple[FileEntry, list[Stored]]]
+
 
 class ShardWriter(StorageWriter):
     """Writes each rank's pieces to its own file; rank 0 passes the tables of files and tensors to ``finished``."""
 
-    def __init__(self, folder: Path, finished: Callable[[dict[str, FileEntry], dict[str, TensorEntry]], None]) -> None:
-        self.folder, self.finished = folder, finished
+    def __init__(
+        self,
+        folder: Path,
+        write: Write,
+        finished: Callable[[dict[str, FileEntry], dict[str, TensorEntry]], None],
+    ) -> None:
+        self.folder, self.write, self.finished = folder, write, finished
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Nothing to do."""
@@ -49,7 +58,7 @@ class ShardWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         ranges = [_range(item) for item in plan.items]
         values: Any = (planner.resolve_data(item) for item in plan.items)
-        entry, stored = shard_file.write(self.folder / plan.storage_data, ranges, values)
+        entry, stored = self.write(self.folder / plan.storage_data, ranges, values)
         found: Future[list[WriteResult]] = Future()
         found.set_result(
             [

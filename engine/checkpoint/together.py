@@ -12,7 +12,7 @@ from zerobench.engine.errors import CheckpointError
 T = TypeVar("T")
 
 
-def together(ranks: Ranks, work: Callable[[], T]) -> T:
+def on_every_rank(ranks: Ranks, work: Callable[[], T]) -> T:
     """The result of ``work`` on this rank. A collective, so ``work`` must not issue one itself.
 
     Raises:

@@ -10,7 +10,7 @@ from torch import Tensor
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import buffers, replicated
 from zerobench.engine.checkpoint.safetensors import Entry, write_file
-from zerobench.engine.checkpoint.together import together
+from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.errors import CheckpointError
 from zerobench.engine.state.unit import UnitState
@@ -46,7 +46,7 @@ def write(parts: Parts, path: Path, *, frozen: bool) -> None:
             "could run code"
         )
     values = state_dict(parts, frozen=frozen)
-    together(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts)))
+    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts)))
 
 
 def _write(path: Path, values: dict[str, Tensor], others: dict[str, str]) -> None:

@@ -67,7 +67,7 @@ def _demand_all_whole(directory: Path) -> None:
     assert loading.load_checkpoint(directory)[0] is not None
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("part", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 20))])
 def test_killed_at_any_moment(part: int, ranks: int, tmp_path: Path) -> None:
     """After SIGKILL at random moments, to all processes or to one rank, every named checkpoint is whole, and each save
@@ -90,6 +90,7 @@ def test_killed_at_any_moment(part: int, ranks: int, tmp_path: Path) -> None:
         assert left == set(names.leftovers(directory))
 
 
+@pytest.mark.slow
 def test_two_programs_in_one_directory(tmp_path: Path) -> None:
     """Two programs that save under the same tags do not disturb each other: each checkpoint is that of one of them."""
     directory = tmp_path / "saved"

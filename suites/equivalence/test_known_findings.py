@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench import findings
+from zerobench import findings, subjects
 from zerobench.bench.replay import compare_again
 from zerobench.errors import RankFailure
 from zerobench.findings import KnownFinding
@@ -19,7 +19,8 @@ _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for each known finding that a Scenario repeats."""
-    found = [each for each in findings.known(metafunc.config.getoption("subject")) if each.scenario is not None]
+    subject = subjects.load(metafunc.config.getoption("subject"))
+    found = [each for each in findings.known(subject) if each.scenario and not subject.unsupported(each.scenario)]
     metafunc.parametrize("finding", found, ids=[each.slug for each in found])
 
 

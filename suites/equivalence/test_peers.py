@@ -58,23 +58,26 @@ def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
 _EXACT_SHARES = among("accumulation", 1, 2, 4)
 
 
-@drawn(scenarios(steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()), share=4)
+@drawn(
+    scenarios(steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()), share=4, of_bits=0.5
+)
 def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scenario) -> None:
     """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
-    assume(trials.offers(scenario))
-    expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True)
+    scenario = trials.nearest(scenario, "accumulation", "clip", "poison")
+    expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True, policies=trials.subject.policies)
     assume(not expected.steps[0].skipped)
     bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
     agree_within(trials.run(scenario, ["gradients"]), expected, [bound], name=trials.name)
 
 
-@drawn(_CONTINUOUS, share=0.5)
+@drawn(_CONTINUOUS, share=0.5, of_bits=0.25)
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of two right engines: DDP and the
     canonical trainer, in the same precision. One of them can be lucky if a Scenario amplifies roundings."""
-    ddp = scenario.but(stage=0, overlap=True)
-    assume(trials.offers(scenario) and trials.offers(ddp, TorchDdp.name))
-    reference = exact(scenario.but(dtype="fp32", stage=0))
+    scenario = trials.nearest(scenario, "clip", "loss_scale", "dtype", "name")
+    ddp = scenario.but(stage=0, overlap=True, replicate=1)
+    assume(trials.offers(ddp, TorchDdp.name))
+    reference = exact(scenario.but(dtype="fp32", stage=0), trials.subject.policies)
     got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(ddp, _PARAMETERS, subject="torch-ddp")[0]
     assume(not any(step.skipped for step in got.steps))
     rounded = canonical(scenario, last=frozenset(["parameters"]))
@@ -120,10 +123,11 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     Communication in 16 bits rounds each micro-step, and one large batch only once. Therefore the yardstick is the
     larger error of one large batch and of the canonical trainer with as many micro-steps.
     """
+    scenario = trials.nearest(scenario, "accumulation", "dtype", "clip")
     large = scenario.but(accumulation=1, micro_batch=4)
-    assume(trials.offers(scenario) and trials.offers(large))
+    assume(trials.offers(large))
     got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(large, _PARAMETERS)[0]
-    reference = exact(large.but(stage=0))
+    reference = exact(large.but(stage=0), trials.subject.policies)
     rounded = canonical(scenario, frozenset(["parameters"]))
     error, yardstick = error_against(got, reference), max(error_against(each, reference) for each in (base, rounded))
     _within_budget(trials, scenario, "one large batch", error, yardstick)
@@ -142,10 +146,12 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         accumulator_dtype=None,
     ),
     share=4,
+    of_bits=0.5,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""
-    assume(trials.offers(scenario))
-    expected = canonical(scenario, frozenset(["gradients", "parameters"]))
-    assume(is_exact(expected, exact(scenario)))
+    scenario = trials.nearest(scenario, "data", "clip", "dtype")
+    policies = trials.subject.policies
+    expected = canonical(scenario, frozenset(["gradients", "parameters"]), policies=policies)
+    assume(is_exact(expected, exact(scenario, policies)))
     trials.agree(trials.run(scenario, _EXACT), expected, _EXACT)

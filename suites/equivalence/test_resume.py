@@ -28,7 +28,7 @@ from zerobench.suites.support.trials import Trials
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 
 
-@drawn(scenarios(steps=3, resumes=_RESUMES), share=0.5)
+@drawn(scenarios(steps=3, resumes=_RESUMES), share=0.25)
 def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """If a new engine, of a model with other values, loads the saved state, every number of the run is the canonical
     trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and optimizer states."""
@@ -37,7 +37,7 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
     bits.agree(trajectories, expected)
 
 
-@drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.2)
+@drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.1)
 def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
     """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
     _demand_resumes(bits)
@@ -61,7 +61,7 @@ def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     scenarios(schedule="micro_step", steps=2, reads=()).flatmap(
         lambda one: st.tuples(st.just(one), STAGES, settings_of(one.model, one.world, one.chunk))
     ),
-    share=0.25,
+    share=0.1,
 )
 def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str, object]]) -> None:
     """If an engine of another stage, with other buckets and other offload, loads the saved state, it goes on with the
@@ -80,7 +80,7 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str,
         st.sampled_from([(1, 2), (2, 1), (1, 4), (4, 1), (2, 4), (4, 2)]),
         STAGES,
     ),
-    share=0.25,
+    share=0.1,
 )
 def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
     """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits."""

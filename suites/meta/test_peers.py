@@ -15,6 +15,7 @@ from zerobench.ranks import Pool
 from zerobench.scenario import Odd, Optimizer, Scenario
 from zerobench.suites.accounting import grid, test_memory, test_traffic
 from zerobench.suites.support.neighbours import SCENARIO, replaced
+from zerobench.suites.support.offered import nearest
 from zerobench.suites.support.trials import Trials, exact
 
 _PEERS = [
@@ -26,7 +27,11 @@ _PEERS = [
     ("torch-fsdp2", 2),
     ("torch-fsdp2", 3),
     *(("deepspeed", stage) for stage in range(4)),
+    ("accelerate-ddp", 0),
+    ("fairscale-oss", 2),
 ]
+#: The same engines with other settings.
+_VARIANTS = [name for name, where in subjects.REGISTRY.items() if ".variants:" in where]
 #: Every sum of its step is exact, in any order.
 _DYADIC = Scenario(
     model=Odd(width=8, hidden=(7,), activation="relu", loss="dot", norm=False),
@@ -58,6 +63,17 @@ def test_peers_on_exact_data(trials_of: Callable[[str], Trials], peer: str, stag
     _demand_exact(trials_of(peer), _DYADIC.but(world=world, stage=stage))
 
 
+@pytest.mark.rotating
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("variant", _VARIANTS)
+def test_variants_on_exact_data(trials_of: Callable[[str], Trials], variant: str, stage: int) -> None:
+    """An engine with other settings gives the same bits on dyadic data, on four ranks."""
+    found = nearest(subjects.load(variant), _DYADIC.but(world=4, stage=stage), ["world", "stage"])
+    if isinstance(found, str):
+        pytest.skip(found)
+    _demand_exact(trials_of(variant), found)
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_hybrid_sharding_on_exact_data(trials_of: Callable[[str], Trials], stage: int) -> None:
     """FSDP2 on a mesh of two times two ranks gives the same bits."""
@@ -75,7 +91,7 @@ def test_hybrid_sharding_has_closed_forms(
     test_traffic.test_traffic(trials_of("torch-fsdp2"), scenario)
 
 
-@pytest.mark.parametrize("subject", [name for name in subjects.REGISTRY if name not in ("torch-fsdp2", "deepspeed")])
+@pytest.mark.parametrize("subject", [name for name in subjects.REGISTRY if not name.startswith(("torch-fsdp", "deep"))])
 def test_hybrid_sharding_that_is_not_offered(subject: str) -> None:
     """The other engines refuse it."""
     reasons = [subjects.load(subject).unsupported(_DYADIC.but(world=4, stage=each, replicate=2)) for each in range(4)]

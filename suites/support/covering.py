@@ -91,7 +91,8 @@ class Covering(PrimitiveProvider):
         """The row has run: its combinations are not new any more."""
         new = set(_combinations(self._row))
         self._seen |= new
-        self._drawn.update((one, other) for one in self._row.items() for other in self._row.items())
+        main = [pair for pair in self._row.items() if pair[0] in TRIPLES]
+        self._drawn.update((one, other) for one in self._row.items() for other in {one, *main})
         self.covered.setdefault(self.label, set()).update(new)
 
     def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **_: Any) -> int:

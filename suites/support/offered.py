@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from zerobench.suites.support.covering import PECULIAR
 
 #: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    "offload_param": ("none",),
-    "offload_optimizer": ("none",),
+    "offload_param": ("none", "cpu"),
+    "offload_optimizer": ("none", "cpu"),
     "accumulator_dtype": (None,),
-    "communication_dtype": (None,),
+    "communication_dtype": (None, "bf16", "fp16"),
     "schedule": ("auto",),
     "loss_scale": (LossScale(static=16.0),),
     "poison": ((),),
@@ -23,7 +23,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "clip": (0.0,),
     "dtype": ("fp32", "fp16"),
     "accumulation": (1,),
-    "world": (2, 1),
+    "world": (2, 1, 4),
+    "replicate": (1, 2),
 }
 _PLAIN_OPTIMIZER: dict[str, tuple[Any, ...]] = {"second_group": (False,), "name": ("adamw",)}
 _PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
@@ -41,8 +42,9 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
     """
     kept, reason = set(fixed), subject.unsupported(scenario)
     while reason is not None:
-        tried = ((names, each, subject.unsupported(each)) for names, each in _near(scenario) if not names & kept)
-        found = next((each for each in tried if each[2] != reason), None)
+        found = _better(subject, _with_one(scenario), kept, reason) or _better(
+            subject, _with_two(scenario), kept, reason
+        )
         if found is None:
             return reason
         names, scenario, reason = found
@@ -50,11 +52,27 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
     return scenario
 
 
-def _near(scenario: Scenario) -> Iterator[tuple[set[str], Scenario]]:
-    """The Scenarios with one field made plain, then those with two: either of two may be a reason by itself."""
-    neighbours = list(_neighbours(scenario))
-    yield from (({name}, each) for name, each in neighbours)
-    yield from (({one, two}, each) for one, changed in neighbours for two, each in _neighbours(changed) if one != two)
+#: Fields, and the Scenario with these made plain.
+_Near = tuple[set[str], Scenario]
+
+
+def _better(
+    subject: type[Subject], near: Iterable[_Near], kept: Collection[str], reason: str
+) -> tuple[set[str], Scenario, str | None] | None:
+    """The first that the engine offers, otherwise the first that it refuses for another reason."""
+    tried = [(names, each, subject.unsupported(each)) for names, each in near if not names & set(kept)]
+    offered = (each for each in tried if each[2] is None)
+    return next(offered, None) or next((each for each in tried if each[2] != reason), None)
+
+
+def _with_one(scenario: Scenario) -> Iterator[_Near]:
+    return (({name}, each) for name, each in _neighbours(scenario))
+
+
+def _with_two(scenario: Scenario) -> Iterator[_Near]:
+    """With two fields changed: either may be a reason by itself."""
+    for one, changed in _neighbours(scenario):
+        yield from (({one, two}, each) for two, each in _neighbours(changed) if one != two)
 
 
 def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:

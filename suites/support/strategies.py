@@ -138,10 +138,18 @@ UNDISTURBED: dict[str, Any] = {
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0, *, least: float = 0.0, label: str = "") -> Decorator:
+def drawn(
+    strategy: st.SearchStrategy[Any],
+    share: float = 1.0,
+    *,
+    of_bits: float | None = None,
+    least: float = 0.0,
+    label: str = "",
+) -> Decorator:
     """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``.
 
-    If fewer than the share ``least`` of them run to the end, the test skips as "not enough". ``label`` tells several
+    ``of_bits`` is the share for an engine that promises bits, if stronger properties hold that engine to more. If fewer
+    than the share ``least`` of the examples run to the end, the test skips as "not enough". ``label`` tells several
     draws of one test apart.
     """
 
@@ -152,15 +160,32 @@ def drawn(strategy: st.SearchStrategy[Any], share: float = 1.0, *, least: float 
             if not course().changed:
                 covering.count_row()
 
-        examples = max(1, round(settings().max_examples * share))
         backend = covering.backend(f"{test.__module__}.{test.__qualname__}{label}")
-        chosen = settings(max_examples=examples, backend=backend)
-        decorated: Any = draw(counted, strategy, chosen, max(1, round(examples * least)))
+        decorated: Any = _with_examples(counted, strategy, backend, share, least)
+        if of_bits is not None:
+            decorated = _by_promise(decorated, _with_examples(counted, strategy, backend, of_bits, least))
         decorated.test, decorated.strategy = counted, strategy  # for the meta suite, which runs it on other engines
         decorated.share, decorated.backend = share, backend
         return decorated  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _with_examples(
+    test: Callable[..., None], strategy: st.SearchStrategy[Any], backend: str, share: float, least: float
+) -> Callable[..., None]:
+    examples = max(1, round(settings().max_examples * share))
+    return draw(test, strategy, settings(max_examples=examples, backend=backend), max(1, round(examples * least)))
+
+
+def _by_promise(of_any: Callable[..., None], of_bits: Callable[..., None]) -> Callable[..., None]:
+    """One of two tests, by the promise of the engine under test."""
+
+    @wraps(of_any)
+    def chosen(trials: Any) -> None:
+        (of_bits if trials.subject.promises_bits else of_any)(trials)
+
+    return chosen
 
 
 def drawn_at_each_stage(

@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
+from hypothesis import reject
+
 from zerobench import findings, subjects
 from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
 from zerobench.driver import ALL, Keep
@@ -29,6 +31,8 @@ T = TypeVar("T")
 
 #: Seconds after which a Scenario counts as hung; the longest takes a few, and many times that on a busy machine.
 TIME_LIMIT = 120.0
+#: Seconds in which no rank does anything after which it counts as hung, however busy the machine is.
+IDLE = 6.0
 #: The smallest tolerance: a difference of this share of a norm is none.
 _ZERO = math.ulp(0.0)
 
@@ -70,10 +74,13 @@ class Trials:
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
-        refuses all changes."""
+        refuses all changes, or if a known finding describes it."""
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
+        if (finding := findings.matching(self.subject, found)) is not None:
+            note_known(finding)
+            reject()
         if found != scenario:
             note_change()
         return found
@@ -192,8 +199,9 @@ class Trials:
 
 def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
     """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
-    reason = subjects.load(subject).unsupported(scenario)
-    return findings.matching(subject, scenario) if reason is None else reason
+    chosen = subjects.load(subject)
+    reason = chosen.unsupported(scenario)
+    return findings.matching(chosen, scenario) if reason is None else reason
 
 
 @lru_cache(maxsize=64)

@@ -135,7 +135,7 @@ class Runner:
     def _pool_of(self, subject: str, world: int) -> Pool:
         if not load(subject).whole_world or self.pool.world == world:
             return self.pool
-        return self._pools.setdefault(world, Pool(world))
+        return self._pools.setdefault(world, Pool(world, idle=self.pool.idle))
 
     def close(self) -> None:
         """End the ranks that belong to this object."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from zerobench.engine import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
-from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.engine import Engine
 from zerobench.engine.inspect import locate
@@ -116,7 +116,7 @@ def _get_local(param: nn.Parameter, kind: str) -> Tensor | None:
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, _, slot = _trained(param)
     _check_kind(engine, kind)
-    apply(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(_checked(param, slot, value)))})
+    set_states(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(_checked(param, slot, value)))})
 
 
 def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
@@ -129,7 +129,7 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     assert whole is not None
     parts = in_memory_order(whole).clone()
     parts[lo - slot.start : hi - slot.start].copy_(value.flatten())
-    apply(engine, {f"{kind}.{slot.name}": Values(0, parts)})
+    set_states(engine, {f"{kind}.{slot.name}": Values(0, parts)})
 
 
 def _check_kind(engine: Engine, kind: str) -> None:

@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
 from zerobench.scenario import Scenario
+
+if TYPE_CHECKING:  # a table of results is merged without torch
+    from zerobench.subject import Subject
 
 Kind = Literal["wrong", "raised", "hung", "died"]
 
@@ -53,12 +56,13 @@ class KnownFinding:
         )
 
 
-def known(subject: str) -> list[KnownFinding]:
-    """Those of a subject in the installed version."""
-    return [each for each in everything() if subject in each.subjects and each.installed]
+def known(subject: type[Subject]) -> list[KnownFinding]:
+    """Those of a subject, and of the subjects that it derives from, in the installed version."""
+    names = {vars(each).get("name") for each in subject.__mro__}
+    return [each for each in everything() if names & set(each.subjects) and each.installed]
 
 
-def matching(subject: str, scenario: Scenario) -> KnownFinding | None:
+def matching(subject: type[Subject], scenario: Scenario) -> KnownFinding | None:
     """The first known finding of a subject, in the installed version, that a Scenario has."""
     return next((each for each in known(subject) if each.describes(scenario)), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing
 import os
 import shutil
@@ -23,12 +24,15 @@ from zerobench.errors import RankFailure, UsageError
 from zerobench.ranks import worker
 from zerobench.ranks.failure import RankFault, RankReport, how_it_died
 from zerobench.ranks.message import decode, encode
+from zerobench.ranks.progress import Progress
 from zerobench.ranks.worker import Raised, RankSlot, Returned
 
 T = TypeVar("T")
 
 #: Seconds that a task may take if the caller gives no limit.
 TIME_LIMIT = 120.0
+#: Seconds between two looks at ranks that have not all replied.
+_LOOK = 0.5
 #: Seconds that the other ranks get for their tracebacks after the first sign of a failure.
 GRACE = 1.0
 #: Seconds that a worker gets to write its stacks or to end; this takes milliseconds if the machine is idle, ...
@@ -112,7 +116,7 @@ class Pending(Generic[T]):
     def __init__(self, pool: Pool, world: int, timeout: float) -> None:
         self._pool = pool
         self._world = world
-        self._timeout = timeout
+        self._limit = f"did not finish within {timeout:g} s"
         self._deadline = time.monotonic() + timeout
         self._values: list[T] | None = None
 
@@ -138,19 +142,27 @@ class Pending(Generic[T]):
     def _collect(self) -> dict[int, _Reply]:
         """Replies by rank in order of arrival; after the first failure the others have the grace period."""
         workers = self._pool._workers[: self._world]
+        progress = Progress([each.process.pid or 0 for each in workers if each.process])
         replies: dict[int, _Reply] = {}
         while len(replies) < self._world:
             sources: dict[Any, Worker] = {
                 source: each for each in workers if each.slot.rank not in replies for source in each.signs_of_life
             }
-            ready = wait(list(sources), max(0.0, self._deadline - time.monotonic()))
-            if not ready:
+            ready = wait(list(sources), min(_LOOK, max(0.0, self._deadline - time.monotonic())))
+            if not ready and self._is_over(progress):
                 break
             for each in {sources[source].slot.rank: sources[source] for source in ready}.values():
                 replies[each.slot.rank] = reply = each.receive()
                 if not isinstance(reply, Returned):
                     self._deadline = min(self._deadline, time.monotonic() + GRACE)
         return replies
+
+    def _is_over(self, progress: Progress) -> bool:
+        """Whether the time limit has passed, or no rank has done anything for the pool's ``idle`` seconds."""
+        if progress.still() > self._pool.idle:
+            self._limit = f"did nothing for {self._pool.idle:g} s"
+            return True
+        return time.monotonic() >= self._deadline
 
     def _values_of(self, replies: dict[int, _Reply]) -> list[T]:
         returned = {rank: reply.value for rank, reply in replies.items() if isinstance(reply, Returned)}
@@ -162,9 +174,7 @@ class Pending(Generic[T]):
         _dump_stacks(still_running)
         self._pool._kill()
         failed = len(returned) < len(replies)
-        waiting = (
-            "still waited when the fault ended the task" if failed else f"did not finish within {self._timeout:g} s"
-        )
+        waiting = "still waited when the fault ended the task" if failed else self._limit
         order = [workers[rank] for rank in replies] + still_running
         fault = RankFault([each.report(replies.get(each.slot.rank), waiting) for each in order])
         raise fault if self._pool.recovers else RankFailure(str(fault))
@@ -177,9 +187,10 @@ class Pool:
     it is NCCL if there are at least ``world`` GPUs, otherwise gloo. Workers start with the first task, and end when the
     pool is closed or this process is gone. One task runs at a time; a pool belongs to one thread.
 
-    Failure. If a rank raises, it sends its traceback; if it dies, its exit shows it; if it hangs, the time limit does.
-    After the first of these the other ranks have a second for their own reports; if a rank still runs the task then, it
-    writes the stacks of its threads. Then the pool kills every worker and waits for it. :class:`RankFault` has the
+    Failure. If a rank raises, it sends its traceback; if it dies, its exit shows it; if it hangs, the time limit does,
+    or ``idle`` seconds in which no rank has done anything (:class:`~zerobench.ranks.progress.Progress`). After the
+    first of these the other ranks have a second for their own reports; if a rank still runs the task then, it writes
+    the stacks of its threads. Then the pool kills every worker and waits for it. :class:`RankFault` has the
     cause and each rank's report, and the next task starts fresh workers. One error leaves the workers alive: if every
     rank raises the same UsageError after equally many collectives, the pool raises that error itself.
 
@@ -190,7 +201,7 @@ class Pool:
     #: Whether a task after a fault gets fresh workers.
     recovers: ClassVar[bool] = True
 
-    def __init__(self, world: int, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, world: int, device: str = "cpu", threads: int = 1, idle: float = math.inf) -> None:
         if world < 1:
             raise UsageError(f"a world of {world} ranks was asked for; give at least 1")
         if device not in ("cpu", "cuda"):
@@ -200,6 +211,7 @@ class Pool:
         self.world = world
         self.device = device
         self.threads = threads
+        self.idle = idle
         self._workers: list[Worker] = []
         self._pending: Pending[Any] | None = None
         self._directory: Path | None = None

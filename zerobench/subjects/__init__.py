@@ -15,10 +15,23 @@ if TYPE_CHECKING:
 REGISTRY: dict[str, str] = {
     "reference": "zerobench.subjects.reference:Reference",
     "torch-ddp": "zerobench.subjects.torch_ddp:TorchDdp",
+    "torch-ddp-bf16-hook": "zerobench.subjects.variants:DdpBf16Hook",
+    "torch-ddp-copies": "zerobench.subjects.variants:DdpCopies",
+    "torch-ddp-fp16-hook": "zerobench.subjects.variants:DdpFp16Hook",
+    "torch-ddp-find-unused": "zerobench.subjects.variants:DdpFindUnused",
+    "torch-ddp-static-graph": "zerobench.subjects.variants:DdpStaticGraph",
     "torch-fsdp1": "zerobench.subjects.torch_fsdp1:TorchFsdp1",
+    "torch-fsdp1-hybrid": "zerobench.subjects.variants:Fsdp1Hybrid",
+    "torch-fsdp1-offload": "zerobench.subjects.variants:Fsdp1Offload",
     "torch-fsdp2": "zerobench.subjects.torch_fsdp2:TorchFsdp2",
+    "torch-fsdp2-hybrid": "zerobench.subjects.variants:Fsdp2Hybrid",
+    "torch-fsdp2-offload": "zerobench.subjects.variants:Fsdp2Offload",
+    "torch-fsdp2-reshard-to-two": "zerobench.subjects.variants:Fsdp2ReshardToTwo",
     "torch-zero1": "zerobench.subjects.torch_zero1:TorchZero1",
     "deepspeed": "zerobench.subjects.deepspeed:DeepSpeed",
+    "deepspeed-at-boundary": "zerobench.subjects.variants:DeepSpeedAtBoundary",
+    "accelerate-ddp": "zerobench.subjects.hf_accelerate:AccelerateDdp",
+    "fairscale-oss": "zerobench.subjects.fairscale_oss:FairscaleOss",
     "compute-only": "zerobench.subjects.plain:ComputeOnly",
 }
 

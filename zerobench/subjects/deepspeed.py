@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,8 @@ class DeepSpeed(Subject):
 
     name = "deepspeed"
     whole_world = True
+    #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
+    steps_at_boundary: ClassVar[bool] = False
     #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
     #: copies of the model after its cast to 16 bits: https://deepspeed.readthedocs.io/en/latest/zero3.html and
     #: https://www.deepspeed.ai/docs/config-json/#bfloat16-training-options
@@ -55,6 +57,7 @@ class DeepSpeed(Subject):
         self.zero = _imported(scenario.device)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
+        self.micro_steps = 0
         with warnings.catch_warnings(), self._own_linear():
             warnings.simplefilter("ignore")  # DeepSpeed's own uses of deprecated torch functions
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -75,10 +78,13 @@ class DeepSpeed(Subject):
             self._linear, functional.linear = functional.linear, before
 
     def micro_step(self, batch: Batch) -> Tensor:
+        self.micro_steps += 1
+        if self.steps_at_boundary:
+            self.engine.set_gradient_accumulation_boundary(self.micro_steps % self.scenario.accumulation == 0)
         with self._own_linear():
             loss: Tensor = self.engine(**batch)
             self.engine.backward(loss)
-        if not self.engine.is_gradient_accumulation_boundary():
+        if not self.steps_at_boundary and not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()
         return loss.detach()
 
@@ -177,8 +183,8 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
             plain and scenario.accumulator_dtype not in (None, "fp32")
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
-        "is not asked to offload here: its own kernels would have to be compiled": (
-            scenario.optimizer_at != "none" or scenario.parameters_at != "none"
+        "is not asked to offload to files here: its own kernels would have to be compiled": (
+            "nvme" in (scenario.optimizer_at, scenario.parameters_at)
         ),
         "takes only a whole number as the least loss scale": (
             scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
@@ -242,6 +248,13 @@ def config(scenario: Scenario) -> dict[str, Any]:
     out |= {"zero_allow_untested_optimizer": True}
     if scenario.optimizer.name in _TYPES:
         out["optimizer"] = _optimizer(scenario)
+    if "cpu" in (scenario.optimizer_at, scenario.parameters_at):
+        out["zero_force_ds_cpu_optimizer"] = False  # torch's rules on the CPU
+        pin = {"pin_memory": scenario.device != "cpu"}
+        out["zero_optimization"] |= {
+            "offload_optimizer": {"device": scenario.optimizer_at, "ratio": scenario.offload_ratio} | pin,
+            "offload_param": {"device": scenario.parameters_at} | pin,
+        }
     out["zero_optimization"] |= {
         "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
         "stage3_max_reuse_distance": scenario.max_live,

@@ -35,6 +35,8 @@ class Plain(Subject):
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
     hybrid: ClassVar[bool] = False
+    #: Keeps all states in host memory, and moves parameters to the device as they are used; otherwise none.
+    offloads: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -42,12 +44,20 @@ class Plain(Subject):
             return f"{cls.name} is stage {' or '.join(map(str, cls.stages))}, not {scenario.stage}"
         if scenario.replicate > 1 and not cls.hybrid:
             return f"{cls.name} has no hybrid sharding"
-        if scenario.optimizer_at != "none" or scenario.parameters_at != "none":
-            return f"{cls.name} keeps all states on the device"
+        if (reason := cls._unsupported_place(scenario)) is not None:
+            return reason
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
             return f"torch's dynamic loss scale has no hysteresis: {_AMP}"
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
+        return None
+
+    @classmethod
+    def _unsupported_place(cls, scenario: Scenario) -> str | None:
+        place, words = ("cpu", "in host memory") if cls.offloads else ("none", "on the device")
+        parameters = place if scenario.placement.parameters else "none"
+        if (scenario.optimizer_at, scenario.parameters_at) != (place, parameters):
+            return f"{cls.name} keeps all states {words}"
         return None
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
@@ -81,13 +91,17 @@ class Plain(Subject):
         """The context of a forward and backward; gradients need to be reduced only if ``needed``."""
         return nullcontext()
 
+    def _zero_grad(self) -> None:
+        """Drop the last step's gradients."""
+        self.model.zero_grad(set_to_none=True)
+
     def _full(self, tensor: Tensor) -> Tensor:
         """The whole tensor; this rank may hold only a shard of it."""
         return tensor.detach()
 
     def micro_step(self, batch: Batch) -> Tensor:
         if self.micro_steps == 0:
-            self.model.zero_grad(set_to_none=True)
+            self._zero_grad()
         self.micro_steps += 1
         last = self.micro_steps == self.scenario.accumulation
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):

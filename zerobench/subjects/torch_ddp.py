@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,16 +25,33 @@ class TorchDdp(Plain):
     name = "torch-ddp"
     stages = (0,)
     resumes = True
+    #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
+    bucket_view: ClassVar[bool] = True
+    static_graph: ClassVar[bool] = False
+    find_unused: ClassVar[bool | None] = None
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
         if (reason := super().unsupported(scenario)) is not None:
             return reason
-        if scenario.communication_dtype not in (None, scenario.dtype):
-            return f"{cls.name} reduces in {scenario.dtype}, not in {scenario.communication_dtype}: {_PAGE}"
+        if (wire := scenario.communication_dtype or scenario.dtype) != cls.wire(scenario):
+            return f"{cls.name} reduces in {cls.wire(scenario)}, not in {wire}: {_PAGE}"
         if scenario.accumulator_dtype not in (None, scenario.dtype):
             return f"{cls.name} accumulates in {scenario.dtype}, not in {scenario.accumulator_dtype}: {_PAGE}"
-        return _unsupported_sum(scenario) or _unsupported_model(scenario)
+        return _unsupported_sum(scenario) or cls._unsupported_model(scenario)
+
+    @classmethod
+    def _unsupported_model(cls, scenario: Scenario) -> str | None:
+        """A model whose graph changes, or whose recomputation DDP's bookkeeping does not support."""
+        odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
+        if cls.static_graph:
+            return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if odd.routed else None
+        return _unsupported_recomputation(scenario)
+
+    @classmethod
+    def wire(cls, scenario: Scenario) -> str:
+        """The dtype in which gradients are reduced."""
+        return scenario.dtype
 
     @classmethod
     def theory(cls) -> Theory:
@@ -44,8 +61,9 @@ class TorchDdp(Plain):
         module = DistributedDataParallel(
             self.model,
             process_group=self.group,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=_some_unused(self.scenario),
+            gradient_as_bucket_view=self.bucket_view,
+            static_graph=self.static_graph,
+            find_unused_parameters=_some_unused(self.scenario) if self.find_unused is None else self.find_unused,
         )
         module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
         return module
@@ -84,7 +102,7 @@ def _unsupported_sum(scenario: Scenario) -> str | None:
     return None
 
 
-def _unsupported_model(scenario: Scenario) -> str | None:
+def _unsupported_recomputation(scenario: Scenario) -> str | None:
     """Reentrant recomputation runs a backward inside the backward; DDP's bookkeeping does not support that."""
     if scenario.model.recompute != "reentrant":
         return None

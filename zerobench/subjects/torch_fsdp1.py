@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import (
+    CPUOffload,
     FullOptimStateDictConfig,
     FullStateDictConfig,
     FullyShardedDataParallel,
@@ -22,12 +23,15 @@ from torch.distributed.fsdp import (
 
 from zerobench.oracles.optimizer import groups, make_optimizer
 from zerobench.oracles.rules import state_keys
+from zerobench.ranks import mesh
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, State
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.workload.data import DTYPES
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
+#: One group, or with replicas two.
+Groups = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_flat_param.py"
 
 
@@ -38,11 +42,17 @@ class TorchFsdp1(Plain):
     """
 
     name = "torch-fsdp1"
-    stages = (0, 2, 3)
+    stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
+    hybrid = True
+    #: By stage; with replicas of the shards, the hybrid one.
     strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
         0: ShardingStrategy.NO_SHARD,
         2: ShardingStrategy.SHARD_GRAD_OP,
         3: ShardingStrategy.FULL_SHARD,
+    }
+    hybrids: ClassVar[Mapping[int, ShardingStrategy]] = {
+        2: ShardingStrategy._HYBRID_SHARD_ZERO2,
+        3: ShardingStrategy.HYBRID_SHARD,
     }
 
     @classmethod
@@ -51,6 +61,8 @@ class TorchFsdp1(Plain):
             return reason
         if scenario.accumulator_dtype not in (None, "fp32"):
             return f"{cls.name} accumulates in fp32, not in {scenario.accumulator_dtype}: {_PAGE}"
+        if scenario.replicate > 1 and not scenario.stage:
+            return f"FSDP1 has no shards to replicate with NO_SHARD: {_PAGE}"
         model = scenario.model
         if isinstance(model, Odd) and model.scalar:
             return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
@@ -58,6 +70,7 @@ class TorchFsdp1(Plain):
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.named = {p: name for name, p in model.named_parameters()}
+        self.groups = _groups(scenario, group)
         with _quiet():
             super().__init__(model, scenario, group)
         self.working = self.masters = self._trained()
@@ -78,8 +91,9 @@ class TorchFsdp1(Plain):
         scenario = self.scenario
         return FullyShardedDataParallel(
             module,
-            process_group=self.group,
-            sharding_strategy=self.strategies[scenario.stage],
+            process_group=self.groups,
+            sharding_strategy=(self.hybrids if scenario.replicate > 1 else self.strategies)[scenario.stage],
+            cpu_offload=CPUOffload(self.offloads),
             mixed_precision=MixedPrecision(
                 param_dtype=DTYPES[scenario.dtype],
                 reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
@@ -156,6 +170,13 @@ class TorchFsdp1(Plain):
             "gradients": storages(p.grad for p in self.working.values() if p.grad is not None),
             "optimizer": [*masters, *storages(tensors_of(self.optimizer.state))],
         }
+
+
+def _groups(scenario: Scenario, group: dist.ProcessGroup) -> Groups:
+    """All ranks or, with replicas, this rank's row of shards and its row of replicas."""
+    if scenario.replicate == 1:
+        return group
+    return mesh.groups(group, scenario.mesh.shard)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from zerobench.ranks.mesh import groups
@@ -30,9 +31,11 @@ class TorchFsdp2(Plain):
     """
 
     name = "torch-fsdp2"
-    stages = (2, 3)
+    stages: ClassVar[tuple[int, ...]] = (2, 3)
     hybrid = True
     resumes = True
+    #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
+    reshard: ClassVar[int] = 0
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -61,9 +64,11 @@ class TorchFsdp2(Plain):
             reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
         )
         blocks = self.model.get_submodule("blocks").children()
+        reshard = self.reshard or scenario.placement.parameters
+        offload = CPUOffloadPolicy(pin_memory=scenario.device != "cpu") if self.offloads else OffloadPolicy()
         for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=scenario.placement.parameters)
-        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+            fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy, offload_policy=offload)
         return self.model
 
     def _mesh(self) -> DeviceMesh:

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from zerobench.engine.checkpoint.apply import Values, apply
+from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -33,9 +33,9 @@ class _Changes(Mutant):
 
     def load(self, directory: Path) -> None:
         def sabotaged(parts: Any, loaded: Mapping[str, Values]) -> None:
-            apply(parts, self.change(dict(loaded)))
+            set_states(parts, self.change(dict(loaded)))
 
-        with mock.patch(f"{_LOADING}.apply", sabotaged):
+        with mock.patch(f"{_LOADING}.set_states", sabotaged):
             super().load(directory)
 
     @property

@@ -42,6 +42,8 @@ COMMANDS: dict[str, str] = {
     ),
     r"zerobench conform --subjects \S+ --profile \S+ --out \S+": f"{_CONFORM}::test_an_engine_of_ones_own",
     r"zerobench conform --merge .*": f"{_CONFORM}::test_an_engine_of_ones_own",
+    r"python resume\.py checkpoints": f"{_HERE}/test_resume_page.py::test_example",
+    r"zerobench checkpoint (inspect|verify|export) .*": f"{_HERE}/test_resume_page.py::test_example",
     r"pytest": ".ci/run",
     r"pytest suites/equivalence --subject package\.module:Class": f"{_HERE}/test_subjects_page.py::test_example_passes",
     r"pytest --pyargs zerobench\.suites\.equivalence --subject package\.module:Class( --junitxml=junit\.xml)?": (
@@ -83,5 +85,6 @@ PROGRAMS: dict[str, list[str]] = {
     "docs/how-to/add-a-subject.md": [f"{_HERE}/test_subjects_page.py::test_example_passes"],
     "docs/how-to/add-an-optimizer.md": [f"{_HERE}/test_how_to.py::test_the_walk_through_an_optimizer"],
     "docs/how-to/offload-states.md": [f"{_HERE}/test_offload_page.py::test_example"],
+    "docs/how-to/save-and-resume.md": [f"{_HERE}/test_resume_page.py::test_example"] * 2,
     "docs/reference/engine.md": [f"{_HERE}/test_engine_page.py::test_example"],
 }

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from zerobench.suites.project.docs.pages import blocks
 from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
@@ -31,6 +33,7 @@ def test_property_holds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.rotating
 def test_mutant_is_caught(tmp_path: Path) -> None:
     """The mutant does not, and the failure prints a command that runs the Scenario again."""
     done = _run(tmp_path, "clock:DependsOnTheClock")

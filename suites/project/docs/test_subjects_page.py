@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from zerobench.suites.meta import briefly
 from zerobench.suites.project.docs.pages import block
 from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
@@ -19,7 +20,8 @@ _EXAMPLE = block("docs/how-to/add-a-subject.md", "python")
 def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
     tests = ["suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade", "-k", "exact or bound"]
-    options = ["--hypothesis-profile", "quick", "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
+    profile = ["-p", briefly.__name__, "--hypothesis-profile", briefly.PROFILE]
+    options = [*profile, "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
     env = {**outside(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     return forked.run("-m", "pytest", *tests, *options, cwd=ROOT, env=env, timeout=LIMIT)
 

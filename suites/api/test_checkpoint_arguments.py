@@ -1,0 +1,51 @@
+"""Arguments of a save: each that cannot be is one error, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zerobench
+from zerobench.suites.api import saved
+
+
+def test_frozen_parameters_can_be_left_out(tmp_path: Path) -> None:
+    """Then a load keeps the frozen values of the model."""
+    first, other = saved.engine(0), saved.engine(1)
+    kept = _values(other, "frozen.weight")
+    first.save_checkpoint(tmp_path, exclude_frozen_parameters=True)
+    other.load_checkpoint(tmp_path)
+    assert _values(other, "frozen.weight") == kept
+    assert _values(other, "body.0.weight") == _values(first, "body.0.weight")
+
+
+def _values(of: zerobench.Engine, name: str) -> Any:
+    return of.module.get_parameter(name).tolist()
+
+
+def test_a_client_state_that_json_cannot_hold(tmp_path: Path) -> None:
+    """One error, with the place of the value; nothing is written."""
+    running = saved.engine()
+    with pytest.raises(zerobench.CheckpointError, match=r"client_state\['a'\]\[1\] is a torch.Tensor, .*tolist"):
+        running.save_checkpoint(tmp_path / "new", client_state={"a": [1, torch.zeros(2)]})
+    assert not (tmp_path / "new").exists()
+
+
+def test_within_a_step(tmp_path: Path) -> None:
+    """A checkpoint holds no gradients, so it is not saved within a step."""
+    running = saved.engine(gradient_accumulation_steps=2)
+    saved.train(running)
+    with pytest.raises(zerobench.CheckpointError, match="was called within a step"):
+        running.save_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"), [("/proc/self/x", "No such file"), ("/dev/null", "Not a directory|F")]
+)
+def test_a_directory_that_cannot_be_written(directory: str, message: str) -> None:
+    """One error with the system's reason."""
+    with pytest.raises(zerobench.CheckpointError, match=f"could not make a folder in .*{message}"):
+        saved.engine().save_checkpoint(directory)

@@ -1,0 +1,76 @@
+"""Saves in the background: training goes on while they write, and they hold the state of the moment of the call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch.distributed as dist
+
+import zerobench
+from zerobench.engine.checkpoint import shard_file
+from zerobench.engine.checkpoint.background import PendingSave
+from zerobench.ranks import Pool
+from zerobench.suites.api import saved
+
+_LIMIT = 60.0
+
+
+@contextmanager
+def _held_up() -> Iterator[threading.Event]:
+    """Inside, no file is written before the event."""
+    go, write = threading.Event(), shard_file.write
+
+    def late(*arguments: Any) -> Any:
+        assert go.wait(_LIMIT)
+        return write(*arguments)
+
+    with mock.patch.object(shard_file, "write", late):
+        yield go
+        go.set()
+
+
+def _train_while_it_saves(group: dist.ProcessGroup | None, directory: Path) -> bool:
+    """One rank's part: whether a checkpoint that is written while training goes on has the state of its call."""
+    running = saved.engine(group=group)
+    saved.train(running, 2)
+    with _held_up() as go:
+        pending: PendingSave = running.async_save_checkpoint(directory)
+        expected = saved.states(running)
+        saved.train(running, 3)
+        assert not pending.done
+        assert not (directory / "latest").exists()
+        go.set()
+        pending.wait()
+    loading = saved.engine(1, group=group)
+    loading.load_checkpoint(directory)
+    return saved.states(loading) == expected
+
+
+def test_training_goes_on(tmp_path: Path) -> None:
+    """Steps run before a byte is written; the checkpoint has the state before them."""
+    assert _train_while_it_saves(None, tmp_path)
+
+
+def test_training_goes_on_with_two_ranks(pool: Pool, tmp_path: Path) -> None:
+    """The collectives of the save do not meet those of training."""
+    assert pool.run(_train_while_it_saves, tmp_path, world=2, timeout=_LIMIT) == [True, True]
+
+
+def test_errors_come_at_the_wait(tmp_path: Path) -> None:
+    """If the write fails, wait() raises the error, or else the next save does; the save after that succeeds."""
+    running = saved.engine()
+    with mock.patch.object(shard_file, "write", side_effect=zerobench.CheckpointError("the drive is gone")):
+        running.async_save_checkpoint(tmp_path)
+        with pytest.raises(zerobench.CheckpointError, match="the drive is gone"):
+            running.save_checkpoint(tmp_path)
+        pending = running.async_save_checkpoint(tmp_path)
+        with pytest.raises(zerobench.CheckpointError, match="the drive is gone"):
+            pending.wait()
+    running.save_checkpoint(tmp_path)
+    assert saved.engine(1).load_checkpoint(tmp_path)[0] == str(tmp_path / "global_step0")

@@ -1,0 +1,68 @@
+"""Progress of processes, as Linux shows it: a hang is seen long before a time limit that suits a busy machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+#: CPU seconds that still processes may take: the threads of their libraries wake up now and then.
+_NEXT_TO_NOTHING = 0.05
+#: Seconds that one look stands for at most: this process may have been stopped together with the others.
+_LOOK = 1.0
+
+
+class Progress:
+    """Watches processes and their children; :meth:`still` is the number of seconds in which none of them did anything.
+
+    A process does something if it has taken CPU time, if its main thread runs or waits for a core, or if a thread waits
+    for a disk. (Gloo's own thread wakes up a hundred times a second and takes next to no time.) A deadlock is still; a
+    loop that polls without a pause is not. On a system without ``/proc`` nothing is ever still.
+    """
+
+    def __init__(self, processes: Sequence[int]) -> None:
+        self._processes = processes
+        self._looked = time.monotonic()
+        self._still = 0.0
+        self._taken = -math.inf  # CPU seconds when they last did something
+
+    def still(self) -> float:
+        """Look at the processes; the seconds for which every look has found them still."""
+        threads = list(_threads(self._processes))
+        taken, now = sum(seconds for _, seconds in threads), time.monotonic()
+        self._still += min(now - self._looked, _LOOK)
+        self._looked = now
+        if not threads or any(busy for busy, _ in threads) or taken - self._taken > _NEXT_TO_NOTHING:
+            self._still, self._taken = 0.0, taken
+        return self._still
+
+
+def _threads(processes: Sequence[int]) -> Iterator[tuple[bool, float]]:
+    """Whether it does something now, and its CPU seconds, for each thread of the processes and their children."""
+    for process in _with_children(processes):
+        for path in Path(f"/proc/{process}/task").glob("*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                state, _, *fields = _fields(path)
+                busy = state == "D" or (state == "R" and path.parent.name == str(process))
+                yield busy, (int(fields[9]) + int(fields[10])) / os.sysconf("SC_CLK_TCK")
+
+
+def _with_children(processes: Sequence[int]) -> set[int]:
+    """The processes, their children, the children's children and so on."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(_fields(path)[1])
+    found, more = set[int](), set(processes)
+    while more:
+        found |= more
+        more = {child for child, parent in parents.items() if parent in found} - found
+    return found
+
+
+def _fields(path: Path) -> list[str]:
+    """The fields of a ``stat`` file from the state on; the program's name before it may hold anything."""
+    return path.read_text().rpartition(")")[2].split()

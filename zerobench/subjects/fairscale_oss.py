@@ -1,0 +1,101 @@
+"""fairscale's OSS with ShardedDataParallel: optimizer states sharded, each gradient reduced to its owner (stage 2).
+
+The package is not maintained any more; the extra ``[peers]`` installs its last release.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.oracles.optimizer import groups, read_state
+from zerobench.oracles.rules import RULES, hyperparameters
+from zerobench.scenario import Scenario
+from zerobench.subject import Policies, State
+from zerobench.subjects.plain import Plain
+
+_SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/nn/data_parallel/sharded_ddp.py"
+
+
+class FairscaleOss(Plain):
+    """Whole parameters have owners: an owner has the reduced gradient and the states, and broadcasts the update."""
+
+    name = "fairscale-oss"
+    stages = (2,)
+    #: Gradients are views of its buckets, which start each step as zeros.
+    policies = Policies(inactive_gradient="zero")
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if importlib.util.find_spec("fairscale") is None:
+            return "fairscale is not installed; pip install 'zerobench[peers]'"
+        if scenario.dtype != "fp32":
+            return f"OSS keeps no fp32 masters of a model in 16 bits: {_SOURCE}"
+        if {scenario.communication_dtype, scenario.accumulator_dtype} - {None, "fp32"}:
+            return f"ShardedDataParallel reduces and accumulates in fp32: {_SOURCE}"
+        if scenario.reduction == "micro_step" and scenario.accumulation > 1:
+            return f"ShardedDataParallel accumulates in no_sync only: {_SOURCE}"
+        return super().unsupported(scenario)
+
+    def _wrap(self) -> nn.Module:
+        from fairscale.nn.data_parallel import ShardedDataParallel
+
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.oss = self._sharded(trained)
+        wrapped: nn.Module = ShardedDataParallel(
+            self.model,
+            self.oss,
+            process_group=self.group,
+            broadcast_buffers=False,
+            warn_on_trainable_params_changed=False,
+        )
+        return wrapped
+
+    def _sharded(self, trained: dict[str, nn.Parameter]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from fairscale.optim.oss import OSS
+
+        spec = self.scenario.optimizer
+        return OSS(groups(spec, trained), optim=RULES[spec.name].make, group=self.group, **hyperparameters(spec))
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        found: torch.optim.Optimizer = self.oss
+        return found
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        no_sync: AbstractContextManager[None] = nullcontext() if needed else self.module.no_sync()  # type: ignore[operator]
+        return no_sync
+
+    def _clip(self) -> float | None:
+        return float(self.oss.clip_grad_norm(self.scenario.clip)) if self.scenario.clip else None
+
+    def _zero_grad(self) -> None:
+        self.module.zero_grad(set_to_none=False)
+
+    def gradients(self) -> State:
+        """Each owner's gradient, sent to all ranks; the others have freed theirs."""
+        return {name: each for name, p in self.working.items() if (each := self._gradient(p)) is not None}
+
+    def _gradient(self, p: nn.Parameter) -> Tensor | None:
+        [have] = _sum(torch.tensor([float(p.grad is not None)]), self.group)
+        owner = self.oss._param_to_rank[p] == dist.get_rank(self.group)
+        mine = p.grad if owner and p.grad is not None else torch.zeros_like(p)
+        whole = _sum(mine.detach().clone(), self.group)
+        return whole if have else None
+
+    def optimizer_state(self) -> dict[str, State]:
+        """Each owner's state added to the others' zeros."""
+        states = read_state(self.scenario.optimizer, self.oss.optim.state, self.masters)
+        return {name: {key: _sum(t.clone(), self.group) for key, t in state.items()} for name, state in states.items()}
+
+
+def _sum(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    dist.all_reduce(tensor, group=group)
+    return tensor

@@ -1,0 +1,85 @@
+"""Hugging Face's Accelerate, driving torch's DistributedDataParallel: stage 0; the extra ``[peers]`` installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome
+from zerobench.subjects.torch_ddp import TorchDdp
+
+_PAGE = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/accelerator"
+
+
+class AccelerateDdp(TorchDdp):
+    """The caller's loop under ``accumulate``; Accelerate divides the loss, wraps the model and leaves steps out.
+
+    It reads the ranks from the environment, so its group has every process.
+    """
+
+    name = "accelerate-ddp"
+    whole_world = True
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if importlib.util.find_spec("accelerate") is None:
+            return "Accelerate is not installed; pip install 'zerobench[peers]'"
+        if scenario.dtype != "fp32":
+            return f"Accelerate casts operations, not the model, in 16 bits: {_PAGE}"
+        if scenario.reduction == "micro_step" and scenario.accumulation > 1:
+            return f"Accelerate reduces gradients at the boundary only: {_PAGE}"
+        return super().unsupported(scenario)
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.accelerator = _accelerator(scenario)
+        super().__init__(model, scenario, group)
+        self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+
+    def _wrap(self) -> nn.Module:
+        wrapped: nn.Module = self.accelerator.prepare_model(self.model)
+        return wrapped
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        with self.accelerator.accumulate(self.module):
+            if self.micro_steps == 0:
+                self._zero_grad()
+            self.micro_steps += 1
+            loss: Tensor = self.module(**batch)
+            self.accelerator.backward(loss)
+        return loss.detach()
+
+    @torch.no_grad()
+    def step(self) -> Outcome:
+        self.micro_steps = 0
+        norm = self._clip()
+        self.optimizer.step()
+        return Outcome(norm, bool(self.accelerator.optimizer_step_was_skipped))
+
+    def _clip(self) -> float | None:
+        if not self.scenario.clip:
+            return None
+        return float(self.accelerator.clip_grad_norm_(self.masters.values(), self.scenario.clip))
+
+
+def _accelerator(scenario: Scenario) -> Any:
+    """An Accelerator of its own: the package keeps one state for a process."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._shared_state.clear()
+    options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=True)
+    return Accelerator(
+        cpu=scenario.device == "cpu",
+        gradient_accumulation_steps=scenario.accumulation,
+        kwargs_handlers=[options],
+    )

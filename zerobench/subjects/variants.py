@@ -1,0 +1,145 @@
+"""The other settings of the engines, each a subject of its own; a known finding of an engine is theirs too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from zerobench.scenario import Scenario
+from zerobench.subjects.deepspeed import DeepSpeed
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.subjects.torch_fsdp1 import TorchFsdp1
+from zerobench.subjects.torch_fsdp2 import TorchFsdp2
+
+_HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html"
+_FSDP1 = "https://docs.pytorch.org/docs/2.13/fsdp.html#torch.distributed.fsdp.CPUOffload"
+_FSDP2 = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
+
+
+class DeepSpeedAtBoundary(DeepSpeed):
+    """The caller steps once after all micro-steps and tells DeepSpeed the boundary, as Hugging Face's Trainer does."""
+
+    name = "deepspeed-at-boundary"
+    steps_at_boundary = True
+
+
+class DdpCopies(TorchDdp):
+    """Gradients are copies of the buckets, not views of them."""
+
+    name = "torch-ddp-copies"
+    bucket_view = False
+
+
+class DdpFindUnused(TorchDdp):
+    """DDP walks the graph of every forward for parameters that it does not use."""
+
+    name = "torch-ddp-find-unused"
+    find_unused = True
+
+
+class DdpStaticGraph(TorchDdp):
+    """DDP records the graph of the first step and expects it in all others."""
+
+    name = "torch-ddp-static-graph"
+    static_graph = True
+
+
+class DdpFp16Hook(TorchDdp):
+    """DDP sends gradients in fp16 by its own communication hook, and keeps them in the model's dtype."""
+
+    name = "torch-ddp-fp16-hook"
+    hook: ClassVar[Callable[..., Any]] = staticmethod(fp16_compress_hook)
+
+    @classmethod
+    def wire(cls, scenario: Scenario) -> str:
+        return "fp16"
+
+    def _wrap(self) -> nn.Module:
+        module = super()._wrap()
+        assert isinstance(module, DistributedDataParallel)
+        module.register_comm_hook(self.group, self.hook)
+        return module
+
+
+class DdpBf16Hook(DdpFp16Hook):
+    """The same in bf16, which the hook permits only with NCCL."""
+
+    name = "torch-ddp-bf16-hook"
+    hook = staticmethod(bf16_compress_hook)
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.device == "cpu":
+            return f"DDP's bf16 hook demands a GPU: {_HOOKS}"
+        return super().unsupported(scenario)
+
+    @classmethod
+    def wire(cls, scenario: Scenario) -> str:
+        return "bf16"
+
+
+class Fsdp1Hybrid(TorchFsdp1):
+    """Two replicas of the shards, by HYBRID_SHARD; at stage 2 by its variant that unshards once a step."""
+
+    name = "torch-fsdp1-hybrid"
+    whole_world = True
+    stages = (2, 3)
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        return super().unsupported(scenario) or _needs_replicas(cls.name, scenario)
+
+
+class Fsdp1Offload(TorchFsdp1):
+    """The shards and the optimizer are in host memory."""
+
+    name = "torch-fsdp1-offload"
+    offloads = True
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.device == "cpu":
+            return f"FSDP1 offloads from an accelerator only: {_FSDP1}"
+        return super().unsupported(scenario)
+
+
+class Fsdp2Hybrid(TorchFsdp2):
+    """Two replicas of the shards, by a mesh of two dimensions."""
+
+    name = "torch-fsdp2-hybrid"
+    whole_world = True
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        return super().unsupported(scenario) or _needs_replicas(cls.name, scenario)
+
+
+class Fsdp2Offload(TorchFsdp2):
+    """The shards and the optimizer are in host memory."""
+
+    name = "torch-fsdp2-offload"
+    offloads = True
+
+
+class Fsdp2ReshardToTwo(TorchFsdp2):
+    """From forward to backward a parameter is sharded over two ranks, on each half of the ranks."""
+
+    name = "torch-fsdp2-reshard-to-two"
+    stages = (3,)
+    reshard = 2
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if (reason := super().unsupported(scenario)) is not None:
+            return reason
+        if scenario.mesh.shard != 4:
+            return f"{cls.name} needs shards on four ranks: an integer must be a factor of their number: {_FSDP2}"
+        return None
+
+
+def _needs_replicas(name: str, scenario: Scenario) -> str | None:
+    return None if scenario.replicate == 2 else f"{name} has two replicas of its shards, not {scenario.replicate}"
