@@ -108,7 +108,8 @@ def _fits() -> bool:
 def _limited(group: dist.ProcessGroup, share: float) -> tuple[bool, bool, int]:
     """Whether the model is built within this share of its bytes: plainly; and by zero.Init, with an engine over it."""
     ds = loops.deepspeed()
-    keys: dict[str, Any] = {"train_batch_size": 4, "zero_optimization": {"stage": 3}}
+    zero = {"stage": 3, "stage3_max_live_parameters": 0}
+    keys: dict[str, Any] = {"train_batch_size": 4, "zero_optimization": zero}
     before = resource.getrlimit(resource.RLIMIT_DATA)
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)  # freed layers return to the system
     dist.all_reduce(torch.zeros(_WIDTH, _WIDTH))  # what the first collective allocates is not the model's

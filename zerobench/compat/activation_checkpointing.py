@@ -20,7 +20,7 @@ def configure(
     synchronize: bool | None = None,
     profile: bool | None = None,
 ) -> None:
-    """Take the settings of the section activation_checkpointing, and arguments over them."""
+    """Accept DeepSpeed's arguments. They place a checkpoint's inputs in DeepSpeed, and have no effect here."""
     _configured.append(True)
 
 

@@ -68,6 +68,11 @@ def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def log_summary(show_straggler: bool = False, return_dict: bool = False) -> None:
+    """Log that collectives are not recorded here."""
+    logger.info("zerobench run measures collectives; a job does not record them")
+
+
 def get_world_group() -> Any:
     """The group of all ranks."""
     return dist.group.WORLD

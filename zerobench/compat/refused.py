@@ -36,6 +36,29 @@ class TiedLayerSpec(PipelineModule):
     """Refuses pipeline parallelism."""
 
 
+class DeepSpeedCPULion:
+    """Refuses to be constructed: torch has no Lion that a client could pass."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("ops.lion.DeepSpeedCPULion", "give the configuration's optimizer the type 'Lion'")
+
+
+class UlyssesSPAttentionHF:
+    """Refuses sequence parallelism."""
+
+    @classmethod
+    def register_with_transformers(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse sequence parallelism."""
+        _refuse("runtime.sequence_parallel", _SHARDS)
+
+
+class UlyssesSPDataLoaderAdapter:
+    """Refuses sequence parallelism."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("runtime.sequence_parallel", _SHARDS)
+
+
 def group_of_parallelism(name: str) -> Any:
     """A name of ``deepspeed.utils.groups`` other than data parallelism's."""
 

@@ -76,6 +76,8 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
             session.parser().parse_args([argument.replace("$WEEK", "1") for argument in arguments[len(own) + 1 :]])
     elif program == "zerobench":
         options.parser().parse_args(arguments)
+    elif program == "zerobench.compat":
+        assert all((ROOT / path).exists() for path in arguments if path.startswith("docs/"))
     elif program == "pytest":
         assert all((ROOT / suite).exists() for suite in _suites(arguments))
     else:

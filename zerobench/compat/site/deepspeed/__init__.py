@@ -7,7 +7,7 @@ from zerobench.compat import comm, zero
 from zerobench.compat.activation import VERSION as __version__
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.engine import DeepSpeedEngine
-from zerobench.compat.initialize import add_config_arguments, initialize
+from zerobench.compat.entry import add_config_arguments, initialize
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
 from zerobench.compat.refused import PipelineModule, init_inference, tp_model_init

@@ -1,3 +1,3 @@
 """``deepspeed.ops``, of zerobench."""
 
-from deepspeed.ops import adagrad, adam
+from deepspeed.ops import adagrad, adam, lion
