@@ -18,7 +18,7 @@ LIMIT = 480.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the parts that are named, or all that are not done; 0 if all of them were measured."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     if given.device == "cuda" and not torch.cuda.is_available():
         print("no GPU here: torch.cuda.is_available() is False; --device cpu rehearses every part", file=sys.stderr)
         return 2
@@ -41,15 +41,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m zerobench.suites.bench.gpu", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all that are not done")
-    parser.add_argument("--out", type=Path, default=Path("zerobench-gpu"), help="default: zerobench-gpu")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu rehearses; default: cuda")
-    parser.add_argument("--quick", action="store_true", help="the small grid")
-    parser.add_argument("--list", action="store_true", help="print the names of the parts, and run nothing")
-    parser.add_argument("--here", action="store_true", help="run the named parts in this process, without a report")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(prog="python -m zerobench.suites.bench.gpu", description=__doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help="default: all that are not done")
+    options.add_argument("--out", type=Path, default=Path("zerobench-gpu"), help="default: zerobench-gpu")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu rehearses; default: cuda")
+    options.add_argument("--quick", action="store_true", help="the small grid")
+    options.add_argument("--list", action="store_true", help="print the names of the parts, and run nothing")
+    options.add_argument("--here", action="store_true", help="run the named parts in this process, without a report")
+    return options
 
 
 def _command(part: Part, given: argparse.Namespace) -> str:

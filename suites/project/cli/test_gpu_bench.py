@@ -94,7 +94,7 @@ def test_a_part_by_the_command(tmp_path: Path) -> None:
 def test_a_part_takes_at_most_eight_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that does not end is ended, and its log says so."""
     monkeypatch.setattr(command, "LIMIT", 0.01)
-    given = command._parser().parse_args(["first-contact", "--device", "cpu", "--out", str(tmp_path)])
+    given = command.parser().parse_args(["first-contact", "--device", "cpu", "--out", str(tmp_path)])
     assert not command._alone(Part("first-contact", first_contact.measure), tmp_path, given)
     assert "ended after" in (tmp_path / "first-contact.log").read_text(encoding="utf-8")
 
