@@ -59,15 +59,14 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu_bench(session: nox.Session) -> None:
-    """Run kernels, stages, capacity and offload on this machine's GPU and write its report."""
-    name = _python(session, "-c", "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())")
-    if name.strip() == "False":
+    """Measure this machine's GPU part by part, from where the last session ended, and write its report; arguments
+    after ``--`` name parts."""
+    told = _python(session, "-c", "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())")
+    name = told.strip().splitlines()[-1]  # what torch says about its import comes before it
+    if name == "False":
         session.skip("no GPU here: torch.cuda.is_available() is False")
     folder = f"reports/{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
-    suites = [f"suites/bench/{name}" for name in ("kernels", "test_stages.py", "test_capacity.py", "test_offload.py")]
-    _python(session, "-m", "pytest", "suites/kernels")
-    _bench(session, folder, *suites, "--device", "cuda", *session.posargs)
-    _python(session, "-m", "zerobench", "report", f"{folder}/benchmark.json", "--out", folder)
+    _python(session, "-m", "zerobench.suites.bench.gpu", "--out", folder, *session.posargs)
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -128,10 +129,14 @@ class GradientReducer:
         backward.missing[position] -= 1
         if not self.overlap or not self._plain or self._nests:
             return
+        before = backward.finished
         while backward.finished < len(self.states) and backward.missing[backward.finished] == 0:
             backward.finished += 1
-        before, backward.ready = backward.ready, max(end for end in self._ends if end <= backward.finished)
-        if backward.ready > before:
+        if backward.finished == before:
+            return
+        ready = self._ends[bisect_right(self._ends, backward.finished) - 1]
+        if ready > backward.ready:
+            backward.ready = ready
             self._coordinator.offer()
 
     def _refuse_foreign(self, parameter: nn.Parameter) -> NoReturn:

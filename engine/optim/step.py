@@ -73,17 +73,17 @@ class Stepper:
             leaves: micro-batches in the step over all ranks.
             scale: the loss scale.
         """
-        mine = torch.cat([self._sums().cpu().view(torch.uint8), torch.tensor(active, dtype=torch.uint8)])
-        mine = mine.to(self._device)
+        flags = torch.tensor(active, dtype=torch.uint8).to(self._device, non_blocking=True)
+        mine = torch.cat([self._sums().view(torch.uint8), flags])
         everyone = torch.empty(self.ranks.world, mine.numel(), dtype=torch.uint8, device=mine.device)
         self.ranks.all_gather(everyone.view(-1), mine).wait()
-        everyone = everyone.cpu()
+        everyone = everyone.cpu()  # the only wait of a step for the device
         width = self.layout.owned_chunks * 8
         sums = everyone[:, :width].reshape(-1).view(torch.float64)[self._order]
         total = float(torch.cumsum(sums, 0)[-1]) if sums.numel() else 0.0
-        flags = everyone[:, width:].any(dim=0).tolist()
+        found = everyone[:, width:].any(dim=0).tolist()
         return GradientCheck(
-            math.sqrt(total) / (leaves * scale) if total >= 0 else math.nan, not math.isfinite(total), flags
+            math.sqrt(total) / (leaves * scale) if total >= 0 else math.nan, not math.isfinite(total), found
         )
 
     @property
@@ -93,7 +93,7 @@ class Stepper:
     def _sums(self) -> Tensor:
         """fp64 sums of squares of the chunks that this rank owns, in the order of units."""
         parts = [state.optimizer_store.sums(state.portion) for state in self.states]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=self._device)
 
     def step(self, check: GradientCheck, factor: float) -> None:
         """Update every active parameter with gradient * factor, and all-gather the result. A collective."""

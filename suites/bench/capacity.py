@@ -7,6 +7,7 @@ On CUDA the caching allocator has the limit. On a CPU the system limits a rank's
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import threading
 import time
@@ -33,7 +34,18 @@ from zerobench.workload import models
 TIME_LIMIT = 300.0
 
 #: The error of a rank without memory contains one of these; the last is oneDNN's.
-_FULL = ("OutOfMemoryError", "MemoryError", "allocate memory", "bad_alloc", "start new thread", "create a primitive")
+_FULL = (
+    "OutOfMemoryError",
+    "MemoryError",
+    "allocate memory",
+    "bad_alloc",
+    "start new thread",
+    "out of memory",  # CUDA's, also if the system locks no more pages
+    "could not reserve",  # a file, for want of disk space
+    "create a primitive",
+)
+#: The share of host memory that models may take; the rest is the system's and the processes' own.
+_HOST_SHARE = 0.8
 
 
 def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Json:
@@ -53,7 +65,8 @@ def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Js
     if reason := load(search.case.subject).unsupported(base):
         return {**asked, "verdict": "unsupported", "reason": reason, **nothing}
     try:
-        layers, seconds = largest(partial(_seconds, search, threads, progress), search.most)
+        most = bound(search)
+        layers, seconds = largest(partial(_seconds, search, threads, progress), most)
     except RankFault as fault:
         return {**asked, "verdict": fault.kind, "reason": str(fault), **nothing}
     found = {
@@ -83,19 +96,55 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
             raise
 
 
+def bound(search: Search) -> int:
+    """The most layers with which the states alone are within the limit and the host's memory; at least 1.
+
+    The states on a device and on the host are those of the subject's closed forms. A subject without them is bounded
+    by the host, where each rank builds the model in fp32.
+    """
+    fit, beyond = 0, search.most + 1
+    host = _HOST_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    while beyond - fit > 1:
+        layers = (fit + beyond) // 2
+        device, on_host = _states(search, layers)
+        if device <= search.limit and on_host * search.case.scenario.world <= host:
+            fit = layers
+        else:
+            beyond = layers
+    return max(1, fit)
+
+
+def _states(search: Search, layers: int) -> tuple[int, int]:
+    """Bytes on the device, and on the host, of one rank with so many layers."""
+    scenario = with_layers(search.case.scenario, layers)
+    model, theory = models.shapes(scenario), load(search.case.subject).theory()
+    built = 4 * sum(parameter.numel() for parameter in model.parameters())
+    device = theory.memory(scenario, model) if theory else None
+    off = theory.offload(scenario, model) if theory else None
+    return sum((device or {}).values()), built + sum(off.host.values() if off else ())
+
+
 def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, float | None]:
     """The most layers that train and the seconds that ``trains`` gives for them; (0, None) if not even one does.
 
-    If a number of layers trains, each smaller number is taken to train.
+    If a number of layers trains, each smaller number is taken to train. The search begins at half of ``most``, which is
+    likely to fit since ``most`` is a bound, goes on in steps that double until it knows a number that fits and one that
+    does not, and then halves what is between.
     """
-    fit, beyond, best = 0, most + 1, None
+    fit, beyond, best, step = 0, most + 1, None, 1
+    layers = max(1, most // 2)
     while beyond - fit > 1:
-        layers = (fit + beyond) // 2
         seconds = trains(layers)
         if seconds is None:
             beyond = layers
         else:
             fit, best = layers, seconds
+        if beyond == most + 1 and fit + step < beyond:
+            layers, step = fit + step, 2 * step
+        elif fit == 0 and beyond > step:
+            layers, step = beyond - step, 2 * step
+        else:
+            layers = (fit + beyond) // 2
     return fit, best
 
 

@@ -130,8 +130,11 @@ def _replay(given: argparse.Namespace) -> int:
 
 
 def _examine(given: argparse.Namespace) -> int:
-    from zerobench.cli import doctor
+    from zerobench.cli import doctor, wheels
 
+    if given.wheels:
+        print("\n".join(wheels.needed()))
+        return 0
     findings = doctor.examine()
     print(json.dumps(findings) if given.json else doctor.render(findings))
     return 1 if findings["problems"] else 0

@@ -54,7 +54,13 @@ def parser() -> Parser:
         "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 if something is "
         "missing."
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON")
+    shown = doctor.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    shown.add_argument(
+        "--wheels",
+        action="store_true",
+        help="print the packages that a machine with nothing but torch needs, for pip download --requirement",
+    )
     _add_checkpoint(commands.add_parser("checkpoint", help="examine or export a checkpoint", allow_abbrev=False))
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
     _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))

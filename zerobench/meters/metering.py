@@ -55,7 +55,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
             sizes = {category: resident(tensors) for category, tensors in subject.resident().items()}
             digest = digest or _digest(subject, scenario)
             offload = off_device(subject, moved)
-            locked = pinned() - pinned_before if cuda else None
+            locked = max(pinned() - pinned_before, _page_locked(subject)) if cuda else None
     memory = Memory(
         **sizes,
         peak=peak.bytes,
@@ -71,6 +71,11 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
 def _digest(subject: Subject, scenario: Scenario) -> str | None:
     """That of the states that the subject holds now, if it promises bits."""
     return held(subject.resident(), signed_zeros=scenario.data != "dyadic") if subject.promises_bits else None
+
+
+def _page_locked(subject: Subject) -> int:
+    """Bytes of the subject's page-locked memory off the device; torch's allocator counts only its own."""
+    return resident(tensor for tensors in subject.offloaded().host.values() for tensor in tensors if tensor.is_pinned())
 
 
 def _known(kept: Mapping[str, int], expected: bool) -> int | None:

@@ -58,6 +58,9 @@ COMMANDS: dict[str, str] = {
     ),
     r"pytest suites/kernels/test_optimizers\.py .*": f"{_HERE}/test_commands.py::test_suites",
     r"pytest suites/bench.*": f"{_HERE}/test_commands.py::test_suites",
+    r"python -m zerobench\.suites\.bench\.gpu --out zerobench-gpu": (
+        "suites/project/cli/test_gpu_bench.py::test_a_part_by_the_command"
+    ),
     r"nox --no-venv -s .*": f"{_HERE}/test_ci.py::test_command_exists",
     r"python limited\.py (cpu|nvme) /tmp": f"{_HERE}/test_offload_page.py::test_example",
     r"python -m pip install -e '\.\[hf\]'": f"{_HERE}/test_ci.py::test_extras_exist",

@@ -1,0 +1,1 @@
+"""The GPU's measurements, cut into parts that each end within minutes; ``python -m zerobench.suites.bench.gpu``."""
