@@ -14,7 +14,7 @@ from zerobench.engine.errors import ConfigError
 from zerobench.engine.layout import Unit
 from zerobench.engine.state.copies import Copies
 from zerobench.engine.state.host import OffloadedOptimizerStore
-from zerobench.engine.state.pages import PAGE, page_memory, pages
+from zerobench.engine.state.pages import PAGE, page_memory, whole_pages
 from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import ParameterStore, UpdateSlice, cut
@@ -34,7 +34,7 @@ class Record:
 
     def memory(self, elements: int) -> int:
         """Bytes of the buffer of a sub-group with this many elements: each of the three in whole pages."""
-        return sum(pages(each * elements) for each in (self.states, self.gradient, self.parameter))
+        return sum(whole_pages(each * elements) for each in (self.states, self.gradient, self.parameter))
 
     def fitting(self, budget: int, chunk: int) -> int:
         """The number of elements, in whole chunks, that surely fit into a buffer of ``budget`` bytes."""
@@ -63,8 +63,8 @@ class _Buffer:
 
     def __init__(self, record: Record, elements: int, pin: bool) -> None:
         self.memory = page_memory(record.memory(elements), pin=pin)
-        self._gradient = pages(record.states * elements)
-        self._parameter = self._gradient + pages(record.gradient * elements)
+        self._gradient = whole_pages(record.states * elements)
+        self._parameter = self._gradient + whole_pages(record.gradient * elements)
         self.busy: list[Handle] = []  # its copies, reads and writes that may be pending
 
     def free(self) -> _Buffer:
@@ -76,11 +76,11 @@ class _Buffer:
 
     def states(self, size: int) -> Tensor:
         """The first ``size`` bytes of the states, in whole pages."""
-        return self.memory[: pages(size)]
+        return self.memory[: whole_pages(size)]
 
     def gradient(self, size: int) -> Tensor:
         """The first ``size`` bytes of the gradient sum, in whole pages."""
-        return self.memory[self._gradient : self._gradient + pages(size)]
+        return self.memory[self._gradient : self._gradient + whole_pages(size)]
 
     def parameter(self, size: int) -> Tensor:
         """The first ``size`` bytes of the rounded parameter."""
@@ -145,8 +145,8 @@ class FileOptimizerStore(OffloadedOptimizerStore):
 
     def _reserve(self, elements: int) -> dict[Part, int]:
         sizes: dict[Part, int] = {"states": self.record.states * elements, "gradient": self.record.gradient * elements}
-        self._bytes["optimizer"] += pages(sizes["states"])
-        self._bytes["gradients"] += pages(sizes["gradient"])
+        self._bytes["optimizer"] += whole_pages(sizes["states"])
+        self._bytes["gradients"] += whole_pages(sizes["gradient"])
         return {part: self.file.reserve(size) for part, size in sizes.items()}
 
     # Gradients

@@ -10,7 +10,7 @@ from torch import Tensor
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.state.copies import Copies
-from zerobench.engine.state.pages import PAGE, page_memory, pages
+from zerobench.engine.state.pages import PAGE, page_memory, whole_pages
 from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import ParameterStore, cut
@@ -49,7 +49,7 @@ class ShardFiles:
                 f"offload_param: a buffer of {size} bytes is less than a page ({PAGE}): raise buffer_size"
             )
         self.file, self.copies = file, copies
-        self.size = min(size // PAGE * PAGE, pages(largest))
+        self.size = min(size // PAGE * PAGE, whole_pages(largest))
         self.buffers = [_Buffer(self.size, copies.pinned) for _ in range(count)]
 
     def turn(self) -> _Buffer:
@@ -159,7 +159,7 @@ class FileParameterStore(ParameterStore):
 
     def _memory(self, piece: _Piece, buffer: _Buffer) -> Tensor:
         """The piece's whole pages."""
-        return buffer.memory[: pages((piece.stop - piece.start) * self._dtype.itemsize)]
+        return buffer.memory[: whole_pages((piece.stop - piece.start) * self._dtype.itemsize)]
 
     def _values(self, piece: _Piece, buffer: _Buffer) -> Tensor:
         return buffer.memory[: (piece.stop - piece.start) * self._dtype.itemsize].view(self._dtype)

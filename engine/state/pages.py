@@ -13,7 +13,7 @@ from torch import Tensor
 PAGE = 4096
 
 
-def pages(size: int) -> int:
+def whole_pages(size: int) -> int:
     """``size`` bytes rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.errors import ConfigError, OffloadError
-from zerobench.engine.state.pages import PAGE, pages
+from zerobench.engine.state.pages import PAGE, whole_pages
 
 #: Bytes of one request.
 _BLOCK = 4 << 20
@@ -66,7 +66,7 @@ class ScratchFile:
         Raises:
             OffloadError: there is not enough space.
         """
-        start, size = self.size, pages(size)
+        start, size = self.size, whole_pages(size)
         if size:
             try:
                 os.posix_fallocate(self._descriptor, start, size)

@@ -13,7 +13,7 @@ from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(), share=2.75)
+@drawn(scenarios(), share=3)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""

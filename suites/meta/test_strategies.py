@@ -31,6 +31,7 @@ NOT_DRAWN: dict[str, str] = {
 #: Keys of the configuration that no Scenario sets, and the reason.
 NOT_SET: dict[str, str] = {
     "train_batch_size": "the product of other keys; suites/api/test_config.py",
+    "managed_gradient_accumulation": "for calls in another order; suites/api/test_accumulation.py",
     "bf16.enabled": "by dtype",
     "fp16.enabled": "by dtype",
     "zero_optimization.offload_optimizer.pin_memory": "no effect on values; a GPU's",

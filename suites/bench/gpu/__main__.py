@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zerobench.suites.bench.gpu.parts import Part, parts, run
+from zerobench.suites.bench.gpu.parts import Part, all_parts, run
 from zerobench.suites.bench.runs import world_size
 
 #: Seconds for a part; then it ends, and its cases so far remain.
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.device == "cuda" and not torch.cuda.is_available():
         print("no GPU here: torch.cuda.is_available() is False; --device cpu rehearses every part", file=sys.stderr)
         return 2
-    known = {part.name: part for part in parts(given.quick, given.device, world_size(given.device))}
+    known = {part.name: part for part in all_parts(given.quick, given.device, world_size(given.device))}
     if unknown := [name for name in given.parts if name not in known]:
         print(f"no such part: {', '.join(unknown)} (known: {', '.join(known)})", file=sys.stderr)
         return 2

@@ -29,7 +29,7 @@ class Part:
     measure: Measure
 
 
-def parts(quick: bool, device: str, world: int) -> list[Part]:
+def all_parts(quick: bool, device: str, world: int) -> list[Part]:
     """All parts in the order in which they decide the most: whether the engine is right, then how fast it is."""
     kernels = [Part(f"kernel-{_plain(name)}", partial(_kernel, name, quick)) for name in names(device)]
     points = [Part(f"stages-{point.name}", partial(_stages, point)) for point in grid.stages(quick, device, world)]

@@ -41,7 +41,7 @@ def test_part(name: str, tmp_path: Path) -> None:
 def test_every_part_has_a_kind() -> None:
     """On a GPU, quick or not, no two parts share a name, and each is of a kind that the rehearsal has."""
     for quick in (True, False):
-        names = [part.name for part in parts.parts(quick, "cuda", 1)]
+        names = [part.name for part in parts.all_parts(quick, "cuda", 1)]
         assert len(set(names)) == len(names)
         assert {name.partition("-")[0] for name in names} == {name.partition("-")[0] for name in _SMALL}
         assert names[0] == "first-contact"
