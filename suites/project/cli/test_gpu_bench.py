@@ -73,7 +73,7 @@ def test_goes_on_after_a_failure_and_resumes(
         (folder / f"{part.name}.done").touch() if part.name != "bad" else None
         return part.name != "bad"
 
-    monkeypatch.setattr(command, "parts", lambda *_: [Part(name, _fails_between) for name in ("bad", "good")])
+    monkeypatch.setattr(command, "all_parts", lambda *_: [Part(name, _fails_between) for name in ("bad", "good")])
     monkeypatch.setattr(command, "_alone", alone)
     monkeypatch.setattr(command, "_report", lambda out: reported.append(out) or True)  # type: ignore[func-returns-value]
     arguments = ["--device", "cpu", "--out", str(tmp_path)]
