@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from zerobench.results import files
 from zerobench.suites.bench import grid
@@ -26,6 +27,14 @@ _SMALL: dict[str, parts.Measure] = {
     "stages-smoke": partial(parts._stages, replace(POINT, subjects=("reference",))),
     "capacity-small": partial(parts._capacity, _SEARCH),
 }
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """A measurement takes all cores of its process; the tests after it compare bits, which one thread has."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.slow
