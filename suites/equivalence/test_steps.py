@@ -38,6 +38,7 @@ def test_clipping(bits: Trials, scenario: Scenario) -> None:
             communication_dtype=None,
             accumulator_dtype=None,
             loss_scale=LossScale(static=8.0),
+            poison=(),
         ),
         st.sampled_from([0.25, 2.0, 8.0]),
     ),

@@ -247,6 +247,7 @@ def test_fast_math_from_outside_changes_nothing(tmp_path: Path, monkeypatch: pyt
     assert not any(name in written for name in (".ftz", ".approx", "fma."))
 
 
+@pytest.mark.rotating
 @pytest.mark.skipif(_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(
     "architecture", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("sm_80", "sm_90")), "newest"]

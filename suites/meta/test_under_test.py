@@ -13,6 +13,8 @@ from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
+pytestmark = pytest.mark.rotating
+
 _SUITES = [f"zerobench.suites.{name}" for name in ("equivalence", "accounting", "faults")]
 
 
