@@ -21,7 +21,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "traffic")
 
 
-@drawn(scenarios(**UNDISTURBED), share=0.6)
+@drawn(scenarios(**UNDISTURBED))
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, calls and bytes are those of the closed form."""
     assume(counted.offers(scenario))
