@@ -15,7 +15,9 @@ from zerobench.engine.ops.update import AdamValues
 from zerobench.engine.rules.adam import Adam
 from zerobench.engine.rules.lion import Lion, LionValues
 from zerobench.engine.rules.rule import Group
+from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
+from zerobench.subjects import reference
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -28,10 +30,12 @@ class _RuleMutant(Mutant):
 
 
 class _ElseAdam(_RuleMutant):
-    """Looks the rule up and gets Adam, which knows all of the rule's parameters."""
+    """Looks the rule up and gets Adam, which knows all of the rule's parameters but Adagrad's decay."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        with mock.patch.dict(rules._BY_TYPE, {self.rule: rules.of_type("Adam")}):
+        known = {name: value for name, value in hyperparameters(scenario.optimizer).items() if name != "lr_decay"}
+        adam = mock.patch.dict(rules._BY_TYPE, {self.rule: rules.of_type("Adam")})
+        with adam, mock.patch.object(reference, "_optimizer_params", return_value=known):
             super().__init__(model, scenario, group)
 
 
