@@ -148,7 +148,7 @@ class Pending(Generic[T]):
             sources: dict[Any, Worker] = {
                 source: each for each in workers if each.slot.rank not in replies for source in each.signs_of_life
             }
-            ready = wait(list(sources), min(_LOOK, max(0.0, self._deadline - time.monotonic())))
+            ready = wait(list(sources), self._patience())
             if not ready and self._is_over(progress):
                 break
             for each in {sources[source].slot.rank: sources[source] for source in ready}.values():
@@ -157,9 +157,14 @@ class Pending(Generic[T]):
                     self._deadline = min(self._deadline, time.monotonic() + GRACE)
         return replies
 
+    def _patience(self) -> float:
+        """Seconds until the deadline or the next look; no look disturbs ranks that may be idle for any time."""
+        remaining = max(0.0, self._deadline - time.monotonic())
+        return min(_LOOK, remaining) if math.isfinite(self._pool.idle) else remaining
+
     def _is_over(self, progress: Progress) -> bool:
         """Whether the time limit has passed, or no rank has done anything for the pool's ``idle`` seconds."""
-        if progress.still() > self._pool.idle:
+        if math.isfinite(self._pool.idle) and progress.still() > self._pool.idle:
             self._limit = f"did nothing for {self._pool.idle:g} s"
             return True
         return time.monotonic() >= self._deadline
