@@ -5,7 +5,8 @@ discrete field takes the value that makes the most pairs of values which no row 
 fields in :data:`TRIPLES`. All other choices are uniform. Hypothesis records the choices, so that it replays and
 shrinks a failure as usual; a field shrinks to its first value.
 
-A row counts once its test has run to the end, so a discarded draw covers nothing.
+A row counts once its test has run to the end, so a discarded draw covers nothing. A value with which rows are often
+discarded counts for less, because otherwise the same combinations would be tried again and again.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Covering(PrimitiveProvider):
         self._random = random.Random(self.seed)  # noqa: S311 - draws of a test
         self._seen: set[Combination] = set()
         self._drawn: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
+        self._begun: Counter[tuple[str, int]] = Counter()  # rows with a value, whether they ran or not
         self._row: dict[str, int] = {}
         self._target: dict[str, int] = {}
         self._known: dict[str, int] = {}
@@ -101,6 +103,7 @@ class Covering(PrimitiveProvider):
             (name, rare), Covering.asked = Covering.asked, None
             self.fields.setdefault(self.label, {})[name] = max_value + 1
             self._row[name] = found = self._best(name, max_value + 1, rare)
+            self._begun[name, found] += 1
             return found
         low = -(2**63) if min_value is None else min_value
         return self._random.randint(low, low + 2**64 if max_value is None else max_value)
@@ -122,10 +125,12 @@ class Covering(PrimitiveProvider):
         main = [pair for pair in self._row.items() if pair[0] in TRIPLES]
         return sum(self._drawn[(name, position), pair] for pair in [(name, position), *main])
 
-    def _newness(self, name: str, position: int) -> int:
-        """Of the new combinations; a triple counts for more, because fewer rows can have it."""
-        new = (each for each in _with(self._row, (name, position)) if each not in self._seen)
-        return sum(_WEIGHT[len(each)] for each in new)
+    def _newness(self, name: str, position: int) -> float:
+        """Of the new combinations, times the share of the rows with this value that ran; a triple counts for more,
+        because fewer rows can have it."""
+        value = name, position
+        new = (each for each in _with(self._row, value) if each not in self._seen)
+        return sum(_WEIGHT[len(each)] for each in new) * (self._drawn[value, value] + 1) / (self._begun[value] + 1)
 
     def draw_boolean(self, p: float = 0.5) -> bool:
         """Any."""

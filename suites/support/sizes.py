@@ -89,7 +89,7 @@ def settings_of(model: Gpt | Vit | Odd, world: int, chunk: int) -> st.SearchStra
         "offload_optimizer": among("offload_optimizer", "none", "cpu", "nvme"),
         "offload_param": among("offload_param", "none", "cpu", "nvme"),
         "offload_ratio": among("offload_ratio", 1.0, 0.5, 0.0),
-        "buffer_size": among("buffer_size", 8, 16, 64).map(lambda grids: max(4096, grids * chunk)),
+        "buffer_size": among("buffer_size", 8, 16, 64).map(lambda grids: max(8192, grids * chunk)),
         "buffer_count": among("buffer_count", 8, 5, 3),
         "pipeline_read": among("pipeline_read", False, True),
         "pipeline_write": among("pipeline_write", False, True),
