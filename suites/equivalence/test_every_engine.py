@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -26,6 +27,16 @@ _STATES: tuple[Part, ...] = ("parameters", "model_parameters", "optimizer_state"
 _UNWATCHED: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "reads")
 _ALL_RANKS: tuple[Part, ...] = ("gradients", "norm", "skipped", "loss_scale", *_STATES)
 _WHOLE = ["parameters", "model_parameters", "optimizer_state"]
+#: fp16 training in which no sum rounds, so that scales show in no bit.
+_EXACT_FP16: dict[str, Any] = {
+    "model": models(**SMALL_DYADIC),
+    "dtype": "fp16",
+    "data": "dyadic",
+    "micro_batch": 2,
+    "poison": (),
+    "communication_dtype": None,
+    "accumulator_dtype": None,
+}
 
 
 def _reading(what: st.SearchStrategy[str], steps: int) -> st.SearchStrategy[tuple[Read, ...]]:
@@ -129,15 +140,9 @@ def test_ranks_agree_on_overflow(trials: Trials, scenario: Scenario) -> None:
     lambda stage: st.tuples(
         scenarios(
             stage=stage,
-            model=models(**SMALL_DYADIC),
-            dtype="fp16",
-            data="dyadic",
             steps=1,
-            micro_batch=2,
-            poison=(),
-            communication_dtype=None,
-            accumulator_dtype=None,
             loss_scale=LossScale(static=1.0),
+            **_EXACT_FP16,
         ),
         st.sampled_from([0.25, 2.0, 8.0]),
     ),
@@ -156,16 +161,10 @@ def test_static_scale_changes_nothing(trials: Trials, scenario: tuple[Scenario, 
 @drawn_at_each_stage(
     lambda stage: scenarios(
         stage=stage,
-        model=models(**SMALL_DYADIC),
-        dtype="fp16",
-        data="dyadic",
         steps=3,
-        micro_batch=2,
-        poison=(),
-        communication_dtype=None,
-        accumulator_dtype=None,
         optimizer=optimizers(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0),
         loss_scale=LossScale(initial_power=4, window=1),
+        **_EXACT_FP16,
     ),
     share=0.1,
 )

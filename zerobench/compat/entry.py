@@ -62,14 +62,27 @@ def initialize(
     """
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
-    for name, given in (("mpu", mpu), ("mesh_param", mesh_param)):
-        if given is not None:
-            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
+    _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    parameters = model.parameters() if model_parameters is None else model_parameters
-    parameters = list(parameters)
-    client = as_client(optimizer, parameters)
+    parameters = list(model.parameters() if model_parameters is None else model_parameters)
+    built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
+    wrapped = DeepSpeedEngine(built, settings, collate_fn)
+    if training_data is not None:
+        wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
+    return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
+
+
+def _refuse_parallelism(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
+
+
+def _build(
+    model: nn.Module, settings: Settings, client: Any, parameters: list[Any], lr_scheduler: Any
+) -> tuple[reference.Engine, reference.ZeroOptimizer, Any]:
+    """The reference engine with its optimizer and schedule; rank 0 logs the keys without effect."""
     built, groups, _, schedule = reference.initialize(
         model,
         settings.engine,
@@ -79,10 +92,7 @@ def initialize(
         device=local_device(),
     )
     _log_settings(settings)
-    wrapped = DeepSpeedEngine(built, settings, collate_fn)
-    if training_data is not None:
-        wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
-    return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
+    return built, groups, schedule
 
 
 def _config(args: Any, *given: Any) -> Any:

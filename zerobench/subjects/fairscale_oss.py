@@ -18,7 +18,7 @@ from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
-from zerobench.subjects.plain import Plain
+from zerobench.subjects.plain import Plain, summed
 
 _SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/nn/data_parallel/sharded_ddp.py"
 
@@ -84,18 +84,13 @@ class FairscaleOss(Plain):
         return {name: each for name, p in self.working.items() if (each := self._gradient(p)) is not None}
 
     def _gradient(self, p: nn.Parameter) -> Tensor | None:
-        [have] = _sum(torch.tensor([float(p.grad is not None)]), self.group)
+        [have] = summed(torch.tensor([float(p.grad is not None)]), self.group)
         owner = self.oss._param_to_rank[p] == dist.get_rank(self.group)
         mine = p.grad if owner and p.grad is not None else torch.zeros_like(p)
-        whole = _sum(mine.detach().clone(), self.group)
+        whole = summed(mine, self.group)
         return whole if have else None
 
     def optimizer_state(self) -> dict[str, State]:
         """Each owner's state added to the others' zeros."""
         states = read_state(self.scenario.optimizer, self.oss.optim.state, self.masters)
-        return {name: {key: _sum(t.clone(), self.group) for key, t in state.items()} for name, state in states.items()}
-
-
-def _sum(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    dist.all_reduce(tensor, group=group)
-    return tensor
+        return {name: {key: summed(t, self.group) for key, t in state.items()} for name, state in states.items()}

@@ -191,6 +191,13 @@ def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:
     return [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
 
 
+def summed(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the ranks, as a copy: one rank's value, if the others have zeros."""
+    whole = tensor.detach().clone()
+    dist.all_reduce(whole, group=group)
+    return whole
+
+
 def storages(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Each storage behind ``tensors`` once, as a flat tensor over all of its bytes."""
     whole: dict[int, Tensor] = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
-from zerobench.subjects.plain import storages, tensors_of
+from zerobench.subjects.plain import storages, summed, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
 
@@ -53,11 +53,7 @@ class TorchZero1(TorchDdp):
     def optimizer_state(self) -> dict[str, State]:
         """Each owner's state added to the others' zeros."""
         states = read_state(self.scenario.optimizer, self._local.state, self.masters)
-        for state in states.values():
-            for key, tensor in state.items():
-                state[key] = tensor.clone()
-                dist.all_reduce(state[key], group=self.group)
-        return states
+        return {name: {key: summed(t, self.group) for key, t in state.items()} for name, state in states.items()}
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         masters = self.masters.values() if self.masters is not self.working else ()

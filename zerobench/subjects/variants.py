@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
+from zerobench.subjects.plain import Plain
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.subjects.torch_fsdp1 import TorchFsdp1
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
@@ -82,16 +83,23 @@ class DdpBf16Hook(DdpFp16Hook):
         return "bf16"
 
 
-class Fsdp1Hybrid(TorchFsdp1):
-    """Two replicas of the shards, by HYBRID_SHARD; at stage 2 by its variant that unshards once a step."""
+class _TwoReplicas(Plain):
+    """Two groups of ranks, each with all shards."""
 
-    name = "torch-fsdp1-hybrid"
     whole_world = True
-    stages = (2, 3)
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        return super().unsupported(scenario) or _needs_replicas(cls.name, scenario)
+        if scenario.replicate != 2:
+            return f"{cls.name} has two replicas of its shards, not {scenario.replicate}"
+        return super().unsupported(scenario)
+
+
+class Fsdp1Hybrid(_TwoReplicas, TorchFsdp1):
+    """Two replicas of the shards, by HYBRID_SHARD; at stage 2 by its variant that unshards once a step."""
+
+    name = "torch-fsdp1-hybrid"
+    stages = (2, 3)
 
 
 class Fsdp1Offload(TorchFsdp1):
@@ -107,15 +115,10 @@ class Fsdp1Offload(TorchFsdp1):
         return super().unsupported(scenario)
 
 
-class Fsdp2Hybrid(TorchFsdp2):
+class Fsdp2Hybrid(_TwoReplicas, TorchFsdp2):
     """Two replicas of the shards, by a mesh of two dimensions."""
 
     name = "torch-fsdp2-hybrid"
-    whole_world = True
-
-    @classmethod
-    def unsupported(cls, scenario: Scenario) -> str | None:
-        return super().unsupported(scenario) or _needs_replicas(cls.name, scenario)
 
 
 class Fsdp2Offload(TorchFsdp2):
@@ -139,7 +142,3 @@ class Fsdp2ReshardToTwo(TorchFsdp2):
         if scenario.mesh.shard != 4:
             return f"{cls.name} needs shards on four ranks: an integer must be a factor of their number: {_FSDP2}"
         return None
-
-
-def _needs_replicas(name: str, scenario: Scenario) -> str | None:
-    return None if scenario.replicate == 2 else f"{name} has two replicas of its shards, not {scenario.replicate}"
