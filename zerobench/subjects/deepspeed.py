@@ -38,6 +38,7 @@ class DeepSpeed(Subject):
     """
 
     name = "deepspeed"
+    distribution = "deepspeed"
     whole_world = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
