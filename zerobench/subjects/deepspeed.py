@@ -142,6 +142,8 @@ class DeepSpeed(Subject):
 
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
+            if self.engine.global_steps == self.engine.skipped_steps:
+                return {}  # a reading would raise: reports/findings/deepspeed/state-before-first-update
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
