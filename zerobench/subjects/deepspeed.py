@@ -185,6 +185,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         f"accumulates in fp32 at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
             plain and scenario.accumulator_dtype not in (None, "fp32")
         ),
+        f"offloads a part of the optimizer at stage 3 only: {_PAGE}": (
+            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and scenario.stage < 3
+        ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         "is not asked to offload to files here: its own kernels would have to be compiled": (
             "nvme" in (scenario.optimizer_at, scenario.parameters_at)
