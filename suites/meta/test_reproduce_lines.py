@@ -19,6 +19,8 @@ from zerobench.suites.meta.replaying import demand_reproduced
 from zerobench.suites.project.cli.broken import Dies
 from zerobench.suites.support.trials import Trials
 
+_step: Any = test_every_step.test_each_step_follows_from_the_one_before
+_exact: Any = test_every_step.test_exact_steps
 #: A property, an engine that fails it, and the end of the printed command.
 _CASES: list[tuple[Any, type, str]] = [
     (test_contract.test_stages_agree, plain.KeepsStaleParametersWhole, "--against "),
@@ -32,8 +34,8 @@ _CASES: list[tuple[Any, type, str]] = [
     (test_steps.test_parameters_move, plain.NeverSteps, "NeverSteps"),
     (test_peers.test_equals_ddp_bitwise, plain.ForgetsToAverage, "--against-subject "),
     (test_peers.test_gradients_within_the_bound_of_their_sum, plain.DdpForgetsToAverage, "--bound"),
-    (test_every_step.test_each_step_follows_from_the_one_before.by_stage[2], plain.ClipsTheScaledNorm, "--each-step"),
-    (test_every_step.test_exact_steps.by_stage[1], plain.ForgetsToAverage, "--zeros-alike"),
+    (_step.by_stage[2], plain.ClipsTheScaledNorm, "--each-step"),
+    (_exact.by_stage[1], plain.ForgetsToAverage, "--zeros-alike"),
     (test_resume.test_resume_elsewhere, checkpoints.LosesAllOptimizerStates, "--saved-by "),
     (test_contract.test_equals_the_canonical_trainer, Dies, "Dies"),
 ]
