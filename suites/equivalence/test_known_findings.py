@@ -35,7 +35,7 @@ def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
 
 def _outcome(trials: Trials, command: ReplayCommand) -> str:
     """``right``, or the kind of the failure."""
-    with Pool(command.scenario.world, idle=IDLE) as ranks:  # of its own: ranks that hang or die take their pool with them
+    with Pool(command.scenario.world, idle=IDLE) as ranks:  # its own, as ranks may hang or die
         try:
             return "right" if compare_again(command, ranks, TIME_LIMIT).right else "wrong"
         except RankFault as fault:
