@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint import directory as names
-from zerobench.engine.checkpoint import record, shard_file
+from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER
-from zerobench.engine.checkpoint.plain import decode
-from zerobench.engine.checkpoint.record import Chunk, Record, TensorEntry
+from zerobench.engine.checkpoint.record import Record
 from zerobench.engine.checkpoint.safetensors import DTYPES, Entry, write_file
 from zerobench.engine.checkpoint.shard_file import Stored, opened
+from zerobench.engine.checkpoint.values import StoredValues, open_checkpoint
 from zerobench.engine.config.schema import DTYPES as PRECISIONS
 from zerobench.engine.errors import CheckpointError
 
@@ -31,7 +31,7 @@ def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -
         CheckpointError: there is no such checkpoint, or its record is damaged.
     """
     directory = Path(load_dir)
-    folder, saved = _opened(directory, tag)
+    folder, saved = open_checkpoint(directory, tag)
     contents = saved.contents
     kinds: dict[str, int] = {}
     for key, tensor in saved.tensors.items():
@@ -61,15 +61,15 @@ def verify_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> 
     Raises:
         CheckpointError: there is no such checkpoint, or a file is missing or damaged; the message names the first one.
     """
-    folder, saved = _opened(Path(load_dir), tag)
+    folder, saved = open_checkpoint(Path(load_dir), tag)
     for name, file in saved.files.items():
         with opened(folder / name) as descriptor:
             stored = Stored(name, 0, (file.header,))
             header = torch.empty(file.header_bytes, dtype=torch.uint8)
             shard_file.read(descriptor, folder / name, stored, file.header_bytes, 0, header)
-    for tensor in saved.tensors.values():
+    for key, tensor in saved.tensors.items():
         for chunk in tensor.chunks:
-            _read(folder, tensor, chunk)
+            StoredValues(folder, saved).read(key, chunk.offset, chunk.offset + chunk.elements)
     return sum(file.bytes for file in saved.files.values())
 
 
@@ -93,7 +93,7 @@ def export_checkpoint(
             f"cannot export {dtype} to {str(path)!r}; the dtypes are {', '.join(PRECISIONS)}, and the name must end "
             "with .safetensors"
         )
-    folder, saved = _opened(Path(load_dir), tag)
+    folder, saved = open_checkpoint(Path(load_dir), tag)
     entries, keys = [], []
     for name, parameter in saved.contents.parameters.items():
         key = f"{MASTER if parameter.trained else FROZEN}.{name}"
@@ -114,28 +114,8 @@ def export_checkpoint(
     write_file(Path(path), [entries[index] for index in order], values, {})
 
 
-def _opened(directory: Path, tag: str | None) -> tuple[Path, Record]:
-    chosen = names.read_latest(directory) if tag is None else tag
-    if chosen is None:
-        raise CheckpointError(f"{str(directory)!r} has no file 'latest'; give the tag of a checkpoint")
-    folder = names.folder_of(directory, chosen)
-    saved = record.read(folder)
-    decode(saved.contents.client_state)
-    saved.check_files(folder)
-    return folder, saved
-
-
 def _elements(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
-
-
-def _read(folder: Path, tensor: TensorEntry, chunk: Chunk) -> Tensor:
-    """The values of a chunk, checked."""
-    values = torch.empty(chunk.elements, dtype=DTYPES[tensor.dtype])
-    stored = Stored(chunk.file, chunk.begin, chunk.digests)
-    with opened(folder / chunk.file) as descriptor:
-        shard_file.read(descriptor, folder / chunk.file, stored, values.nbytes, 0, values)
-    return values
 
 
 def _whole(folder: Path, saved: Record, key: str, entry: Entry) -> Tensor:
@@ -143,7 +123,7 @@ def _whole(folder: Path, saved: Record, key: str, entry: Entry) -> Tensor:
     tensor = saved.tensors.get(key)
     if tensor is None:
         return torch.empty(entry.shape, dtype=entry.dtype)
-    flat = torch.cat([_read(folder, tensor, chunk) for chunk in tensor.chunks])
+    flat = StoredValues(folder, saved).read(key, 0, tensor.elements)
     parameter = saved.contents.parameters.get(entry.key)
     shaped = flat.view(entry.shape) if parameter is None else flat.as_strided(entry.shape, parameter.stride)
     return shaped.to(entry.dtype)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +40,7 @@ class DeepSpeed(Subject):
 
     name = "deepspeed"
     whole_world = True
+    resumes = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
@@ -58,8 +60,7 @@ class DeepSpeed(Subject):
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
         self.micro_steps = 0
-        with warnings.catch_warnings(), self._own_linear():
-            warnings.simplefilter("ignore")  # DeepSpeed's own uses of deprecated torch functions
+        with _quiet(), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
@@ -170,8 +171,24 @@ class DeepSpeed(Subject):
         kept.append(getattr(self.optimizer, "grad_partitions_flat_buffer", None))
         return [tensor for tensor in kept if isinstance(tensor, Tensor)]
 
+    def save(self, directory: Path) -> None:
+        with _quiet():
+            self.engine.save_checkpoint(str(directory))
+
+    def load(self, directory: Path) -> None:
+        with _quiet(), self._own_linear():
+            self.engine.load_checkpoint(str(directory))
+
     def close(self) -> None:
         self.engine.destroy()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of DeepSpeed's uses of deprecated functions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _unsupported_setting(scenario: Scenario) -> str | None:

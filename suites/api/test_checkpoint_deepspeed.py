@@ -1,0 +1,111 @@
+"""Checkpoints between this engine and the installed DeepSpeed, with every bit of the training state, both ways."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from zerobench import export_deepspeed_checkpoint, subjects
+from zerobench.driver import flat, model_for, run_step, start, to_cpu
+from zerobench.ranks import Pool
+from zerobench.recording import State
+from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
+from zerobench.subject import Subject
+from zerobench.subjects.deepspeed import config
+
+if importlib.util.find_spec("deepspeed") is None:
+    pytest.skip("DeepSpeed is not installed; pip install 'zerobench[deepspeed]'", allow_module_level=True)
+
+_LIMIT = 120.0
+_MODEL = Odd(hidden=(7, 3, 5), frozen=True, tied=True, tiny=True, high=True, buffers=True)
+#: Sizes such that a rank's part ends within a parameter, and a loss scale that changes.
+_SCENARIO = Scenario(
+    model=_MODEL,
+    steps=3,
+    loss_scale=LossScale(initial_power=4, window=1),
+    sub_group=40,
+)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Pool]:
+    """DeepSpeed's ranks: its group is always the whole world."""
+    with Pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Pool]:
+    """The reference engine's ranks."""
+    with Pool(3) as pool:
+        yield pool
+
+
+def _states(subject: Subject, scenario: Scenario) -> State:
+    """Everything that the subjects' calls can read of the training state: at stages 1 and 2 DeepSpeed cannot read the
+    optimizer state of a second group (reports/findings/deepspeed/second-group-state)."""
+    optimizer = not scenario.optimizer.second_group
+    named = {"master": subject.parameters(), "model": subject.model_parameters()}
+    found = {f"{what} {name}": value for what, state in named.items() for name, value in state.items()}
+    return to_cpu(found | (flat(subject.optimizer_state()) if optimizer else {}))
+
+
+def _train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> State:
+    """Train, save, and return the states."""
+    with closing(start(subjects.load(name), scenario, group)) as subject:
+        for index in range(scenario.steps):
+            run_step(subject, scenario, index, dist.get_rank(group))
+        subject.save(directory)
+        return _states(subject, scenario)
+
+
+def _load(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> tuple[State, Any]:
+    """Load into an engine with other values, and return the states and the counters."""
+    kind = subjects.load(name)
+    with closing(kind(model_for(kind, scenario.but(seed=1)), scenario, group)) as subject:
+        subject.load(directory)
+        engine: Any = subject.engine  # type: ignore[attr-defined]
+        return _states(subject, scenario), (engine.global_steps, engine.skipped_steps)
+
+
+def _demand_equal(got: State, expected: State) -> None:
+    assert got.keys() == expected.keys()
+    differing = [name for name, value in expected.items() if not value.equal(got[name])]
+    assert not differing, {name: (got[name], expected[name]) for name in differing[:2]}
+
+
+@pytest.mark.parametrize("second_group", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("stage", range(4))
+def test_import(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bool, tmp_path: Path) -> None:
+    """An engine of another stage and world size has the masters, parameters, optimizer states and counters."""
+    scenario = _SCENARIO.but(stage=stage, dtype=dtype, optimizer=Optimizer(second_group=second_group))
+    expected = two.run(_train_and_save, "deepspeed", scenario, tmp_path, timeout=_LIMIT)[0]
+    for other, world in ((3, 3), (stage, 2), (1, 1)):
+        changed = scenario.but(stage=other, world=world)
+        for got, counters in three.run(_load, "reference", changed, tmp_path, world=world, timeout=_LIMIT):
+            _demand_equal(got, expected)
+            assert counters == (3, 0)
+
+
+@pytest.mark.parametrize("second_group", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("stage", range(4))
+def test_export(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bool, tmp_path: Path) -> None:
+    """DeepSpeed has the masters, parameters, optimizer states and counters of an engine of another stage and world
+    size."""
+    scenario = _SCENARIO.but(dtype=dtype, optimizer=Optimizer(second_group=second_group))
+    saved, exported = tmp_path / "saved", tmp_path / "exported"
+    other = scenario.but(stage=(stage + 2) % 4, world=3)
+    expected = three.run(_train_and_save, "reference", other, saved, timeout=_LIMIT)[0]
+    wanted = scenario.but(stage=stage)
+    export_deepspeed_checkpoint(saved, exported, config(wanted), world=2)
+    for got, counters in two.run(_load, "deepspeed", wanted, exported, timeout=_LIMIT):
+        _demand_equal(got, expected)
+        assert counters == (3, 0)
