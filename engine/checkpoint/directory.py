@@ -165,8 +165,8 @@ def read_latest(directory: Path) -> str | None:
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")
-    if not check and is_deepspeed(directory / checked_tag(tag)):
-        return tag
+    if not check and is_deepspeed(directory / tag):
+        return checked_tag(tag)
     if check != f"{_check(tag)}\n":
         raise CheckpointError(
             f"{str(path)!r} is damaged or was written by another program: it does not end with the checksum of its tag "

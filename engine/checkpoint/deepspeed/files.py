@@ -15,8 +15,8 @@ _OTHERS = re.compile(r"expert_|expp_rank_|layer_|.*mp_rank_(?!00_)\d\d_")
 
 
 def is_deepspeed(folder: Path) -> bool:
-    """Whether a folder has a checkpoint of DeepSpeed's."""
-    return any((folder / name).is_file() for name in (WHOLE_MODEL, FIRST_MODEL))
+    """Whether a folder has a file of a checkpoint of DeepSpeed's."""
+    return any(any(folder.glob(f"*{suffix}")) for suffix in ("_model_states.pt", "_optim_states.pt"))
 
 
 def model_name(rank: int, stage: int) -> str:
@@ -63,6 +63,8 @@ def _ranks(folder: Path, like: str) -> int:
     """The number of ranks that have a file like this one."""
     name = re.compile(re.sub(r"rank_\d+", lambda _: r"rank_(\d+)", like, count=1))
     found = {int(match[1]) for path in folder.glob("*.pt") if (match := name.fullmatch(path.name))}
+    if not found:
+        raise CheckpointError(f"{str(folder)!r} has neither {WHOLE_MODEL!r} nor {like!r}; load another tag")
     missing = sorted(set(range(max(found) + 1)) - found)
     if missing:
         raise CheckpointError(
