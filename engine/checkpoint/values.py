@@ -19,20 +19,28 @@ from zerobench.engine.checkpoint.shard_file import Stored, opened
 from zerobench.engine.errors import CheckpointError
 
 
-def open_checkpoint(directory: Path, tag: str | None) -> tuple[Path, Record]:
-    """The folder and the record of a checkpoint whose files are there; ``tag`` is by default the latest.
+def find_checkpoint(directory: Path, tag: str | None) -> Path:
+    """The folder of a checkpoint; ``tag`` is by default the latest.
 
     Raises:
-        CheckpointError: there is none, or its record is damaged.
+        CheckpointError: there is none.
     """
     chosen = names.read_latest(directory) if tag is None else tag
     if chosen is None:
         raise CheckpointError(f"{str(directory)!r} has no file 'latest'; give the tag of a checkpoint")
-    folder = names.folder_of(directory, chosen)
+    return names.folder_of(directory, chosen)
+
+
+def open_record(folder: Path) -> Record:
+    """The record of a checkpoint in this engine's layout, whose files are there.
+
+    Raises:
+        CheckpointError: it is damaged, or a file is missing.
+    """
     saved = records.read(folder)
     decode(saved.contents.client_state)
     saved.check_files(folder)
-    return folder, saved
+    return saved
 
 
 @dataclass(frozen=True)

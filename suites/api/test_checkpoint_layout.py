@@ -235,7 +235,8 @@ def test_step_counts_that_one_count_cannot_hold(tmp_path: Path) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            return (self.late(self.first(x)) if self.calls > 1 else self.first(x)).square().mean()
+            out: torch.Tensor = (self.late(self.first(x)) if self.calls > 1 else self.first(x)).square().mean()
+            return out
 
     running, loading = saved.engine(0, _Routed()), saved.engine(1, _Routed())
     saved.train(running, 2)
@@ -246,3 +247,30 @@ def test_step_counts_that_one_count_cannot_hold(tmp_path: Path) -> None:
     zerobench.export_deepspeed_checkpoint(tmp_path / "own", tmp_path / "exported", {"bf16": {"enabled": True}}, world=2)
     loading.load_checkpoint(tmp_path / "exported")
     assert _comparable(saved.states(loading)) == _comparable(saved.states(running))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_weights_and_numbers(stage: int, own: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Without an engine, the layout gives the same weights as ours, its numbers, and a check of every tensor."""
+    load_file = pytest.importorskip("safetensors.torch", reason="the format's own reader").load_file
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
+    zerobench.export_deepspeed_checkpoint(own[0], tmp_path, config, world=3)
+    for source, name in ((own[0], "own"), (tmp_path, "foreign")):
+        zerobench.export_checkpoint(source, tmp_path / f"{name}.safetensors")
+    weights = [load_file(tmp_path / f"{name}.safetensors") for name in ("own", "foreign")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+    found, expected = zerobench.describe_checkpoint(tmp_path), zerobench.describe_checkpoint(own[0])
+    for key in ("latest", "global_steps", "skipped_steps", "parameters", "leftovers"):
+        assert found[key] == expected[key], key
+    kinds = ("master", "exp_avg", "exp_avg_sq")
+    assert {kind: found["bytes"][kind] for kind in kinds} == {kind: expected["bytes"][kind] for kind in kinds}
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / _TAG).iterdir()}
+    assert (found["files"], zerobench.verify_checkpoint(tmp_path)) == (sizes, sum(sizes.values()))
+
+
+def test_weights_without_names(own: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Stage 0 in 16 bits does not say which parameter a master is of, so its weights are refused, not guessed."""
+    zerobench.export_deepspeed_checkpoint(own[0], tmp_path, {"bf16": {"enabled": True}}, world=1)
+    with pytest.raises(zerobench.CheckpointError, match="does not name the parameters of its fp32 groups; load it"):
+        zerobench.export_checkpoint(tmp_path, tmp_path / "weights.safetensors")

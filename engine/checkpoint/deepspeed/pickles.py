@@ -11,6 +11,8 @@ import pickle
 import re
 import stat
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, ClassVar
@@ -91,6 +93,20 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.name!r} in {str(path.parent)!r} holds a {type(content).__name__}, not a dict")
     return content
+
+
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Turn an error of a layout that is not DeepSpeed's into a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{str(folder)!r} is no checkpoint of DeepSpeed's, or of a version that is not known: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _refused(path: Path, told: str) -> str:

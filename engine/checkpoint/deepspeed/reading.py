@@ -89,15 +89,8 @@ class DeepSpeedSource:
         self.identity = ", ".join(f"{path.name}: {path.stat().st_size}" for path in files)
         self._models = [pickles.read(path) for path in model_files(folder)]
         optimizers = [pickles.read(path) for path in optimizer_files(folder)]
-        try:
+        with pickles.understood(folder):
             self._fill([each["optimizer_state_dict"] for each in optimizers])
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(
-                f"{str(folder)!r} is no checkpoint of DeepSpeed's, or of a version that is not known: "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def _fill(self, optimizers: list[dict[str, Any]]) -> None:
         self.world = int(self._model["dp_world_size"])

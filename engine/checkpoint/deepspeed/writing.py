@@ -23,7 +23,7 @@ from zerobench.engine.checkpoint.directory import failed
 from zerobench.engine.checkpoint.pieces import FROZEN
 from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.record import Contents
-from zerobench.engine.checkpoint.values import StoredValues, open_checkpoint
+from zerobench.engine.checkpoint.values import StoredValues, find_checkpoint, open_record
 from zerobench.engine.config.schema import DTYPES
 from zerobench.engine.errors import CheckpointError
 
@@ -55,7 +55,8 @@ def export_deepspeed_checkpoint(
         CheckpointError: there is no such checkpoint, it is damaged, DeepSpeed's layout cannot hold it, or it cannot be
             written.
     """
-    folder, record = open_checkpoint(Path(load_dir), tag)
+    folder = find_checkpoint(Path(load_dir), tag)
+    record = open_record(folder)
     export = _Export(Partitions(StoredValues(folder, record), Settings.of(dict(config), world)))
     export.check()
     unfinished = names.begin(Path(save_dir), record.tag)
