@@ -78,12 +78,16 @@ class Trials:
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
-        if (finding := findings.matching(self.subject, found)) is not None:
-            note_known(finding)
-            reject()
+        self._set_aside_known(found, self.subject)
         if found != scenario:
             note_change()
         return found
+
+    def _set_aside_known(self, scenario: Scenario, subject: type[Subject]) -> None:
+        """Drop the draw if a known finding describes the Scenario."""
+        if (finding := findings.matching(subject, scenario)) is not None:
+            note_known(finding)
+            reject()
 
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
         """Those of several Scenarios, which differ in one field, that the engine offers and no known finding describes;
@@ -107,11 +111,13 @@ class Trials:
     ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last.
+        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last. If a
+        known finding describes the Scenario, which a test may have made from the one drawn, the draw is dropped.
 
         Raises:
             RankFault: a rank raised, died or hung.
         """
+        self._set_aside_known(scenario, subjects.load(subject or self.name))
         return self.runner.submit(subject or self.name, scenario, Reading(frozenset(parts), keep)).result()
 
     def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> list[T]:

@@ -39,6 +39,7 @@ class DeepSpeed(Subject):
     """
 
     name = "deepspeed"
+    distribution = "deepspeed"
     whole_world = True
     resumes = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
@@ -142,6 +143,8 @@ class DeepSpeed(Subject):
 
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
+            if self.engine.global_steps == self.engine.skipped_steps:
+                return {}  # a reading would raise: reports/findings/deepspeed/state-before-first-update
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
@@ -198,6 +201,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
         f"accumulates in fp32 at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
             plain and scenario.accumulator_dtype not in (None, "fp32")
+        ),
+        f"offloads a part of the optimizer at stage 3 only: {_PAGE}": (
+            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and scenario.stage < 3
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         "is not asked to offload to files here: its own kernels would have to be compiled": (
