@@ -200,6 +200,17 @@ class Scenario:
         return self.schedule
 
     @property
+    def resumed(self) -> bool:
+        """Whether a new engine loads a saved state in the middle of the run."""
+        return bool(self.resumes)
+
+    @property
+    def resumed_unstepped(self) -> bool:
+        """Whether it does so after skipped steps only, before the first update."""
+        skipped = {step for step, _ in self.poison}
+        return any(skipped.issuperset(range(resume)) for resume in self.resumes)
+
+    @property
     def optimizer_at(self) -> OffloadTarget:
         """The place of an owner's optimizer states; "none" is the device, also if the stage does not shard them."""
         return self.offload_optimizer if self.placement.optimizer else "none"
