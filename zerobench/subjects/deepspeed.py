@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from zerobench.oracles.optimizer import build_optimizer, groups
 from zerobench.oracles.rules import hyperparameters, state_keys
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
@@ -27,6 +27,7 @@ from zerobench.subjects.reference import shared_config
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
+_SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
 class DeepSpeed(Subject):
@@ -196,7 +197,8 @@ def _quiet() -> Iterator[None]:
 
 def _unsupported_setting(scenario: Scenario) -> str | None:
     """What DeepSpeed documents as missing; everything that goes wrong is a finding (see zerobench.findings)."""
-    plain = not scenario.placement.optimizer
+    plain, model = not scenario.placement.optimizer, scenario.model
+    buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
     missing = {
         f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
         f"accumulates in fp32 at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
@@ -206,6 +208,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
             scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and scenario.stage < 3
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
+        f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
+            scenario.resumed and buffers
+        ),
         "is not asked to offload to files here: its own kernels would have to be compiled": (
             "nvme" in (scenario.optimizer_at, scenario.parameters_at)
         ),

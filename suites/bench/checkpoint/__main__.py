@@ -22,7 +22,7 @@ _LIMIT = 3600.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, write ``report.md`` and ``results.json``, and return 0."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     scenario = Scenario(model=SIZES[given.model], world=given.ranks, stage=2, dtype="bf16", micro_batch=1, data="text")
     with Pool(given.ranks, threads=threads_each(given.ranks)) as pool, _directory(given.disk) as directory:
         environment = pool.run(rank_environment, world=1)[0]
@@ -48,7 +48,8 @@ def _directory(disk: Path) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=".zerobench-", dir=disk)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     options = argparse.ArgumentParser(prog="python -m zerobench.suites.bench.checkpoint", description=__doc__)
     options.add_argument("--out", type=Path, default=Path("zerobench-checkpoint"), help="default: zerobench-checkpoint")
     options.add_argument("--disk", type=Path, default=Path(), help="a directory on the disk; default: this one")
