@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from zerobench import export_deepspeed_checkpoint, subjects
 from zerobench.driver import flat, model_for, run_step, start, to_cpu
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, RankFault
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
 from zerobench.subject import Subject
@@ -135,3 +135,19 @@ def test_there_and_back(two: Pool, three: Pool, stage: int, dtype: Any, tmp_path
     export_deepspeed_checkpoint(ours, back, config(scenario), world=2)
     for got, expected in zip(two.run(_load, "deepspeed", scenario, back, 2, timeout=_LIMIT), whole, strict=True):
         _demand_equal(got[0], expected)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_another_number_of_ranks(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
+    """DeepSpeed refuses its own checkpoint on another number of ranks, and takes it by way of this engine."""
+    scenario = _SCENARIO.but(model=dataclasses.replace(_MODEL, buffers=False), stage=stage, dtype="bf16")
+    first, ours, back = (tmp_path / name for name in ("first", "ours", "back"))
+    expected = two.run(_train_and_save, "deepspeed", scenario, first, timeout=_LIMIT)[0]
+    more = scenario.but(world=3)
+    with pytest.raises(RankFault, match="used a DP world size of 2 but the current world size is 3"):
+        three.run(_load, "deepspeed", more, first, timeout=_LIMIT)
+    two.run(_load, "reference", scenario, first, 0, ours, timeout=_LIMIT)
+    export_deepspeed_checkpoint(ours, back, config(more), world=3)
+    for got, counters in three.run(_load, "deepspeed", more, back, timeout=_LIMIT):
+        _demand_equal(got, expected)
+        assert counters == (3, 0)
