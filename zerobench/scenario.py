@@ -90,6 +90,11 @@ class Odd:
     dropout: float = 0.0
     recompute: Recompute = "none"
 
+    @property
+    def narrowest(self) -> int:
+        """The least number of rows of a parameter of the stem, the blocks and the head."""
+        return min(self.width, *self.hidden) if self.hidden else self.width
+
 
 @dataclass(frozen=True)
 class Optimizer:

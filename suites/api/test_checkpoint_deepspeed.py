@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import io
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +20,12 @@ from zerobench.ranks import Pool, RankFault
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
 from zerobench.subject import Subject
-from zerobench.subjects.deepspeed import config
+from zerobench.subjects.deepspeed import DeepSpeed, config
 
 if importlib.util.find_spec("deepspeed") is None:
     pytest.skip("DeepSpeed is not installed; pip install 'zerobench[deepspeed]'", allow_module_level=True)
 
-_LIMIT = 120.0
+_LIMIT = 300.0
 _MODEL = Odd(hidden=(7, 3, 5), frozen=True, tied=True, tiny=True, high=True, buffers=True)
 #: Sizes such that a rank's part ends within a parameter, and a loss scale that changes.
 _SCENARIO = Scenario(
@@ -151,3 +153,44 @@ def test_another_number_of_ranks(two: Pool, three: Pool, stage: int, tmp_path: P
     for got, counters in three.run(_load, "deepspeed", more, back, timeout=_LIMIT):
         _demand_equal(got, expected)
         assert counters == (3, 0)
+
+
+class UniversalDeepSpeed(DeepSpeed):
+    """DeepSpeed that loads universal checkpoints."""
+
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), "checkpoint": {"load_universal": True}}
+
+
+def _to_universal(group: dist.ProcessGroup, directory: Path) -> None:
+    """DeepSpeed's own conversion, in one process."""
+    from deepspeed.checkpoint import ds_to_universal
+
+    tag = (directory / "latest").read_text(encoding="utf-8")
+    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
+    paths = {"input_folder": str(directory / tag), "output_folder": str(directory / "universal")}
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        ds_to_universal.main(SimpleNamespace(**paths, **options, inject_missing_state=True))
+    (directory / "latest_universal").write_text("universal", encoding="utf-8")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_universal(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
+    """A universal checkpoint keeps every state on the same and on another number of ranks, except frozen parameters
+    and buffers (reports/findings/deepspeed/universal-frozen-and-buffers), which this model does not have; and so does
+    the conversion of a checkpoint that this engine has exported."""
+    model = dataclasses.replace(_MODEL, buffers=False, frozen=False)
+    scenario = _SCENARIO.but(model=model, stage=stage, dtype="fp16")
+    own, exported = tmp_path / "own", tmp_path / "exported"
+    expected = two.run(_train_and_save, "deepspeed", scenario, own, timeout=_LIMIT)[0]
+    two.run(_load, "reference", scenario, own, 0, tmp_path / "ours", timeout=_LIMIT)
+    export_deepspeed_checkpoint(tmp_path / "ours", exported, config(scenario), world=2)
+    universal = f"{__name__}:{UniversalDeepSpeed.__name__}"
+    for directory in (own, exported):
+        two.run(_to_universal, directory, world=1, timeout=_LIMIT)
+        for ranks in (two, three):
+            for got, counters in ranks.run(
+                _load, universal, scenario.but(world=ranks.world), directory, timeout=_LIMIT
+            ):
+                _demand_equal(got, expected)
+                assert counters == (3, 0)

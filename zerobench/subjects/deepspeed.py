@@ -67,8 +67,12 @@ class DeepSpeed(Subject):
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
                 optimizer=_client(scenario, self.trained),
-                config=config(scenario),
+                config=self._config(),
             )
+
+    def _config(self) -> dict[str, Any]:
+        """DeepSpeed's configuration."""
+        return config(self.scenario)
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
