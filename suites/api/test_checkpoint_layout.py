@@ -179,6 +179,15 @@ def test_spoilt_directory(spoil: Callable[[Path], Any], message: str, exported: 
     _refused(exported, message)
 
 
+def test_a_missing_rank_of_stage_3(own: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """A file of the last rank that is missing is an error, also without an engine."""
+    zerobench.export_deepspeed_checkpoint(own[0], tmp_path, _STAGE_3, world=2)
+    (tmp_path / _TAG / "zero_pp_rank_1_mp_rank_00_model_states.pt").unlink()
+    _refused(tmp_path, "of 1 ranks, and was saved by 2")
+    with pytest.raises(zerobench.CheckpointError, match="of 1 ranks, and was saved by 2"):
+        zerobench.describe_checkpoint(tmp_path)
+
+
 def _link(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to(path.with_name("elsewhere"))

@@ -72,3 +72,18 @@ def _ranks(folder: Path, like: str) -> int:
             "another tag, or a whole copy"
         )
     return len(found)
+
+
+def check_ranks(folder: Path, world: int) -> None:
+    """Check that there are files of as many ranks as saved the checkpoint.
+
+    Raises:
+        CheckpointError: there are fewer or more.
+    """
+    models, optimizers = model_files(folder), optimizer_files(folder)
+    for found in (models if models[0].name != WHOLE_MODEL else [], optimizers):
+        if found and len(found) != world:
+            raise CheckpointError(
+                f"{str(folder)!r} has files like {found[0].name!r} of {len(found)} ranks, and was saved by {world}; "
+                "load another tag, or a whole copy"
+            )

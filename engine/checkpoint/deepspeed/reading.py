@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.deepspeed import pickles
-from zerobench.engine.checkpoint.deepspeed.files import model_files, optimizer_files
+from zerobench.engine.checkpoint.deepspeed.files import check_ranks, model_files, optimizer_files
 from zerobench.engine.checkpoint.deepspeed.trained import (
     Pieces,
     Trained,
@@ -36,7 +36,6 @@ from zerobench.engine.checkpoint.record import (
 from zerobench.engine.checkpoint.safetensors import dtype_name
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.config.schema import DTYPES
-from zerobench.engine.errors import CheckpointError
 
 #: The keys of a model's file that are DeepSpeed's own; all others are the client's.
 _OWN = {
@@ -94,10 +93,7 @@ class DeepSpeedSource:
 
     def _fill(self, optimizers: list[dict[str, Any]]) -> None:
         self.world = int(self._model["dp_world_size"])
-        if optimizers and len(optimizers) != self.world:
-            raise CheckpointError(
-                f"{str(self._folder)!r} has optimizer files of {len(optimizers)} ranks, and was saved by {self.world}"
-            )
+        check_ranks(self._folder, self.world)
         self._own = parameter_entries(self._parts)
         self._trained = self._of_stage(optimizers)
         state = optimizers[0] if optimizers else self._model["optimizer"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.deepspeed import pickles
-from zerobench.engine.checkpoint.deepspeed.files import model_files, optimizer_files
+from zerobench.engine.checkpoint.deepspeed.files import check_ranks, model_files, optimizer_files
 from zerobench.engine.checkpoint.deepspeed.trained import (
     Pieces,
     Trained,
@@ -37,6 +37,7 @@ class DeepSpeedWeights:
         self._models = [pickles.read(path) for path in model_files(folder)]
         optimizers = [pickles.read(path) for path in optimizer_files(folder)]
         with pickles.understood(folder):
+            check_ranks(folder, self._model["dp_world_size"])
             self._trained = self._of_stage([each["optimizer_state_dict"] for each in optimizers])
             skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or ())}
             self.whole = {name: self._whole(name) for name in self._model["module"] if name not in skipped}
