@@ -115,6 +115,12 @@ def findings(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Run the tests that need the packages of the other engines, those that are installed."""
+    _python(session, "-m", "pytest", "suites/api/test_checkpoint_deepspeed.py", "suites/meta/test_peers.py")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, and which module imports which."""
     _python(session, "-m", "ruff", "check", *session.posargs)

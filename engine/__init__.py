@@ -3,6 +3,7 @@
 Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md defines a training step, bit for bit.
 """
 
+from zerobench.engine.checkpoint.deepspeed.writing import export_deepspeed_checkpoint
 from zerobench.engine.checkpoint.offline import describe_checkpoint, export_checkpoint, verify_checkpoint
 from zerobench.engine.engine import Engine, initialize
 from zerobench.engine.errors import CheckpointError, ConfigError, KernelError, OffloadError, RankMismatch
@@ -27,6 +28,7 @@ __all__ = [
     "describe_checkpoint",
     "describe_kernels",
     "export_checkpoint",
+    "export_deepspeed_checkpoint",
     "initialize",
     "prepare_kernels",
     "safe_get_full_fp32_param",

@@ -90,6 +90,11 @@ class Odd:
     dropout: float = 0.0
     recompute: Recompute = "none"
 
+    @property
+    def narrowest(self) -> int:
+        """The least number of rows of a parameter of the stem, the blocks and the head."""
+        return min(self.width, *self.hidden) if self.hidden else self.width
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -198,6 +203,17 @@ class Scenario:
         if self.schedule == "auto":
             return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a new engine loads a saved state in the middle of the run."""
+        return bool(self.resumes)
+
+    @property
+    def resumed_unstepped(self) -> bool:
+        """Whether it does so after skipped steps only, before the first update."""
+        skipped = {step for step, _ in self.poison}
+        return any(skipped.issuperset(range(resume)) for resume in self.resumes)
 
     @property
     def optimizer_at(self) -> OffloadTarget:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import xxhash
 
+from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.errors import CheckpointError
 
 LATEST = "latest"
@@ -131,9 +132,18 @@ def flush(folder: Path) -> None:
 
 def write_latest(directory: Path, tag: str) -> None:
     """Make ``tag`` the latest: a line with the tag, and one with its checksum."""
+    _replace_latest(directory, f"{tag}\n{_check(tag)}\n")
+
+
+def write_plain_latest(directory: Path, tag: str) -> None:
+    """Make ``tag`` the latest as DeepSpeed does: the tag alone."""
+    _replace_latest(directory, tag)
+
+
+def _replace_latest(directory: Path, text: str) -> None:
     temporary = directory / f".{LATEST}{_SAVING}{uuid.uuid4().hex[:12]}"
     try:
-        write_new(temporary, f"{tag}\n{_check(tag)}\n".encode())
+        write_new(temporary, text.encode())
         with failed(f"replace {LATEST!r} in {str(directory)!r}"):
             temporary.replace(directory / LATEST)
             flush(directory)
@@ -142,7 +152,7 @@ def write_latest(directory: Path, tag: str) -> None:
 
 
 def read_latest(directory: Path) -> str | None:
-    """The tag in ``latest``; None if there is no such file.
+    """The tag in ``latest``; None if there is no such file. DeepSpeed's has no checksum.
 
     Raises:
         CheckpointError: it cannot be read, or its checksum is not that of the tag.
@@ -155,6 +165,8 @@ def read_latest(directory: Path) -> str | None:
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")
+    if not check and is_deepspeed(directory / tag):
+        return checked_tag(tag)
     if check != f"{_check(tag)}\n":
         raise CheckpointError(
             f"{str(path)!r} is damaged or was written by another program: it does not end with the checksum of its tag "

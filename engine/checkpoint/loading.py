@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.engine.checkpoint import directory as names
-from zerobench.engine.checkpoint import distributed, record
+from zerobench.engine.checkpoint import record
 from zerobench.engine.checkpoint.apply import Values, set_states
+from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
+from zerobench.engine.checkpoint.deepspeed.reading import DeepSpeedSource
 from zerobench.engine.checkpoint.matching import Choice, Want, check, wants
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Range
-from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.progress import restore_counters, restore_optimizer, restore_schedule
-from zerobench.engine.checkpoint.record import Record
+from zerobench.engine.checkpoint.record import Contents
 from zerobench.engine.checkpoint.rng import restore_rng
 from zerobench.engine.checkpoint.safetensors import DTYPES
+from zerobench.engine.checkpoint.source import OwnSource, Source
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
@@ -40,15 +42,15 @@ def load(
     folder = _find(parts.ranks, directory, tag)
     if folder is None:
         return None, {}
-    saved = _record(parts.ranks, folder)
-    client_state: dict[str, Any] = decode(saved.contents.client_state)
+    saved = _source(parts, folder)
+    client_state = saved.client_state
     found = on_every_rank(parts.ranks, lambda: _chosen(parts, saved, choice))
     ranges = list(dict.fromkeys([want.source for want in found] + _generators(parts, saved, choice)))
-    values = distributed.load(folder, saved, ranges, parts.ranks.group)
+    values = saved.read(ranges)
     with changing():
         set_states(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
         if not choice.module_only:
-            _restore(parts, saved, choice)
+            _restore(parts, saved.contents, choice)
             generators = _generators(parts, saved, choice)
             restore_rng({_name(each): values[each] for each in generators}, parts.device)
     return str(folder), client_state
@@ -66,29 +68,32 @@ def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
     return on_every_rank(ranks, lambda: names.folder_of(directory, chosen))
 
 
-def _record(ranks: Ranks, folder: Path) -> Record:
-    """The record, the same one on all ranks, with all its files there. A collective."""
-    saved, digest = on_every_rank(ranks, lambda: _read(ranks, folder))
-    if len(set(ranks.same_everywhere(digest))) > 1:
+def _source(parts: Parts, folder: Path) -> Source:
+    """The checkpoint, the same one on all ranks, with all its files there. A collective."""
+    saved, identity = on_every_rank(parts.ranks, lambda: _opened(parts, folder))
+    if len(set(parts.ranks.same_everywhere(identity))) > 1:
         raise CheckpointError(
             f"{str(folder)!r} changed while it was loaded, or the ranks see different ones; load again"
         )
     return saved
 
 
-def _read(ranks: Ranks, folder: Path) -> tuple[Record, str]:
-    """The record and its checksum; this rank checks a part of the files' sizes."""
+def _opened(parts: Parts, folder: Path) -> tuple[Source, str]:
+    """The checkpoint and a text that identifies it; this rank checks a part of the files."""
+    if is_deepspeed(folder):
+        foreign = DeepSpeedSource(folder, parts)
+        return foreign, foreign.identity
     saved, digest = record.read(folder), record.digest_of(folder)
-    saved.check_files(folder, ranks.rank, ranks.world)
-    return saved, digest
+    saved.check_files(folder, parts.ranks.rank, parts.ranks.world)
+    return OwnSource(folder, saved, parts.ranks.group), digest
 
 
-def _chosen(parts: Parts, saved: Record, choice: Choice) -> list[Want]:
+def _chosen(parts: Parts, saved: Source, choice: Choice) -> list[Want]:
     check(parts, saved.contents, choice)
     return wants(parts, saved, choice)
 
 
-def _generators(parts: Parts, saved: Record, choice: Choice) -> list[Range]:
+def _generators(parts: Parts, saved: Source, choice: Choice) -> list[Range]:
     """The states of this rank's random number generators, if the checkpoint has as many ranks."""
     if choice.module_only or saved.contents.world != parts.ranks.world:
         return []
@@ -100,9 +105,9 @@ def _name(generator: Range) -> str:
     return generator.key.rpartition(".")[2]
 
 
-def _restore(parts: Parts, saved: Record, choice: Choice) -> None:
-    restore_counters(parts, saved.contents)
+def _restore(parts: Parts, saved: Contents, choice: Choice) -> None:
+    restore_counters(parts, saved)
     if choice.optimizer:
-        restore_optimizer(parts, saved.contents)
+        restore_optimizer(parts, saved)
     if choice.schedule:
-        restore_schedule(parts, saved.contents)
+        restore_schedule(parts, saved)

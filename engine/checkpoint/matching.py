@@ -10,8 +10,9 @@ from typing import Any
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, Range, buffers, replicated, unit_ranges
 from zerobench.engine.checkpoint.progress import buffer_entry, group_members, parameter_entries, precision, rule_name
-from zerobench.engine.checkpoint.record import Contents, Record
+from zerobench.engine.checkpoint.record import Contents
 from zerobench.engine.checkpoint.safetensors import DTYPES
+from zerobench.engine.checkpoint.source import Source
 from zerobench.engine.errors import CheckpointError
 
 
@@ -102,16 +103,16 @@ def _check_schedule(parts: Parts, saved: Contents) -> None:
         _check_equal("the schedule", "state", sorted(saved.lr_scheduler.state), keys, hint)
 
 
-def wants(parts: Parts, record: Record, choice: Choice) -> list[Want]:
+def wants(parts: Parts, source: Source, choice: Choice) -> list[Want]:
     """The ranges that this rank loads.
 
     Raises:
-        CheckpointError: the record has no such tensor, or one of another size.
+        CheckpointError: the checkpoint has no such tensor, or one of another size.
     """
-    saved = record.contents
+    saved = source.contents
     found = [each for each in _wanted(parts, saved, choice) if each.source.length]
     found = [want for want in found if _has_values(want, saved)]
-    return [_checked(want, record) for want in found]
+    return [_checked(want, source) for want in found]
 
 
 def _wanted(parts: Parts, saved: Contents, choice: Choice) -> list[Want]:
@@ -147,8 +148,8 @@ def _has_values(want: Want, saved: Contents) -> bool:
     return name in saved.parameters and (kind != FROZEN or saved.frozen)
 
 
-def _checked(want: Want, record: Record) -> Want:
-    entry = record.tensors.get(want.source.key)
+def _checked(want: Want, source: Source) -> Want:
+    entry = source.tensors.get(want.source.key)
     if entry is None or entry.elements != want.source.elements:
         given = "is missing" if entry is None else f"has {entry.elements} elements"
         raise CheckpointError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,14 +13,18 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint import directory as names
-from zerobench.engine.checkpoint import record, shard_file
-from zerobench.engine.checkpoint.pieces import FROZEN, MASTER
-from zerobench.engine.checkpoint.plain import decode
-from zerobench.engine.checkpoint.record import Chunk, Record, TensorEntry
+from zerobench.engine.checkpoint import shard_file
+from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
+from zerobench.engine.checkpoint.deepspeed.weights import DeepSpeedWeights
+from zerobench.engine.checkpoint.record import Record
 from zerobench.engine.checkpoint.safetensors import DTYPES, Entry, write_file
 from zerobench.engine.checkpoint.shard_file import Stored, opened
+from zerobench.engine.checkpoint.values import StoredValues, find_checkpoint, open_record
 from zerobench.engine.config.schema import DTYPES as PRECISIONS
 from zerobench.engine.errors import CheckpointError
+
+#: A tensor to export: whether it is a parameter, and how to read it.
+Weight = tuple[Entry, bool, Callable[[], Tensor]]
 
 
 def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> dict[str, Any]:
@@ -31,7 +38,11 @@ def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -
         CheckpointError: there is no such checkpoint, or its record is damaged.
     """
     directory = Path(load_dir)
-    folder, saved = _opened(directory, tag)
+    found = {"latest": names.read_latest(directory), "leftovers": names.leftovers(directory)}
+    folder = find_checkpoint(directory, tag)
+    if is_deepspeed(folder):
+        return {"folder": str(folder), **found, **DeepSpeedWeights(folder).describe()}
+    saved = open_record(folder)
     contents = saved.contents
     kinds: dict[str, int] = {}
     for key, tensor in saved.tensors.items():
@@ -39,7 +50,7 @@ def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -
         kinds[kind] = kinds.get(kind, 0) + tensor.elements * DTYPES[tensor.dtype].itemsize
     return {
         "folder": str(folder),
-        "latest": names.read_latest(directory),
+        **found,
         "written_by": saved.written_by,
         "world": contents.world,
         "dtype": contents.dtype,
@@ -51,25 +62,29 @@ def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -
         "bytes": kinds,
         "header_bytes": sum(each.header_bytes for each in saved.files.values()),
         "files": {name: each.bytes for name, each in saved.files.items()},
-        "leftovers": names.leftovers(directory),
     }
 
 
 def verify_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> int:
     """Check every byte of a checkpoint against its checksum; returns the number of bytes.
 
+    DeepSpeed's files have a checksum of each tensor.
+
     Raises:
         CheckpointError: there is no such checkpoint, or a file is missing or damaged; the message names the first one.
     """
-    folder, saved = _opened(Path(load_dir), tag)
+    folder = find_checkpoint(Path(load_dir), tag)
+    if is_deepspeed(folder):
+        return sum(DeepSpeedWeights(folder).describe()["files"].values())
+    saved = open_record(folder)
     for name, file in saved.files.items():
         with opened(folder / name) as descriptor:
             stored = Stored(name, 0, (file.header,))
             header = torch.empty(file.header_bytes, dtype=torch.uint8)
             shard_file.read(descriptor, folder / name, stored, file.header_bytes, 0, header)
-    for tensor in saved.tensors.values():
+    for key, tensor in saved.tensors.items():
         for chunk in tensor.chunks:
-            _read(folder, tensor, chunk)
+            StoredValues(folder, saved).read(key, chunk.offset, chunk.offset + chunk.elements)
     return sum(file.bytes for file in saved.files.values())
 
 
@@ -93,57 +108,52 @@ def export_checkpoint(
             f"cannot export {dtype} to {str(path)!r}; the dtypes are {', '.join(PRECISIONS)}, and the name must end "
             "with .safetensors"
         )
-    folder, saved = _opened(Path(load_dir), tag)
-    entries, keys = [], []
+    folder = find_checkpoint(Path(load_dir), tag)
+    found = _of_deepspeed(folder) if is_deepspeed(folder) else _of_own(folder, open_record(folder))
+    rounded = [(replace(entry, dtype=_rounded(entry, dtype, trained)), read) for entry, trained, read in found]
+    rounded.sort(key=lambda each: -each[0].dtype.itemsize)
+    values = (read().to(entry.dtype) for entry, read in rounded)
+    write_file(Path(path), [entry for entry, _ in rounded], values, {})
+
+
+def _rounded(entry: Entry, dtype: str, parameter: bool) -> torch.dtype:
+    return PRECISIONS[dtype] if parameter and entry.dtype.is_floating_point else entry.dtype
+
+
+def _of_deepspeed(folder: Path) -> Iterator[Weight]:
+    weights = DeepSpeedWeights(folder)
+    for name, (shape, pieces) in weights.whole.items():
+        kept = pieces[0].dtype if pieces else torch.float32
+        yield Entry(name, shape, kept), True, partial(_joined, pieces, shape)
+    for name, buffer in weights.buffers.items():
+        yield (
+            Entry(name, tuple(buffer.shape), buffer.dtype),
+            False,
+            partial(_joined, [buffer.reshape(-1)], buffer.shape),
+        )
+
+
+def _joined(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    return torch.cat(list(pieces)).view(shape) if pieces else torch.empty(shape)
+
+
+def _of_own(folder: Path, saved: Record) -> Iterator[Weight]:
+    stored = StoredValues(folder, saved)
     for name, parameter in saved.contents.parameters.items():
-        key = f"{MASTER if parameter.trained else FROZEN}.{name}"
+        key = stored.parameter_key(name)
         tensor = saved.tensors.get(key)
-        if tensor is None and _elements(parameter.shape) and (parameter.trained or saved.contents.frozen):
+        if not _elements(parameter.shape):
+            yield Entry(name, parameter.shape, torch.float32), True, partial(torch.empty, parameter.shape)
+        elif tensor is not None:
+            yield Entry(name, parameter.shape, DTYPES[tensor.dtype]), True, partial(stored.whole_parameter, name)
+        elif parameter.trained or saved.contents.frozen:
             raise CheckpointError(f"{str(folder)!r} has no tensor {key!r}")
-        if tensor is not None or not _elements(parameter.shape):
-            kept = DTYPES[tensor.dtype] if tensor else torch.float32
-            entries.append(Entry(name, parameter.shape, PRECISIONS[dtype] if kept.is_floating_point else kept))
-            keys.append(key)
     for name, buffer in saved.contents.buffers.items():
-        tensor = saved.tensors.get(f"buffer.0.{name}")
-        if tensor is not None:
-            entries.append(Entry(name, buffer.shape, DTYPES[tensor.dtype]))
-            keys.append(f"buffer.0.{name}")
-    order = sorted(range(len(entries)), key=lambda index: -entries[index].dtype.itemsize)
-    values = (_whole(folder, saved, keys[index], entries[index]) for index in order)
-    write_file(Path(path), [entries[index] for index in order], values, {})
-
-
-def _opened(directory: Path, tag: str | None) -> tuple[Path, Record]:
-    chosen = names.read_latest(directory) if tag is None else tag
-    if chosen is None:
-        raise CheckpointError(f"{str(directory)!r} has no file 'latest'; give the tag of a checkpoint")
-    folder = names.folder_of(directory, chosen)
-    saved = record.read(folder)
-    decode(saved.contents.client_state)
-    saved.check_files(folder)
-    return folder, saved
+        key = f"buffer.0.{name}"
+        if key in saved.tensors:
+            read = partial(stored.read, key, 0, saved.tensors[key].elements)
+            yield Entry(name, buffer.shape, DTYPES[saved.tensors[key].dtype]), False, read
 
 
 def _elements(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
-
-
-def _read(folder: Path, tensor: TensorEntry, chunk: Chunk) -> Tensor:
-    """The values of a chunk, checked."""
-    values = torch.empty(chunk.elements, dtype=DTYPES[tensor.dtype])
-    stored = Stored(chunk.file, chunk.begin, chunk.digests)
-    with opened(folder / chunk.file) as descriptor:
-        shard_file.read(descriptor, folder / chunk.file, stored, values.nbytes, 0, values)
-    return values
-
-
-def _whole(folder: Path, saved: Record, key: str, entry: Entry) -> Tensor:
-    """A whole tensor in its shape."""
-    tensor = saved.tensors.get(key)
-    if tensor is None:
-        return torch.empty(entry.shape, dtype=entry.dtype)
-    flat = torch.cat([_read(folder, tensor, chunk) for chunk in tensor.chunks])
-    parameter = saved.contents.parameters.get(entry.key)
-    shaped = flat.view(entry.shape) if parameter is None else flat.as_strided(entry.shape, parameter.stride)
-    return shaped.to(entry.dtype)

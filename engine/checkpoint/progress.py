@@ -32,6 +32,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         world=parts.ranks.world,
         dtype=precision(parts),
         parameters=parameter_entries(parts),
+        tied=aliases(parts.module),
         buffers={name: buffer_entry(buffer) for name, buffer in buffers(parts.module).items()},
         frozen=frozen,
         optimizer=_optimizer(parts),
@@ -59,6 +60,13 @@ def parameter_entries(parts: Parts) -> dict[str, ParameterEntry]:
         )
         for name, each in parts.module.named_parameters()
     }
+
+
+def aliases(module: nn.Module) -> dict[str, str]:
+    """The other names of tied parameters, each with the name that comes first."""
+    first = {each: name for name, each in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[each] for name, each in every if first[each] != name}
 
 
 def buffer_entry(buffer: Tensor) -> BufferEntry:

@@ -1,4 +1,9 @@
-"""The safetensors format: the length of a JSON header (8 bytes, little-endian), the header, the values without gaps."""
+"""The safetensors format: the length of a JSON header (8 bytes, little-endian), the header, the values without gaps.
+
+It is written here, and not by the package of that name, because the package takes all tensors of a file at once and
+copies each into bytes. Here a tensor is requested when its turn comes, so that one parameter at a time needs memory,
+and the checksum of each block is computed while it is written. The tests read the files with the package.
+"""
 
 from __future__ import annotations
 

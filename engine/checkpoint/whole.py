@@ -9,6 +9,7 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import buffers, replicated
+from zerobench.engine.checkpoint.progress import aliases
 from zerobench.engine.checkpoint.safetensors import Entry, write_file
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.shards import gather_shards
@@ -26,7 +27,7 @@ def state_dict(parts: Parts, *, frozen: bool) -> dict[str, Tensor] | None:
     found = dict(_parameters(parts, frozen=frozen))
     if parts.ranks.rank:
         return None
-    found |= {alias: found[name] for alias, name in aliases(parts).items() if name in found}
+    found |= {alias: found[name] for alias, name in aliases(parts.module).items() if name in found}
     found |= {name: each.detach().cpu().clone() for name, each in buffers(parts.module).items()}
     names = [name for name, _ in parts.module.named_parameters(remove_duplicate=False)]
     return {name: found[name] for name in [*names, *buffers(parts.module)] if name in found}
@@ -46,7 +47,7 @@ def write(parts: Parts, path: Path, *, frozen: bool) -> None:
             "could run code"
         )
     values = state_dict(parts, frozen=frozen)
-    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts)))
+    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts.module)))
 
 
 def _write(path: Path, values: dict[str, Tensor], others: dict[str, str]) -> None:
@@ -54,13 +55,6 @@ def _write(path: Path, values: dict[str, Tensor], others: dict[str, str]) -> Non
     ordered = sorted(kept, key=lambda name: -kept[name].dtype.itemsize)
     entries = [Entry(name, tuple(kept[name].shape), kept[name].dtype) for name in ordered]
     write_file(path, entries, (kept[name] for name in ordered), others)
-
-
-def aliases(parts: Parts) -> dict[str, str]:
-    """The other names of tied parameters, each with the name that comes first."""
-    first = {each: name for name, each in parts.module.named_parameters()}
-    every = parts.module.named_parameters(remove_duplicate=False)
-    return {name: first[each] for name, each in every if first[each] != name}
 
 
 def _parameters(parts: Parts, *, frozen: bool) -> Iterator[tuple[str, Tensor]]:

@@ -134,7 +134,6 @@ def test_no_pickle_of_weights(tmp_path: Path) -> None:
 
 def test_torch_reads_the_shards(tmp_path: Path) -> None:
     """torch's own reader of sharded safetensors files loads every tensor of a checkpoint, without the record."""
-    pytest.importorskip("safetensors", reason="torch's reader needs the package safetensors")
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 

@@ -1,4 +1,4 @@
-"""``zerobench checkpoint``: inspect, verify or export a checkpoint of the reference engine."""
+"""``zerobench checkpoint``: inspect, verify or export a checkpoint of the reference engine or of DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import argparse
 import json
 from typing import Any
 
-from zerobench import describe_checkpoint, export_checkpoint, verify_checkpoint
+from zerobench import (
+    describe_checkpoint,
+    export_checkpoint,
+    export_deepspeed_checkpoint,
+    verify_checkpoint,
+)
+from zerobench.errors import UsageError
 
 
 def execute(given: argparse.Namespace) -> int:
@@ -16,10 +22,28 @@ def execute(given: argparse.Namespace) -> int:
         print(json.dumps(found) if given.json else render(found))
     elif given.action == "verify":
         print(f"{verify_checkpoint(given.directory, given.tag):,} bytes, each as it was saved")
+    elif given.format == "deepspeed":
+        export_deepspeed_checkpoint(given.directory, given.out, _configuration(given), given.ranks, given.tag)
+        print(f"{given.out}: a checkpoint for {given.ranks} ranks of DeepSpeed")
     else:
         export_checkpoint(given.directory, given.out, given.tag, given.dtype)
         print(f"{given.out}: the whole weights in {given.dtype}")
     return 0
+
+
+def _configuration(given: argparse.Namespace) -> dict[str, Any]:
+    """The configuration of DeepSpeed's job."""
+    if given.config is None or given.ranks is None:
+        raise UsageError(
+            "--format deepspeed needs --config, DeepSpeed's configuration, and --ranks, as many as its job has"
+        )
+    try:
+        found = json.loads(given.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"could not read {str(given.config)!r} as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{str(given.config)!r} holds no JSON object")
+    return found
 
 
 def render(found: dict[str, Any]) -> str:

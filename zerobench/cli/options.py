@@ -124,18 +124,31 @@ def replay_command(given: argparse.Namespace) -> ReplayCommand:
 
 
 def _add_checkpoint(checkpoint: argparse.ArgumentParser) -> None:
-    checkpoint.description = "Reads a checkpoint of the reference engine in one process."
+    checkpoint.description = (
+        "Reads a checkpoint of the reference engine, or of DeepSpeed, in one process, and runs no code in it."
+    )
     actions = checkpoint.add_subparsers(dest="action", metavar="ACTION", required=True)
     inspect = actions.add_parser("inspect", help="print its record in short", allow_abbrev=False)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     verify = actions.add_parser("verify", help="check every byte against its checksum", allow_abbrev=False)
-    export = actions.add_parser("export", help="write its whole weights to one safetensors file", allow_abbrev=False)
+    export = actions.add_parser(
+        "export", help="write its whole weights, or a checkpoint of DeepSpeed's", allow_abbrev=False
+    )
     for each in (inspect, verify, export):
         each.add_argument("directory", type=Path, help="the directory of the checkpoints")
         each.add_argument("--tag", help="the checkpoint; by default the latest")
-    export.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file, .safetensors")
+    export.add_argument(
+        "--format",
+        choices=("safetensors", "deepspeed"),
+        default="safetensors",
+        help="the whole weights in one file, or a checkpoint from which DeepSpeed goes on (default: safetensors)",
+    )
+    export.add_argument("--out", type=Path, required=True, metavar="PATH", help="the file, or DeepSpeed's directory")
     dtypes = get_args(Dtype)
     export.add_argument("--dtype", choices=dtypes, default="fp32", help="of floating-point parameters (default: fp32)")
+    export.add_argument("--config", type=Path, metavar="FILE", help="of --format deepspeed: its job's configuration")
+    ranks = _whole("ranks", 1)
+    export.add_argument("--ranks", type=ranks, metavar="N", help="of --format deepspeed: the number of its ranks")
 
 
 def _add_report(report: argparse.ArgumentParser) -> None:

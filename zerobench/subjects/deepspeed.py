@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional
 
 from zerobench.oracles.optimizer import build_optimizer, groups
 from zerobench.oracles.rules import hyperparameters, state_keys
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
@@ -25,6 +26,7 @@ from zerobench.subjects.reference import shared_config
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
+_SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
 class DeepSpeed(Subject):
@@ -40,6 +42,7 @@ class DeepSpeed(Subject):
     name = "deepspeed"
     distribution = "deepspeed"
     whole_world = True
+    resumes = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
@@ -59,14 +62,17 @@ class DeepSpeed(Subject):
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
         self.micro_steps = 0
-        with warnings.catch_warnings(), self._own_linear():
-            warnings.simplefilter("ignore")  # DeepSpeed's own uses of deprecated torch functions
+        with _quiet(), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
                 optimizer=_client(scenario, self.trained),
-                config=config(scenario),
+                config=self._config(),
             )
+
+    def _config(self) -> dict[str, Any]:
+        """DeepSpeed's configuration."""
+        return config(self.scenario)
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
@@ -176,13 +182,30 @@ class DeepSpeed(Subject):
         kept.append(getattr(self.optimizer, "grad_partitions_flat_buffer", None))
         return [tensor for tensor in kept if isinstance(tensor, Tensor)]
 
+    def save(self, directory: Path) -> None:
+        with _quiet():
+            self.engine.save_checkpoint(str(directory))
+
+    def load(self, directory: Path) -> None:
+        with _quiet(), self._own_linear():
+            self.engine.load_checkpoint(str(directory))
+
     def close(self) -> None:
         self.engine.destroy()
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of DeepSpeed's uses of deprecated functions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _unsupported_setting(scenario: Scenario) -> str | None:
     """What DeepSpeed documents as missing; everything that goes wrong is a finding (see zerobench.findings)."""
-    plain = not scenario.placement.optimizer
+    plain, model = not scenario.placement.optimizer, scenario.model
+    buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
     missing = {
         f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
         f"accumulates in the model's dtype at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
@@ -192,6 +215,9 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
             scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
+        f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
+            scenario.resumed and buffers
+        ),
         "is not asked to offload to files here: its own kernels would have to be compiled": (
             "nvme" in (scenario.optimizer_at, scenario.parameters_at)
         ),

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -27,6 +28,7 @@ from zerobench.ranks import mesh
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, State
 from zerobench.subjects.plain import Plain, storages, tensors_of
+from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
@@ -44,6 +46,7 @@ class TorchFsdp1(Plain):
     name = "torch-fsdp1"
     stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
     hybrid = True
+    resumes = True
     #: By stage; with replicas of the shards, the hybrid one.
     strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
         0: ShardingStrategy.NO_SHARD,
@@ -66,7 +69,7 @@ class TorchFsdp1(Plain):
         model = scenario.model
         if isinstance(model, Odd) and model.scalar:
             return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
-        return None
+        return not_saved(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.named = {p: name for name, p in model.named_parameters()}
@@ -161,6 +164,14 @@ class TorchFsdp1(Plain):
             name: {key: found.get(name, {}).get(key, zero) for key, zero in states.items()}
             for name, states in empty.items()
         }
+
+    def save(self, directory: Path) -> None:
+        with _quiet():
+            save_sharded(self.module, self.optimizer, directory, self.group)
+
+    def load(self, directory: Path) -> None:
+        with _quiet():
+            load_sharded(self.module, self.optimizer, directory, self.group)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(self.model.parameters())

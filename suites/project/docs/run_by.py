@@ -61,6 +61,9 @@ COMMANDS: dict[str, str] = {
     r"python -m zerobench\.suites\.bench\.gpu --out zerobench-gpu": (
         "suites/project/cli/test_gpu_bench.py::test_a_part_by_the_command"
     ),
+    r"python -m zerobench\.suites\.bench\.checkpoint --out zerobench-checkpoint": (
+        "suites/project/cli/test_checkpoint_bench.py::test_measures_every_operation"
+    ),
     r"nox --no-venv -s .*": f"{_HERE}/test_ci.py::test_command_exists",
     r"python limited\.py (cpu|nvme) /tmp": f"{_HERE}/test_offload_page.py::test_example",
     r"python -m pip install -e '\.\[hf\]'": f"{_HERE}/test_ci.py::test_extras_exist",

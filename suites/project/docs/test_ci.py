@@ -19,6 +19,7 @@ from zerobench.cli import options
 from zerobench.gate import grid
 from zerobench.gate.baseline import Baseline
 from zerobench.results.identity import COMPUTE_ONLY
+from zerobench.suites.bench.checkpoint import __main__ as checkpoint
 from zerobench.suites.bench.gpu import __main__ as gpu
 from zerobench.suites.meta.automatic import session
 from zerobench.suites.project.docs.pages import PAGES, commands
@@ -81,6 +82,8 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
         assert all((ROOT / path).exists() for path in arguments if path.startswith("docs/"))
     elif arguments[:2] == ["-m", "zerobench.suites.bench.gpu"]:
         gpu.parser().parse_args(arguments[2:])
+    elif arguments[:2] == ["-m", "zerobench.suites.bench.checkpoint"]:
+        checkpoint.parser().parse_args(arguments[2:])
     elif program == "pytest":
         assert all((ROOT / suite).exists() for suite in _suites(arguments))
     else:

@@ -29,12 +29,15 @@ def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"starts at {said}\n"
     monkeypatch.chdir(tmp_path)
+    [config] = blocks(_PAGE, "json")
+    Path("ds_config.json").write_text(config.text, encoding="utf-8")
     said_by = {}
     for line in commands(_PAGE):
         if line.startswith("zerobench "):
             assert main(shlex.split(line)[1:]) == 0
-            said_by[line.split()[2]] = capsys.readouterr().out
-    assert said_by.keys() == {"inspect", "verify", "export"}
+            said_by["deepspeed" if "deepspeed" in line else line.split()[2]] = capsys.readouterr().out
+    assert said_by.keys() == {"inspect", "verify", "export", "deepspeed"}
+    assert len(list(Path("for-deepspeed", "global_step6").iterdir())) == 4
     assert "steps       6\n" in said_by["inspect"]
     once = script.replace("range(3)", "range(6)").replace("'checkpoints'", "'once'")
     assert forked.run("-c", once, cwd=tmp_path, env=env, timeout=LIMIT).returncode == 0
