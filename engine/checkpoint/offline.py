@@ -94,7 +94,35 @@ def export_checkpoint(
             "with .safetensors"
         )
     folder, saved = _opened(Path(load_dir), tag)
-    entries, keys = [], []
+    found = sorted(_weights(folder, saved, PRECISIONS[dtype]), key=lambda each: -each[1].dtype.itemsize)
+    values = (_whole(folder, saved, key, entry) for key, entry in found)
+    write_file(Path(path), [entry for _, entry in found], values, {})
+
+
+def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: bool = True) -> dict[str, Tensor]:
+    """The whole fp32 weights of a checkpoint by name, and its buffers with rank 0's values, on the CPU.
+
+    Args:
+        load_dir: the directory of the checkpoints.
+        tag: by default the one that ``latest`` names.
+        frozen: whether the parameters that do not train are included.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    folder, saved = _opened(Path(load_dir), tag)
+    found = _weights(folder, saved, torch.float32)
+    return {entry.key: _whole(folder, saved, key, entry) for key, entry in found if frozen or _trains(saved, entry)}
+
+
+def _trains(saved: Record, entry: Entry) -> bool:
+    parameter = saved.contents.parameters.get(entry.key)
+    return parameter is None or parameter.trained
+
+
+def _weights(folder: Path, saved: Record, dtype: torch.dtype) -> list[tuple[str, Entry]]:
+    """The tensors of parameters and buffers with their keys in the record; floating-point parameters in ``dtype``."""
+    found = []
     for name, parameter in saved.contents.parameters.items():
         key = f"{MASTER if parameter.trained else FROZEN}.{name}"
         tensor = saved.tensors.get(key)
@@ -102,16 +130,12 @@ def export_checkpoint(
             raise CheckpointError(f"{str(folder)!r} has no tensor {key!r}")
         if tensor is not None or not _elements(parameter.shape):
             kept = DTYPES[tensor.dtype] if tensor else torch.float32
-            entries.append(Entry(name, parameter.shape, PRECISIONS[dtype] if kept.is_floating_point else kept))
-            keys.append(key)
+            found.append((key, Entry(name, parameter.shape, dtype if kept.is_floating_point else kept)))
     for name, buffer in saved.contents.buffers.items():
         tensor = saved.tensors.get(f"buffer.0.{name}")
         if tensor is not None:
-            entries.append(Entry(name, buffer.shape, DTYPES[tensor.dtype]))
-            keys.append(f"buffer.0.{name}")
-    order = sorted(range(len(entries)), key=lambda index: -entries[index].dtype.itemsize)
-    values = (_whole(folder, saved, keys[index], entries[index]) for index in order)
-    write_file(Path(path), [entries[index] for index in order], values, {})
+            found.append((f"buffer.0.{name}", Entry(name, buffer.shape, DTYPES[tensor.dtype])))
+    return found
 
 
 def _opened(directory: Path, tag: str | None) -> tuple[Path, Record]:

@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 
 import zerobench
 from zerobench.compat import schedules
-from zerobench.ranks import Pool
+from zerobench.ranks import Pool, RankFault
 from zerobench.suites.compat import loops
 
 pytestmark = pytest.mark.usefixtures("reference")
@@ -94,6 +94,20 @@ def test_no_sync(pool: Pool) -> None:
 
 def _both_unsharded(group: dist.ProcessGroup) -> list[Tensor]:
     return [loops.without_sync(group, stage) for stage in (0, 1)]
+
+
+@pytest.mark.parametrize(("steps", "device"), [(1, "none"), (2, "none"), (2, "cpu")])
+def test_two_backwards(pool: Pool, steps: int, device: str) -> None:
+    """A second backward before step() adds to the first one, with the bits of a sum that only step() ends."""
+    [first, *_] = pool.run(loops.twice, 2, steps, "none", False, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, loops.twice, steps, device, True, world=_WORLD):
+        assert all(torch.equal(after, first) for after in stages)
+
+
+def test_two_backwards_that_offload_refuses(pool: Pool) -> None:
+    """Gradients that leave the device at once cannot be added to."""
+    with pytest.raises(RankFault, match="offload_optimizer keeps no sum of gradients between micro-steps"):
+        pool.run(loops.twice, 2, 1, "cpu", True, world=_WORLD)
 
 
 def test_evaluation(pool: Pool) -> None:

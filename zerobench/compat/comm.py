@@ -73,6 +73,38 @@ def log_summary(show_straggler: bool = False, return_dict: bool = False) -> None
     logger.info("zerobench run measures collectives; a job does not record them")
 
 
+def inference_all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+    """All-reduce."""
+    return dist.all_reduce(tensor, op, group, async_op)
+
+
+def reduce_scatter_fn(
+    output: Any, given: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False, debug: Any = None
+) -> Any:
+    """Reduce-scatter of one flat tensor."""
+    return dist.reduce_scatter_tensor(output, given, op, group, async_op)
+
+
+def has_all_gather_into_tensor() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def has_reduce_scatter_tensor() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def get_all_ranks_from_group(group: Any = None) -> list[int]:
+    """The ranks of a group."""
+    return dist.get_process_group_ranks(group)
+
+
+def new_group(ranks: list[int]) -> Any:
+    """A group of these ranks; a collective of all ranks."""
+    return dist.new_group(ranks)
+
+
 def get_world_group() -> Any:
     """The group of all ranks."""
     return dist.group.WORLD

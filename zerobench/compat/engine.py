@@ -16,6 +16,8 @@ from zerobench.compat.config import Settings
 from zerobench.compat.export import save_whole
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
+from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
+from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
 
 
@@ -32,6 +34,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
+        engine.accumulation.repeats = True
         self.module = engine.module
         self.training = engine.module.training
         world = engine.ranks.world
@@ -44,6 +47,9 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         self.global_samples = 0
         self._applied = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
+        if self.zero_optimization_partition_weights():
+            for parameter in self.module.parameters():
+                mark(parameter)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -60,6 +66,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         """The module's forward; a collective at stage 3."""
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
+        self._progress.forward(self.module.training)
         with self._progress.timing("fwd", self.module.training):
             return self._engine(*args, **kwargs)
 
@@ -68,7 +75,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
-        with self._progress.timing("bwd", True):
+        with self._progress.timing("bwd"):
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
@@ -77,16 +84,17 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
         before, skipped = self._engine.global_steps, self._engine.skipped_steps
-        with self._progress.timing("step", True):
+        with self._progress.timing("step"):
             self._engine.step()
         boundary = self._engine.global_steps > before
         self._applied = boundary and self._engine.skipped_steps == skipped
         if boundary:
             self.global_samples += self.train_batch_size()
-            self._progress.report()
+        self._progress.step(boundary)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: the engine takes each gradient from its parameter, and a step begins a new sum."""
+        """Drop gradients that the backward of another engine has left; a step begins its own sum anew."""
+        self.module.zero_grad(set_to_none)
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Declare that the next backward is the last one of its step, or is not."""
@@ -142,6 +150,16 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
     def lr_scheduler(self) -> Any:
         """The schedule that the engine steps."""
         return self._engine.lr_scheduler
+
+    @property
+    def timers(self) -> SynchronizedWallClockTimer:
+        """The timers of ``wall_clock_breakdown``; the caller may add others."""
+        return self._progress.timers
+
+    @property
+    def tput_timer(self) -> ThroughputTimer:
+        """The throughput of training."""
+        return self._progress.throughput
 
     @property
     def global_steps(self) -> int:
