@@ -48,6 +48,8 @@ HUGGING_FACE: dict[str, list[str]] = {
     "accelerated-bf16": ["--stage", "{stage}", "--kind", "bf16"],
     "pretrained": _BY_FILE,
 }
+#: In lines with times, which Trainer prints.
+_TIME = "_runtime'"
 #: Seconds.
 LIMIT = 400
 
@@ -117,7 +119,7 @@ def run_as_main(group: dist.ProcessGroup, name: str, given: list[str], stage: in
             runpy.run_path(command[0], run_name="__main__")
     finally:
         os.chdir(before)
-    return "\n".join(line for line in printed.getvalue().splitlines() if not line.startswith("["))
+    return "\n".join(line for line in printed.getvalue().splitlines() if not line.startswith("[") and _TIME not in line)
 
 
 def _forget_accelerate() -> None:
@@ -128,11 +130,31 @@ def _forget_accelerate() -> None:
         state.GradientState._reset_state()
 
 
-def launched(name: str, given: list[str], stage: int, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a script by ``zerobench launch`` on two ranks."""
-    command = _prepared(name, given, stage, folder)
+#: The commands that start a script on two ranks.
+LAUNCHERS: dict[str, list[str]] = {
+    "launch": ["-m", "zerobench", "launch", "--num_gpus", "2"],
+    "torchrun": [
+        *("-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"),
+        *("-m", "zerobench.compat"),
+    ],
+    "accelerate": [
+        *("-m", "zerobench.compat", "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"),
+        *("--use_deepspeed", "--zero_stage", "{stage}", "--zero3_save_16bit_model", "true", "--mixed_precision", "no"),
+        *("--gradient_accumulation_steps", "2", "--gradient_clipping", "1.0", "--dynamo_backend", "no"),
+        *("--main_process_port", "0", "--module", "zerobench.compat"),
+    ],
+}
+
+
+def launched(launcher: str, name: str, given: list[str], stage: int, folder: Path) -> str:
+    """Run a script by a launcher on two ranks, and return what it prints.
+
+    Raises:
+        AssertionError: the launcher's exit code is not 0.
+    """
+    launch = [each.format(stage=stage) for each in LAUNCHERS[launcher]]
+    command = [sys.executable, *launch, *_prepared(name, given, stage, folder)]
     env = {**outside(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "zerobench", "launch", "--num_gpus", "2", *options]
-    return subprocess.run(
-        [*launch, *command], env=env, capture_output=True, text=True, timeout=LIMIT, cwd=folder, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT, cwd=folder, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return done.stdout

@@ -10,7 +10,7 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
 from zerobench.suites.compat.jobs import offline
-from zerobench.suites.compat.strangers import HUGGING_FACE, PLAIN, run_as_main
+from zerobench.suites.compat.strangers import HUGGING_FACE, PLAIN, launched, run_as_main
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,26 @@ def test_stages_of_hugging_face(two: Pool, name: str, tmp_path: Path) -> None:
         for stage in loops.STAGES
     ]
     _check_same(printed)
+
+
+_LAUNCHES = [("launch", "chat_sft"), ("torchrun", "squad"), ("accelerate", "accelerated")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "name"), _LAUNCHES)
+def test_launchers(two: Pool, launcher: str, name: str, tmp_path: Path) -> None:
+    """A launched script prints the losses that it prints on ranks of a pool."""
+    if launcher == "accelerate" and offline():
+        pytest.skip("needs the extra hf: pip install 'zerobench[hf]'")
+    given = {**PLAIN, **HUGGING_FACE}[name]
+    expected = _losses(two.run(run_as_main, name, given, 2, str(tmp_path / "pool"), timeout=300)[0])
+    without = [] if launcher == "accelerate" else given  # accelerate launch gives the stage by the environment
+    assert _losses(launched(launcher, name, without, 2, tmp_path / "launched")) == expected
+    assert expected
+
+
+def _losses(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if "loss" in line and not line.startswith("[")]
 
 
 def _check_same(printed: list[str]) -> None:

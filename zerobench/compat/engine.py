@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.compat.accessors import ConfigAccessors
 from zerobench.compat.comm import get_local_rank
+from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
 from zerobench.compat.export import save_whole
 from zerobench.compat.loader import DeepSpeedDataLoader
@@ -47,6 +48,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         self.global_samples = 0
         self._applied = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
+        comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
             for parameter in self.module.parameters():
                 mark(parameter)
@@ -67,7 +69,11 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
         self._progress.forward(self.module.training)
-        with self._progress.timing("fwd", self.module.training):
+        with (
+            self._progress.timing("fwd", self.module.training),
+            self._progress.profiling(),
+            comms_logger.recording(),
+        ):
             return self._engine(*args, **kwargs)
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
@@ -75,7 +81,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
-        with self._progress.timing("bwd"):
+        with self._progress.timing("bwd"), comms_logger.recording():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
@@ -84,7 +90,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
         before, skipped = self._engine.global_steps, self._engine.skipped_steps
-        with self._progress.timing("step"):
+        with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()
         boundary = self._engine.global_steps > before
         self._applied = boundary and self._engine.skipped_steps == skipped

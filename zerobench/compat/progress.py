@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from zerobench.compat.flops_profiler import FlopsProfiler
 from zerobench.compat.log import log_dist, print_dist
+from zerobench.compat.memory import see_memory_usage
 from zerobench.compat.monitors import Monitors
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 
@@ -37,6 +39,8 @@ class Progress:
         self.timers = SynchronizedWallClockTimer()
         self.throughput = ThroughputTimer(engine.train_batch_size(), steps_per_output=engine.steps_per_print())
         self._measured = engine.wall_clock_breakdown()
+        self._section = engine._settings.section("flops_profiler")
+        self._profiler: FlopsProfiler | None = None
         self._monitors = Monitors(engine.config) if engine.global_rank == 0 else None
         if self._measured:
             reducer: Any = engine._engine.reducer
@@ -67,6 +71,32 @@ class Progress:
 
         return timed
 
+    @contextmanager
+    def profiling(self) -> Iterator[None]:
+        """Count the FLOPs of a forward, if it is the first one of the step that the configuration names."""
+        named = self._engine.global_steps == self._section.get("profile_step", 1)
+        if not (self._section.get("enabled") and named and self._profiler is None and self._engine.module.training):
+            yield
+            return
+        factor = self._section.get("recompute_fwd_factor", 0.0)
+        self._profiler = FlopsProfiler(self._engine.module, self._engine, factor)
+        with self._profiler.profiling():
+            yield
+
+    def _print_profile(self) -> None:
+        """The report on rank 0 at the end of its step."""
+        if self._profiler is not None and self._profiler.started:
+            if self._engine.global_rank == 0:
+                given = self._section
+                self._profiler.print_model_profile(
+                    profile_step=given.get("profile_step", 1),
+                    module_depth=given.get("module_depth", -1),
+                    top_modules=given.get("top_modules", 1),
+                    detailed=given.get("detailed", True),
+                    output_file=given.get("output_file"),
+                )
+            self._profiler.end_profile()
+
     def forward(self, training: bool) -> None:
         """A forward begins."""
         if training and self._engine.steps_per_print():
@@ -82,6 +112,9 @@ class Progress:
         if self._measured:
             self._split_backward()
             self.timers.log([f"{phase}_microstep" for phase in _PHASES])
+        if boundary:
+            self._print_profile()
+            see_memory_usage("after step", force=bool(engine.config.get("memory_breakdown")))
         if boundary and self._monitors is not None:
             self._monitors.write(self._events(), engine.global_samples)
         if boundary and self._measured:

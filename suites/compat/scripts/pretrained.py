@@ -46,7 +46,7 @@ def main():
         with torch.no_grad():
             score = scorer(input_ids=ids, labels=ids).loss
         if rank == 0:
-            print(f"loss {loss.item()!r} score {score.item()!r}")
+            print(f"loss {loss.item()!r} score {score.isfinite().item()}")
     engine.module.eval()
     with torch.no_grad():
         made = engine.module.generate(input_ids=ids, max_new_tokens=4 + rank, do_sample=False, synced_gpus=True)
