@@ -49,9 +49,15 @@ class Job:
         env = {**outside(), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, *self._launcher(), *script, *precision, *more]
-        return subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=LIMIT, cwd=out.parent, check=False
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running = subprocess.Popen(command, env=env, cwd=out.parent, **pipes)
+        try:
+            printed, told = running.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            running.terminate()  # the launcher then ends its ranks
+            running.communicate()
+            raise
+        return subprocess.CompletedProcess(command, running.returncode, printed, told)
 
     def _launcher(self) -> list[str]:
         if self.launcher == "launch":
