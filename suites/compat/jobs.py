@@ -74,6 +74,8 @@ class Job:
         zero = {**config["zero_optimization"], "stage": self.stage, "stage3_gather_16bit_weights_on_model_save": True}
         if self.launcher == "deepspeed" or not self.offloads:
             zero = {key: value for key, value in zero.items() if not key.startswith("offload_")}
+        if self.launcher == "deepspeed":
+            config["optimizer"]["params"]["torch_adam"] = True  # its own would have to be compiled
         return {**config, "zero_optimization": zero, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
 
 
