@@ -125,6 +125,11 @@ def test_export(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(loops.at_every_stage, loops.exported, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
 
 
+def test_recovery(pool: Pool, tmp_path: Path) -> None:
+    """deepspeed.utils.zero_to_fp32 gives the masters of a checkpoint of any stage."""
+    assert pool.run(loops.at_every_stage, loops.recovered, str(tmp_path), world=_WORLD) == [[[True] * 6] * 4] * _WORLD
+
+
 def test_states_are_edited(pool: Pool) -> None:
     """Masters, optimizer states and gradients, set whole, in parts, and by one rank."""
     assert pool.run(loops.at_every_stage, loops.edited, world=_WORLD) == [[True] * 4] * _WORLD
