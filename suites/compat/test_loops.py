@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler
 import zerobench
 from zerobench.compat import schedules
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.compat import loops
+from zerobench.suites.compat import loops, saving_loops
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -122,12 +122,15 @@ def test_evaluation(pool: Pool) -> None:
 
 def test_export(pool: Pool, tmp_path: Path) -> None:
     """Whole weights at every stage, in a file and gathered."""
-    assert pool.run(loops.at_every_stage, loops.exported, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
+    assert pool.run(loops.at_every_stage, saving_loops.exported, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
 
 
 def test_recovery(pool: Pool, tmp_path: Path) -> None:
     """deepspeed.utils.zero_to_fp32 gives the masters of a checkpoint of any stage."""
-    assert pool.run(loops.at_every_stage, loops.recovered, str(tmp_path), world=_WORLD) == [[[True] * 6] * 4] * _WORLD
+    assert (
+        pool.run(loops.at_every_stage, saving_loops.recovered, str(tmp_path), world=_WORLD)
+        == [[[True] * 6] * 4] * _WORLD
+    )
 
 
 def test_states_are_edited(pool: Pool) -> None:

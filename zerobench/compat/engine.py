@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zerobench.compat.accessors import ConfigAccessors
+from zerobench.compat.checkpoint_methods import CheckpointMethods
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
-from zerobench.compat.export import save_whole
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
@@ -22,7 +21,7 @@ from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(ConfigAccessors, nn.Module):
+class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -248,68 +247,6 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
             drop_last=self.dataloader_drop_last(),
             workers=num_local_io_workers or 0,
         )
-
-    # Checkpoints
-
-    def save_checkpoint(
-        self,
-        save_dir: str | Path,
-        tag: str | None = None,
-        client_state: dict[str, Any] | None = None,
-        save_latest: bool = True,
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Save a checkpoint; a collective."""
-        self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
-        return True
-
-    def load_checkpoint(
-        self,
-        load_dir: str | Path,
-        tag: str | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-        custom_load_fn: Any = None,
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Load a checkpoint; a collective. Returns its path and the client's state; None if there is none."""
-        return self._engine.load_checkpoint(
-            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
-        )
-
-    def save_16bit_model(
-        self,
-        save_dir: str | Path,
-        save_filename: str = "pytorch_model.bin",
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Save the whole weights on rank 0; a collective.
-
-        At stage 3 only if stage3_gather_16bit_weights_on_model_save is set; else False.
-        """
-        if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
-            return False
-        save_whole(self._engine, Path(save_dir), save_filename, exclude_frozen=exclude_frozen_parameters)
-        return True
-
-    save_fp16_model = save_16bit_model
-
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
-        """The whole weights on rank 0, None elsewhere; a collective."""
-        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
-
-    def module_state_dict(
-        self,
-        destination: Any = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-        exclude_frozen_parameters: bool = False,
-    ) -> dict[str, Any]:
-        """The module's state dict; at stage 3 its values can be read only where they are gathered."""
-        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
-        frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
-        return {name: v for name, v in state.items() if not (exclude_frozen_parameters and name in frozen)}
 
     # Life
 
