@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class MicroStep:
     last: bool
     declared: bool
     divided: bool  # the step divides by the number of micro-steps
+    repeated: bool = False  # it counts with the backward before it, and their gradients are added
 
 
 class Accumulation:
@@ -31,6 +32,9 @@ class Accumulation:
         steps: the gradient accumulation steps of the configuration; the mean of a step divides by them.
         managed: False if each ``step()`` is the boundary.
     """
+
+    #: Whether a backward that no step() may follow yet counts with the one before it; if not, it is an error.
+    repeats = False
 
     def __init__(self, steps: int, managed: bool = True) -> None:
         self.steps, self.managed = steps, managed
@@ -99,6 +103,8 @@ class Accumulation:
         if self._pending is not None:
             counted = self._declared is None and not self._pending.declared
             if self._pending.last or (self.managed and counted):
+                if self.repeats and divided == self._divided:
+                    return replace(self._pending, first=False, repeated=True)
                 raise RuntimeError(
                     "backward() was called twice; call step() after each backward(), also between boundaries, or say "
                     "which backward is the last one by set_gradient_accumulation_boundary()"

@@ -170,9 +170,12 @@ class Engine(CheckpointCalls):
         """
         self._check_whole()
         self._check_trains()
+        self.reducer.check_own()
         self.read_cache.clear()
         micro_step, scale = self.accumulation.begin(scale_wrt_gas), self.scaler.scale
-        self.stores.check_kept(micro_step.last)
+        if micro_step.last and micro_step.repeated:
+            self._check_repeatable()
+        self.stores.check_kept(micro_step.last and not micro_step.repeated)
         scaled = loss * scale if scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
         with self._to_its_end("backward()"):
@@ -182,6 +185,14 @@ class Engine(CheckpointCalls):
             self.reducer.finish()
         self.accumulation.done(micro_step)
         return loss
+
+    def _check_repeatable(self) -> None:
+        """Refuse to add to sums that have been reduced as those of the step."""
+        if not self.config.zero_optimization.reduces_every_micro_step:
+            raise RuntimeError(
+                "backward() was called twice without step(), and reduction_schedule is 'boundary', so the first one "
+                "ended the sum; set zero_optimization.reduction_schedule to 'micro_step'"
+            )
 
     def step(self) -> None:
         """Apply the optimizer at the accumulation boundary, as a collective; otherwise count the micro-step.

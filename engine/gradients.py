@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from zerobench.engine.state.unit import UnitState
 
 # The maximum number of buckets in flight; more would only use more memory.
 _IN_FLIGHT = 2
+
+#: The running backwards of all engines, as autograd counts them.
+_tasks: set[int] = set()
 
 
 @dataclass
@@ -91,6 +94,7 @@ class GradientReducer:
         self._plain = False  # no backward can run within another, or none did in a complete one
         self._nests = False  # a backward ran within another
         self._backward: Backward | None = None
+        self._foreign: list[nn.Parameter] = []  # that got a gradient from the backward of another engine
 
     def begin(self, first: bool, last: bool, loss: Tensor) -> None:
         """Prepare for the backward of one micro-step; a step ends with its last one, or with :meth:`complete`."""
@@ -115,11 +119,13 @@ class GradientReducer:
     def entered(self) -> None:
         """Note the outermost backward, to distinguish it from the inner ones of a reentrant checkpoint."""
         self.backward.task = torch._C._current_graph_task_id()
+        _tasks.add(self.backward.task)
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         backward, position, gradient = self._backward, self._position[parameter], parameter.grad
         if backward is None or backward.task is None:
-            self._refuse_foreign(parameter)
+            self._take_foreign(parameter)
+            return
         if gradient is not None and gradient.layout is not torch.strided:
             raise RuntimeError(
                 f"the gradient of {self._name(parameter)!r} is sparse, which is not offered; use sparse=False"
@@ -139,7 +145,25 @@ class GradientReducer:
             backward.ready = ready
             self._coordinator.offer()
 
-    def _refuse_foreign(self, parameter: nn.Parameter) -> NoReturn:
+    def check_own(self) -> None:
+        """Refuse to begin with gradients from the backward of another engine.
+
+        Raises:
+            RuntimeError: they have not been cleared.
+        """
+        left = next((each for each in self._foreign if each.grad is not None), None)
+        if left is not None:
+            raise RuntimeError(
+                f"{self._name(left)!r} has a gradient from the backward of another engine, whose loss depends on it; "
+                "call zero_grad() of the model before this backward"
+            )
+        self._foreign.clear()
+
+    def _take_foreign(self, parameter: nn.Parameter) -> None:
+        """Leave a gradient from another engine's backward to :meth:`check_own`; refuse any other backward's."""
+        if torch._C._current_graph_task_id() in _tasks:
+            self._foreign.append(parameter)
+            return
         parameter.grad = None  # the next backward would add to it
         raise RuntimeError(
             f"{self._name(parameter)!r} got a gradient from a backward that is not the engine's; call "
@@ -183,6 +207,7 @@ class GradientReducer:
         for work in self._completing:
             work.wait()
         self._completing.clear()
+        _tasks.discard(self.backward.task or 0)
         self._backward = None
 
     def launch(self, count: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +23,24 @@ from zerobench.engine.checkpoint.values import StoredValues, find_checkpoint, op
 from zerobench.engine.config.schema import DTYPES as PRECISIONS
 from zerobench.engine.errors import CheckpointError
 
-#: A tensor to export: whether it is a parameter, and how to read it.
-Weight = tuple[Entry, bool, Callable[[], Tensor]]
+
+@dataclass(frozen=True)
+class _Weight:
+    """A tensor to export, and how to read it."""
+
+    entry: Entry
+    kind: Literal["trained", "frozen", "buffer"]
+    read: Callable[[], Tensor]
+
+    def rounded(self, dtype: torch.dtype) -> _Weight:
+        """The tensor in another dtype if it is a floating-point parameter."""
+        if self.kind == "buffer" or not self.entry.dtype.is_floating_point:
+            return self
+        return replace(self, entry=replace(self.entry, dtype=dtype))
+
+    def value(self) -> Tensor:
+        """Read it."""
+        return self.read().to(self.entry.dtype)
 
 
 def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> dict[str, Any]:
@@ -108,51 +124,63 @@ def export_checkpoint(
             f"cannot export {dtype} to {str(path)!r}; the dtypes are {', '.join(PRECISIONS)}, and the name must end "
             "with .safetensors"
         )
-    folder = find_checkpoint(Path(load_dir), tag)
-    found = _of_deepspeed(folder) if is_deepspeed(folder) else _of_own(folder, open_record(folder))
-    rounded = [(replace(entry, dtype=_rounded(entry, dtype, trained)), read) for entry, trained, read in found]
-    rounded.sort(key=lambda each: -each[0].dtype.itemsize)
-    values = (read().to(entry.dtype) for entry, read in rounded)
-    write_file(Path(path), [entry for entry, _ in rounded], values, {})
+    found = [each.rounded(PRECISIONS[dtype]) for each in _weights(Path(load_dir), tag)]
+    found.sort(key=lambda each: -each.entry.dtype.itemsize)
+    write_file(Path(path), [each.entry for each in found], (each.value() for each in found), {})
 
 
-def _rounded(entry: Entry, dtype: str, parameter: bool) -> torch.dtype:
-    return PRECISIONS[dtype] if parameter and entry.dtype.is_floating_point else entry.dtype
+def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: bool = True) -> dict[str, Tensor]:
+    """The whole fp32 weights of a checkpoint by name, and its buffers with rank 0's values, on the CPU.
+
+    Args:
+        load_dir: the directory of the checkpoints.
+        tag: by default the one that ``latest`` names.
+        frozen: whether the parameters that do not train are included.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    found = (each.rounded(torch.float32) for each in _weights(Path(load_dir), tag))
+    return {each.entry.key: each.value() for each in found if frozen or each.kind != "frozen"}
 
 
-def _of_deepspeed(folder: Path) -> Iterator[Weight]:
+def _weights(directory: Path, tag: str | None) -> Iterator[_Weight]:
+    folder = find_checkpoint(directory, tag)
+    return _of_deepspeed(folder) if is_deepspeed(folder) else _of_own(folder, open_record(folder))
+
+
+def _of_deepspeed(folder: Path) -> Iterator[_Weight]:
     weights = DeepSpeedWeights(folder)
     for name, (shape, pieces) in weights.whole.items():
-        kept = pieces[0].dtype if pieces else torch.float32
-        yield Entry(name, shape, kept), True, partial(_joined, pieces, shape)
+        entry = Entry(name, shape, pieces[0].dtype if pieces else torch.float32)
+        yield _Weight(entry, "trained" if name in weights.trained else "frozen", partial(_joined, pieces, shape))
     for name, buffer in weights.buffers.items():
-        yield (
-            Entry(name, tuple(buffer.shape), buffer.dtype),
-            False,
-            partial(_joined, [buffer.reshape(-1)], buffer.shape),
-        )
+        entry = Entry(name, tuple(buffer.shape), buffer.dtype)
+        yield _Weight(entry, "buffer", partial(_joined, [buffer.reshape(-1)], buffer.shape))
 
 
 def _joined(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     return torch.cat(list(pieces)).view(shape) if pieces else torch.empty(shape)
 
 
-def _of_own(folder: Path, saved: Record) -> Iterator[Weight]:
+def _of_own(folder: Path, saved: Record) -> Iterator[_Weight]:
     stored = StoredValues(folder, saved)
     for name, parameter in saved.contents.parameters.items():
         key = stored.parameter_key(name)
         tensor = saved.tensors.get(key)
+        kind: Literal["trained", "frozen"] = "trained" if parameter.trained else "frozen"
         if not _elements(parameter.shape):
-            yield Entry(name, parameter.shape, torch.float32), True, partial(torch.empty, parameter.shape)
+            yield _Weight(Entry(name, parameter.shape, torch.float32), kind, partial(torch.empty, parameter.shape))
         elif tensor is not None:
-            yield Entry(name, parameter.shape, DTYPES[tensor.dtype]), True, partial(stored.whole_parameter, name)
+            entry = Entry(name, parameter.shape, DTYPES[tensor.dtype])
+            yield _Weight(entry, kind, partial(stored.whole_parameter, name))
         elif parameter.trained or saved.contents.frozen:
             raise CheckpointError(f"{str(folder)!r} has no tensor {key!r}")
     for name, buffer in saved.contents.buffers.items():
         key = f"buffer.0.{name}"
         if key in saved.tensors:
-            read = partial(stored.read, key, 0, saved.tensors[key].elements)
-            yield Entry(name, buffer.shape, DTYPES[saved.tensors[key].dtype]), False, read
+            entry = Entry(name, buffer.shape, DTYPES[saved.tensors[key].dtype])
+            yield _Weight(entry, "buffer", partial(stored.read, key, 0, saved.tensors[key].elements))
 
 
 def _elements(shape: tuple[int, ...]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,13 +28,15 @@ class Job:
         name: a key of SCRIPTS.
         stage: the ZeRO stage; None for the configuration of docs/examples as it is.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        launcher: ``launch`` (zerobench) or ``torchrun``.
+        offloads: whether the seed's offload sections stay.
+        launcher: ``launch`` (zerobench), ``torchrun``, or ``deepspeed`` for torchrun with the installed DeepSpeed.
     """
 
     name: str
     stage: int | None = None
     precision: str = "fp32"
     launcher: str = "launch"
+    offloads: bool = True
 
     def run(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         """Run the job; it writes to ``out``."""
@@ -42,18 +45,26 @@ class Job:
         config.write_text(json.dumps(self._config()), encoding="utf-8")
         precision = [] if self.precision == "fp32" or self.stage is None else [f"--{self.precision}"]
         script = [str(EXAMPLES / SCRIPTS[self.name]), "--deepspeed", str(config), "--output_dir", str(out)]
-        env = {**outside(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {**outside(), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, *self._launcher(), *script, *precision, *more]
-        return subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=LIMIT, cwd=out.parent, check=False
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running = subprocess.Popen(command, env=env, cwd=out.parent, **pipes)
+        try:
+            printed, told = running.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            running.terminate()  # the launcher then ends its ranks
+            running.communicate()
+            raise
+        return subprocess.CompletedProcess(command, running.returncode, printed, told)
 
     def _launcher(self) -> list[str]:
         if self.launcher == "launch":
             return ["-m", "zerobench", "launch", "--num_gpus", "2"]
         meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
-        return ["-m", "torch.distributed.run", "--nproc_per_node=2", *meeting, "-m", "zerobench.compat"]
+        module = "zerobench.suites.compat.peer" if self.launcher == "deepspeed" else "zerobench.compat"
+        return ["-m", "torch.distributed.run", "--nproc_per_node=2", *meeting, "-m", module]
 
     def _config(self) -> dict[str, Any]:
         """The seed's configuration; at another stage with the offload sections that the stage has."""
@@ -61,6 +72,10 @@ class Job:
         if self.stage is None:
             return config
         zero = {**config["zero_optimization"], "stage": self.stage, "stage3_gather_16bit_weights_on_model_save": True}
+        if self.launcher == "deepspeed" or not self.offloads:
+            zero = {key: value for key, value in zero.items() if not key.startswith("offload_")}
+        if self.launcher == "deepspeed":
+            config["optimizer"]["params"]["torch_adam"] = True  # its own would have to be compiled
         return {**config, "zero_optimization": zero, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
 
 

@@ -189,6 +189,23 @@ def without_sync(group: dist.ProcessGroup, stage: int) -> Tensor:
     return after
 
 
+def twice(group: dist.ProcessGroup, stage: int, steps: int, device: str, managed: bool) -> Tensor:
+    """Two backwards before each step(), as in DeepSpeed's GAN tutorial."""
+    net = model()
+    keys = config(stage, gradient_accumulation_steps=steps, train_batch_size=8 * steps)
+    keys["zero_optimization"] |= {"offload_optimizer": {"device": device}} if stage else {}
+    keys |= {} if managed else {"managed_gradient_accumulation": False}
+    engine, _, loader, _ = deepspeed().initialize(model=net, training_data=data(), config=keys)
+    for number, batch in enumerate(loader):
+        engine.backward(loss(engine, batch))
+        engine.backward(loss(engine, batch) * 0.5)
+        if managed or number % steps == steps - 1:
+            engine.step()
+    after = masters(net)
+    engine.destroy()
+    return after
+
+
 def evaluating(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, Tensor]:
     """An engine without an optimizer, and one in an evaluation between steps; the models' outputs."""
     ds, x = deepspeed(), torch.ones(2, 5)
@@ -210,25 +227,6 @@ def evaluating(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, Tensor]:
             between = engine(x)
     engine.destroy()
     return plain, between
-
-
-def exported(group: dist.ProcessGroup, stage: int, folder: str) -> bool:
-    """Whole weights: the file of save_16bit_model, and gathered ones, against the masters."""
-    ds, net = deepspeed(), model()
-    keys = config(stage)
-    keys["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
-    engine, *_ = ds.initialize(model=net, config=keys)
-    expected = masters(net)
-    assert engine.save_16bit_model(folder, f"{stage}.bin")
-    whole = engine._zero3_consolidated_16bit_state_dict()
-    assert (whole is None) == (dist.get_rank() > 0)
-    dist.barrier()
-    saved = torch.load(Path(folder) / f"{stage}.bin", weights_only=True)
-    with ds.zero.GatheredParameters(list(engine.parameters()), fwd_module=net):
-        gathered = torch.cat([p.detach().flatten() for p in engine.parameters()])
-    right = torch.equal(gathered, expected) and torch.equal(torch.cat([v.flatten() for v in saved.values()]), expected)
-    engine.destroy()
-    return right and list(saved) == list(model().state_dict())
 
 
 def edited(group: dist.ProcessGroup, stage: int) -> bool:

@@ -13,8 +13,8 @@ from torch.utils.data import DistributedSampler
 
 import zerobench
 from zerobench.compat import schedules
-from zerobench.ranks import Pool
-from zerobench.suites.compat import loops
+from zerobench.ranks import Pool, RankFault
+from zerobench.suites.compat import loops, saving_loops
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -96,6 +96,20 @@ def _both_unsharded(group: dist.ProcessGroup) -> list[Tensor]:
     return [loops.without_sync(group, stage) for stage in (0, 1)]
 
 
+@pytest.mark.parametrize(("steps", "device"), [(1, "none"), (2, "none"), (2, "cpu")])
+def test_two_backwards(pool: Pool, steps: int, device: str) -> None:
+    """A second backward before step() adds to the first one, with the bits of a sum that only step() ends."""
+    [first, *_] = pool.run(loops.twice, 2, steps, "none", False, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, loops.twice, steps, device, True, world=_WORLD):
+        assert all(torch.equal(after, first) for after in stages)
+
+
+def test_two_backwards_that_offload_refuses(pool: Pool) -> None:
+    """Gradients that leave the device at once cannot be added to."""
+    with pytest.raises(RankFault, match="offload_optimizer keeps no sum of gradients between micro-steps"):
+        pool.run(loops.twice, 2, 1, "cpu", True, world=_WORLD)
+
+
 def test_evaluation(pool: Pool) -> None:
     """Without an optimizer the model is evaluated as it is; between steps all stages give the same bits."""
     with torch.no_grad():
@@ -108,7 +122,15 @@ def test_evaluation(pool: Pool) -> None:
 
 def test_export(pool: Pool, tmp_path: Path) -> None:
     """Whole weights at every stage, in a file and gathered."""
-    assert pool.run(loops.at_every_stage, loops.exported, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
+    assert pool.run(loops.at_every_stage, saving_loops.exported, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def test_recovery(pool: Pool, tmp_path: Path) -> None:
+    """deepspeed.utils.zero_to_fp32 gives the masters of a checkpoint of any stage."""
+    assert (
+        pool.run(loops.at_every_stage, saving_loops.recovered, str(tmp_path), world=_WORLD)
+        == [[[True] * 6] * 4] * _WORLD
+    )
 
 
 def test_states_are_edited(pool: Pool) -> None:

@@ -73,13 +73,72 @@ class Accelerator:
         """The tensor in page-locked memory; on a CPU the tensor itself."""
         return tensor.pin_memory() if self._name == "cuda" else tensor
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed the device's generators."""
-        torch.cuda.manual_seed_all(seed) if self._name == "cuda" else torch.manual_seed(seed)
+    def is_fp64_supported(self) -> bool:
+        """Whether the device computes in fp64."""
+        return True
+
+    def is_triton_supported(self) -> bool:
+        """Whether kernels of Triton run."""
+        return self._name == "cuda"
+
+    def use_host_timers(self) -> bool:
+        """Whether the host's clock measures the device's work."""
+        return self._name == "cpu"
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """The dtypes of training."""
+        return [torch.float, torch.half, torch.bfloat16]
 
     def random(self) -> Any:
         """torch's random module."""
         return torch.random
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the device's generator."""
+        torch.cuda.manual_seed(seed) if self._name == "cuda" else torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed the device's generators."""
+        torch.cuda.manual_seed_all(seed) if self._name == "cuda" else torch.manual_seed(seed)
+
+    def initial_seed(self) -> int:
+        """The seed of the device's generator."""
+        return torch.cuda.initial_seed() if self._name == "cuda" else torch.initial_seed()
+
+    def default_generator(self, device_index: int) -> torch.Generator:
+        """The device's generator."""
+        return torch.cuda.default_generators[device_index] if self._name == "cuda" else torch.default_generator
+
+    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
+        """The state of the device's generator."""
+        if self._name == "cpu":
+            return torch.get_rng_state()
+        return torch.cuda.get_rng_state("cuda" if device_index is None else device_index)
+
+    def set_rng_state(self, new_state: torch.Tensor, device_index: int | None = None) -> None:
+        """Set the state of the device's generator."""
+        if self._name == "cpu":
+            torch.set_rng_state(new_state)
+        else:
+            torch.cuda.set_rng_state(new_state, "cuda" if device_index is None else device_index)
+
+    def range_push(self, msg: str) -> None:
+        """Begin a range of a profile."""
+        if self._name == "cuda":
+            torch.cuda.nvtx.range_push(msg)  # type: ignore[no-untyped-call]
+
+    def range_pop(self) -> None:
+        """End a range of a profile."""
+        if self._name == "cuda":
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+    def lazy_call(self, callback: Any) -> Any:
+        """Call it when the device is ready, which it is."""
+        return callback()
+
+    def amp(self) -> Any:
+        """torch's module of autocast for the device."""
+        return torch.cuda.amp if self._name == "cuda" else torch.cpu.amp
 
     def empty_cache(self) -> None:
         """Give cached memory back."""
@@ -104,7 +163,43 @@ class Accelerator:
         if self._name == "cuda":
             torch.cuda.reset_peak_memory_stats(device_index)
 
+    def memory_reserved(self, device_index: int | None = None) -> int:
+        """Bytes that torch's allocator has; 0 on a CPU."""
+        return torch.cuda.memory_reserved(device_index) if self._name == "cuda" else 0
+
+    memory_cached = memory_reserved
+
+    def max_memory_reserved(self, device_index: int | None = None) -> int:
+        """The most bytes that torch's allocator had; 0 on a CPU."""
+        return torch.cuda.max_memory_reserved(device_index) if self._name == "cuda" else 0
+
+    max_memory_cached = max_memory_reserved
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        """Bytes of the device's memory; on a CPU the host's."""
+        return self._memory(device_index)[1]
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        """Bytes of it that are free."""
+        return self._memory(device_index)[0]
+
+    def _memory(self, device_index: int | None) -> tuple[int, int]:
+        if self._name == "cuda":
+            return torch.cuda.mem_get_info(device_index)
+        page = os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+    def visible_devices_envs(self) -> list[str]:
+        """The variables that choose devices."""
+        return ["CUDA_VISIBLE_DEVICES"]
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is in page-locked memory."""
+        return self._name == "cuda" and tensor.is_pinned()
+
     def __getattr__(self, name: str) -> Any:
+        if name.endswith("Tensor"):
+            return getattr(torch.cuda if self._name == "cuda" else torch, name)
         return getattr(torch.cuda if self._name == "cuda" else torch.cpu, name)
 
 

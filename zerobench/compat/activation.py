@@ -24,8 +24,9 @@ def activate() -> None:
     loaded = sys.modules.get("deepspeed")
     if loaded is not None and SITE not in Path(loaded.__file__ or "").parents:
         raise UsageError(f"{loaded.__file__} has been imported already; start the script by zerobench launch alone")
-    if str(SITE) not in sys.path:
+    if str(SITE) not in sys.path:  # it is there if this process's parent was activated
         sys.path.insert(0, str(SITE))
         others = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
+    if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
         sys.meta_path.insert(0, PatchesOnImport())

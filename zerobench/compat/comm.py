@@ -2,22 +2,73 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from zerobench.compat.accelerator import get_accelerator, local_device
+from zerobench.compat.comms_logger import (
+    comms_logger,
+    configure,
+    get_comm_operation_count,
+    get_logged_comm_ops,
+    has_comm_data,
+    log_summary,
+    reset_log,
+)
 from zerobench.compat.log import logger
 from zerobench.machine.launch import Launch
+
+__all__ = [
+    "allgather_fn",
+    "comms_logger",
+    "configure",
+    "default_pg_timeout",
+    "get_all_ranks_from_group",
+    "get_comm_operation_count",
+    "get_local_rank",
+    "get_logged_comm_ops",
+    "get_world_group",
+    "has_all_gather_into_tensor",
+    "has_comm_data",
+    "has_reduce_scatter_tensor",
+    "inference_all_reduce",
+    "init_distributed",
+    "log_summary",
+    "new_group",
+    "reduce_scatter_fn",
+    "reset_log",
+]
+
+#: The functions of torch.distributed whose calls the communications logger records.
+_COLLECTIVES = frozenset(
+    [
+        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),
+        *("barrier", "broadcast", "broadcast_object_list", "gather", "reduce", "reduce_scatter"),
+        *("reduce_scatter_tensor", "scatter"),
+    ]
+)
 
 #: DeepSpeed's default of ``timeout``.
 default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(dist, name)
+    found = getattr(dist, name)
+    return _recorded(found) if name in _COLLECTIVES else found
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        with comms_logger.recording():
+            return function(*args, **kwargs)
+
+    return recorded
 
 
 def init_distributed(
@@ -68,9 +119,36 @@ def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def log_summary(show_straggler: bool = False, return_dict: bool = False) -> None:
-    """Log that collectives are not recorded here."""
-    logger.info("zerobench run measures collectives; a job does not record them")
+def inference_all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+    """All-reduce."""
+    return dist.all_reduce(tensor, op, group, async_op)
+
+
+def reduce_scatter_fn(
+    output: Any, given: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False, debug: Any = None
+) -> Any:
+    """Reduce-scatter of one flat tensor."""
+    return dist.reduce_scatter_tensor(output, given, op, group, async_op)
+
+
+def has_all_gather_into_tensor() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def has_reduce_scatter_tensor() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def get_all_ranks_from_group(group: Any = None) -> list[int]:
+    """The ranks of a group."""
+    return dist.get_process_group_ranks(group)
+
+
+def new_group(ranks: list[int]) -> Any:
+    """A group of these ranks; a collective of all ranks."""
+    return dist.new_group(ranks)
 
 
 def get_world_group() -> Any:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zerobench.compat.accessors import ConfigAccessors
+from zerobench.compat.checkpoint_methods import CheckpointMethods
 from zerobench.compat.comm import get_local_rank
+from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
-from zerobench.compat.export import save_whole
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
+from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
+from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(ConfigAccessors, nn.Module):
+class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -32,6 +34,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
+        engine.accumulation.repeats = True
         self.module = engine.module
         self.training = engine.module.training
         world = engine.ranks.world
@@ -44,6 +47,10 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         self.global_samples = 0
         self._applied = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
+        comms_logger.configure(settings.section("comms_logger"))
+        if self.zero_optimization_partition_weights():
+            for parameter in self.module.parameters():
+                mark(parameter)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -60,7 +67,12 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         """The module's forward; a collective at stage 3."""
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
-        with self._progress.timing("fwd", self.module.training):
+        self._progress.forward(self.module.training)
+        with (
+            self._progress.timing("fwd", self.module.training),
+            self._progress.profiling(),
+            comms_logger.recording(),
+        ):
             return self._engine(*args, **kwargs)
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
@@ -68,7 +80,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
-        with self._progress.timing("bwd", True):
+        with self._progress.timing("bwd"), comms_logger.recording():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
@@ -77,16 +89,17 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
         before, skipped = self._engine.global_steps, self._engine.skipped_steps
-        with self._progress.timing("step", True):
+        with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()
         boundary = self._engine.global_steps > before
         self._applied = boundary and self._engine.skipped_steps == skipped
         if boundary:
             self.global_samples += self.train_batch_size()
-            self._progress.report()
+        self._progress.step(boundary)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: the engine takes each gradient from its parameter, and a step begins a new sum."""
+        """Drop gradients that the backward of another engine has left; a step begins its own sum anew."""
+        self.module.zero_grad(set_to_none)
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Declare that the next backward is the last one of its step, or is not."""
@@ -142,6 +155,16 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
     def lr_scheduler(self) -> Any:
         """The schedule that the engine steps."""
         return self._engine.lr_scheduler
+
+    @property
+    def timers(self) -> SynchronizedWallClockTimer:
+        """The timers of ``wall_clock_breakdown``; the caller may add others."""
+        return self._progress.timers
+
+    @property
+    def tput_timer(self) -> ThroughputTimer:
+        """The throughput of training."""
+        return self._progress.throughput
 
     @property
     def global_steps(self) -> int:
@@ -224,68 +247,6 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
             drop_last=self.dataloader_drop_last(),
             workers=num_local_io_workers or 0,
         )
-
-    # Checkpoints
-
-    def save_checkpoint(
-        self,
-        save_dir: str | Path,
-        tag: str | None = None,
-        client_state: dict[str, Any] | None = None,
-        save_latest: bool = True,
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Save a checkpoint; a collective."""
-        self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
-        return True
-
-    def load_checkpoint(
-        self,
-        load_dir: str | Path,
-        tag: str | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-        custom_load_fn: Any = None,
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Load a checkpoint; a collective. Returns its path and the client's state; None if there is none."""
-        return self._engine.load_checkpoint(
-            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
-        )
-
-    def save_16bit_model(
-        self,
-        save_dir: str | Path,
-        save_filename: str = "pytorch_model.bin",
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Save the whole weights on rank 0; a collective.
-
-        At stage 3 only if stage3_gather_16bit_weights_on_model_save is set; else False.
-        """
-        if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
-            return False
-        save_whole(self._engine, Path(save_dir), save_filename, exclude_frozen=exclude_frozen_parameters)
-        return True
-
-    save_fp16_model = save_16bit_model
-
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
-        """The whole weights on rank 0, None elsewhere; a collective."""
-        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
-
-    def module_state_dict(
-        self,
-        destination: Any = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-        exclude_frozen_parameters: bool = False,
-    ) -> dict[str, Any]:
-        """The module's state dict; at stage 3 its values can be read only where they are gathered."""
-        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
-        frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
-        return {name: v for name, v in state.items() if not (exclude_frozen_parameters and name in frozen)}
 
     # Life
 

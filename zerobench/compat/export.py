@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from zerobench.engine import Engine
+from zerobench.engine.checkpoint.safetensors import Entry, write_file
 
 
 def save_whole(engine: Engine, folder: Path, name: str, *, exclude_frozen: bool) -> None:
@@ -20,7 +23,14 @@ def save_whole(engine: Engine, folder: Path, name: str, *, exclude_frozen: bool)
         engine.save_16bit_model(folder, name, exclude_frozen)
         return
     state = engine._zero3_consolidated_16bit_state_dict(exclude_frozen)
-    if state is None:
+    if state is not None:
+        save_state_dict(state, folder, name)
+
+
+def save_state_dict(state: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    """Write tensors on the CPU to ``folder/name``, in the format of the name; it appears when it is complete."""
+    if name.endswith(".safetensors"):
+        write_file(folder / name, [Entry(key, tuple(t.shape), t.dtype) for key, t in state.items()], state.values(), {})
         return
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{name}.{os.getpid()}"

@@ -50,8 +50,8 @@ class Monitors:
             monitor.close()
 
 
-def _folder(section: dict[str, Any], default: str) -> Path:
-    return Path(section.get("output_path") or default) / str(section.get("job_name", _JOB))
+def _folder(section: dict[str, Any]) -> Path:
+    return Path(section.get("output_path") or "") / str(section.get("job_name", _JOB))
 
 
 def _library(name: str, section: str) -> Any:
@@ -64,10 +64,11 @@ def _library(name: str, section: str) -> Any:
 class _TensorBoard:
     def __init__(self, section: dict[str, Any]) -> None:
         library = _library("torch.utils.tensorboard", "tensorboard")
-        self._writer = library.SummaryWriter(log_dir=str(_folder(section, "runs")))
+        self._writer = library.SummaryWriter(log_dir=str(_folder(section)))
 
     def write(self, name: str, value: float, samples: int) -> None:
         self._writer.add_scalar(name, value, samples)
+        self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
@@ -91,7 +92,7 @@ class _Csv:
     """A file for each event, ``step`` and the event's last word as its header."""
 
     def __init__(self, section: dict[str, Any]) -> None:
-        self._folder = _folder(section, "csv_monitor")
+        self._folder = _folder(section)
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, value: float, samples: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 _SHARDS = "the engine shards data-parallel training over all ranks and has no other parallelism"
+_NO_NORM = "it updates whole matrices, and the engine updates each element by itself; use AdamW, SGD, Adagrad or Lion"
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
@@ -36,11 +37,47 @@ class TiedLayerSpec(PipelineModule):
     """Refuses pipeline parallelism."""
 
 
+class MoE:
+    """Refuses experts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("moe.layer.MoE", _SHARDS)
+
+
+class DeepSpeedTransformerLayer:
+    """Refuses DeepSpeed's kernels."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("ops.transformer.DeepSpeedTransformerLayer", "use the layers of torch or of transformers")
+
+
 class DeepSpeedCPULion:
     """Refuses to be constructed: torch has no Lion that a client could pass."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("ops.lion.DeepSpeedCPULion", "give the configuration's optimizer the type 'Lion'")
+        _refuse(f"ops.lion.{type(self).__name__}", "give the configuration's optimizer the type 'Lion'")
+
+
+class FusedLion(DeepSpeedCPULion):
+    """Refuses to be constructed."""
+
+
+class FusedLamb:
+    """Refuses to be constructed: the engine has no Lamb."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse(f"ops.lamb.{type(self).__name__}", _NO_NORM)
+
+
+class DeepSpeedCPULamb(FusedLamb):
+    """Refuses to be constructed."""
+
+
+class MuonWithAuxAdam:
+    """Refuses to be constructed: the engine has no Muon."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("runtime.zero.muon.MuonWithAuxAdam", _NO_NORM)
 
 
 class UlyssesSPAttentionHF:

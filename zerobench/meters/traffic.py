@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._ops import OpOverload
@@ -71,19 +72,23 @@ class TrafficMeter(DispatchMode):
         if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented  # let a DTensor first turn into plain tensors and collectives: those arrive here
         kwargs = kwargs or {}
-        call = _Call.of(func, args, kwargs)
+        call = Call.of(func, args, kwargs)
         if call is None:
             return func(*args, **kwargs)
         if self._on_collective:
             self._on_collective(call.collective)
-        call.result = func(*args, **kwargs)
+        self.issue(call, lambda: func(*args, **kwargs))
         sent, received = call.bytes()
         self.traffic[call.collective] = self.traffic.get(call.collective, Traffic()) + Traffic(1, sent, received)
         return call.result
 
+    def issue(self, call: Call, operation: Callable[[], Any]) -> None:
+        """Run the operation; a subclass may look at the call before and after it."""
+        call.result = operation()
+
 
 @dataclass
-class _Call:
+class Call:
     """One collective on this rank: its operation's name without namespace, its arguments by name, its result."""
 
     op: str
@@ -94,7 +99,7 @@ class _Call:
     result: Any = None
 
     @classmethod
-    def of(cls, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def of(cls, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """The collective of an operation, None if it takes no process group."""
         if "c10d" not in func.namespace and func.namespace != "_dtensor":
             return None
@@ -118,6 +123,12 @@ class _Call:
         """The rank's outputs."""
         given = [v for name, v in self.arguments.items() if name.startswith("out") and not name.endswith("sizes")]
         return _tensors(given or self.result)
+
+    @property
+    def works(self) -> list[dist.Work]:
+        """The pending works of the result."""
+        found = self.result if isinstance(self.result, list | tuple) else [self.result]
+        return [dist.Work.unbox(each) for each in found if isinstance(each, torch.ScriptObject)]
 
     @property
     def root(self) -> bool:
@@ -153,7 +164,7 @@ def _size(tensors: list[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _all_reduce(call: _Call) -> tuple[int, int]:
+def _all_reduce(call: Call) -> tuple[int, int]:
     """A ring's reduce-scatter and all-gather, of each tensor by itself."""
     sent = received = 0
     for tensor in call.inputs:
@@ -169,21 +180,21 @@ def _ring_chunks(elements: int, world: int) -> list[int]:
     return [max(0, min(chunk, elements - rank * chunk)) for rank in range(world)]
 
 
-def _all_gather(call: _Call) -> tuple[int, int]:
+def _all_gather(call: Call) -> tuple[int, int]:
     own = _size(call.inputs)
     return own * (call.world - 1), _size(call.outputs) - own
 
 
-def _reduce_scatter(call: _Call) -> tuple[int, int]:
+def _reduce_scatter(call: Call) -> tuple[int, int]:
     own = _size(call.outputs)
     return _size(call.inputs) - own, own * (call.world - 1)
 
 
-def _all_to_all(call: _Call) -> tuple[int, int]:
+def _all_to_all(call: Call) -> tuple[int, int]:
     return _to_others(call, call.inputs, "input_split_sizes"), _to_others(call, call.outputs, "output_split_sizes")
 
 
-def _to_others(call: _Call, tensors: list[Tensor], splits: str) -> int:
+def _to_others(call: Call, tensors: list[Tensor], splits: str) -> int:
     """Bytes of all parts except the own one: given one by one, by rows in ``splits``, or equal."""
     total = _size(tensors)
     if call.op == "alltoall":
@@ -192,27 +203,27 @@ def _to_others(call: _Call, tensors: list[Tensor], splits: str) -> int:
     return total - total * rows[call.rank] // max(1, sum(rows))
 
 
-def _broadcast(call: _Call) -> tuple[int, int]:
+def _broadcast(call: Call) -> tuple[int, int]:
     size = _size(call.inputs)
     return (size, 0) if call.root else (0, size)
 
 
-def _reduce(call: _Call) -> tuple[int, int]:
+def _reduce(call: Call) -> tuple[int, int]:
     size = _size(call.inputs)
     return (0, size) if call.root else (size, 0)
 
 
-def _gather(call: _Call) -> tuple[int, int]:
+def _gather(call: Call) -> tuple[int, int]:
     own = _size(call.inputs)
     return (0, _size(call.outputs) - own) if call.root else (own, 0)
 
 
-def _scatter(call: _Call) -> tuple[int, int]:
+def _scatter(call: Call) -> tuple[int, int]:
     own = _size(call.outputs)
     return (_size(call.inputs) - own, 0) if call.root else (0, own)
 
 
-_FORMULAS: dict[str, Callable[[_Call], tuple[int, int]]] = {
+_FORMULAS: dict[str, Callable[[Call], tuple[int, int]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

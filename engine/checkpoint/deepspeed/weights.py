@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class DeepSpeedWeights:
             self.buffers: dict[str, Tensor] = {
                 name: self._model["module"][name] for name in self._model["buffer_names"]
             }
+
+    @property
+    def trained(self) -> Collection[str]:
+        """The names of the parameters that have an fp32 master."""
+        return self._trained.shapes
 
     @property
     def _model(self) -> dict[str, Any]:

@@ -30,9 +30,13 @@ class Schedule(ABC):
         """The learning rate of each group for ``last_batch_iteration``."""
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rates set last."""
+        """The learning rates set last.
+
+        Raises:
+            AssertionError: none has been set; transformers expects DeepSpeed's error and words, and logs a rate of 0.
+        """
         if self._last_lr is None:
-            raise RuntimeError("the schedule resumes a job and has set no learning rate yet; call step() first")
+            raise AssertionError("the schedule has set no learning rate yet: need to call step() first")
         return self._last_lr
 
     def step(self, last_batch_iteration: int | None = None) -> None:

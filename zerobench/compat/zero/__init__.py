@@ -2,7 +2,13 @@
 
 from zerobench.compat.zero.gathered import GatheredParameters, register_external_parameter
 from zerobench.compat.zero.init import Init, OnDevice
-from zerobench.compat.zero.leaves import set_z3_leaf_modules, unset_z3_leaf_modules
+from zerobench.compat.zero.leaves import (
+    get_z3_leaf_modules,
+    set_z3_leaf_module,
+    set_z3_leaf_modules,
+    unset_z3_leaf_modules,
+    z3_leaf_module,
+)
 from zerobench.compat.zero.status import ZeroParamStatus
 
 __all__ = [
@@ -10,7 +16,10 @@ __all__ = [
     "Init",
     "OnDevice",
     "ZeroParamStatus",
+    "get_z3_leaf_modules",
     "register_external_parameter",
+    "set_z3_leaf_module",
     "set_z3_leaf_modules",
     "unset_z3_leaf_modules",
+    "z3_leaf_module",
 ]

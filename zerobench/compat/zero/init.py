@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from zerobench.compat.comm import init_distributed
+from zerobench.compat.zero.status import mark
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.state.partitioned import gathered, partition
 
@@ -82,6 +83,7 @@ class Init:
     def _partition(self, module: nn.Module) -> None:
         for name, parameter in module.__dict__.get("_parameters", {}).items():
             if parameter is not None and parameter.is_floating_point() and not parameter.is_meta:
+                mark(parameter)
                 partition(f"{type(module).__name__}.{name}", parameter, self._ranks)
 
 

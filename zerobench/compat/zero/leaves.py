@@ -28,3 +28,17 @@ def unset_z3_leaf_modules(
 ) -> list[nn.Module]:
     """The same modules."""
     return set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found)
+
+
+def set_z3_leaf_module(model: nn.Module, flag: bool) -> None:
+    """Do nothing to this module."""
+
+
+def get_z3_leaf_modules(model: nn.Module) -> list[nn.Module]:
+    """No module is one."""
+    return []
+
+
+def z3_leaf_module(model: nn.Module) -> bool:
+    """False: no module is one."""
+    return False

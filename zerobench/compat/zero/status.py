@@ -1,13 +1,31 @@
-"""ZeroParamStatus: whether a parameter is whole, by DeepSpeed's names."""
+"""The attributes by which callers recognise a parameter of stage 3: ``ds_id``, ``ds_status``, its shape and size."""
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum
+from typing import Any
+
+from zerobench.engine.state.resharded import Resharded
+
+_ids = itertools.count()
 
 
 class ZeroParamStatus(Enum):
-    """The engine's parameters have no attribute ``ds_status``; callers that ask for it find the parameter whole."""
+    """Whether a parameter is whole here."""
 
     AVAILABLE = 1
     NOT_AVAILABLE = 2
     INFLIGHT = 3
+
+
+# The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.
+setattr(Resharded, "ds_status", property(lambda _: ZeroParamStatus.NOT_AVAILABLE))  # noqa: B010  # see above
+
+
+def mark(parameter: Any) -> None:
+    """Give a parameter DeepSpeed's attributes; one that has them keeps them."""
+    if not hasattr(parameter, "ds_id"):
+        parameter.ds_id = next(_ids)
+        parameter.ds_shape, parameter.ds_numel = parameter.shape, parameter.numel()
+        vars(parameter)["ds_status"] = ZeroParamStatus.AVAILABLE  # past the property

@@ -1,6 +1,6 @@
 """The stand-in for DeepSpeed: its names, on zerobench's reference engine."""
 
-from deepspeed import accelerator, checkpoint, launcher, moe, ops, pipe, runtime, utils
+from deepspeed import accelerator, checkpoint, launcher, moe, ops, pipe, profiling, runtime, utils
 from deepspeed.accelerator import get_accelerator
 from zerobench.compat import activation_checkpointing as checkpointing
 from zerobench.compat import comm, zero

@@ -3,7 +3,7 @@
 from typing import Any
 
 from zerobench.compat import comm
-from zerobench.compat.comm import get_local_rank, get_world_group, init_distributed
+from zerobench.compat.comm import *
 
 
 def __getattr__(name: str) -> Any:

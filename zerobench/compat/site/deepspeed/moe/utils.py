@@ -1,7 +1,3 @@
 """``deepspeed.moe.utils``, of zerobench."""
 
-from typing import Any
-
-
-def is_moe_param(param: Any) -> bool:
-    return False
+from zerobench.compat.moe import *

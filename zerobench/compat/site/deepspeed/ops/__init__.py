@@ -1,3 +1,3 @@
 """``deepspeed.ops``, of zerobench."""
 
-from deepspeed.ops import adagrad, adam, lion
+from deepspeed.ops import adagrad, adam, lamb, lion, transformer

@@ -2,10 +2,18 @@
 
 from torch.distributed import is_initialized
 
-from deepspeed.utils import groups, logging
+from deepspeed.utils import groups, logging, timer, zero_to_fp32
 from zerobench.compat import comm as dist
 from zerobench.compat.comm import *
+from zerobench.compat.groups import *
 from zerobench.compat.loader import RepeatingLoader
-from zerobench.compat.log import log_dist, logger
+from zerobench.compat.log import log_dist, log_dist_once, logger, set_log_level_from_string
 from zerobench.compat.states import *
-from zerobench.compat.zero import OnDevice, set_z3_leaf_modules, unset_z3_leaf_modules
+from zerobench.compat.zero import (
+    OnDevice,
+    get_z3_leaf_modules,
+    set_z3_leaf_module,
+    set_z3_leaf_modules,
+    unset_z3_leaf_modules,
+    z3_leaf_module,
+)

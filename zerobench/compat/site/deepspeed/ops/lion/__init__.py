@@ -1,3 +1,3 @@
 """``deepspeed.ops.lion``, of zerobench."""
 
-from zerobench.compat.refused import DeepSpeedCPULion
+from zerobench.compat.refused import DeepSpeedCPULion, FusedLion

@@ -1,0 +1,59 @@
+"""Loops that save whole weights and read them again; each runs on every rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from zerobench.suites.compat import loops
+
+
+def exported(group: dist.ProcessGroup, stage: int, folder: str) -> bool:
+    """Whole weights: the file of save_16bit_model, and gathered ones, against the masters."""
+    ds, net = loops.deepspeed(), loops.model()
+    keys = loops.config(stage)
+    keys["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
+    engine, *_ = ds.initialize(model=net, config=keys)
+    expected = loops.masters(net)
+    assert engine.save_16bit_model(folder, f"{stage}.bin")
+    whole = engine._zero3_consolidated_16bit_state_dict()
+    assert (whole is None) == (dist.get_rank() > 0)
+    dist.barrier()
+    saved = torch.load(Path(folder) / f"{stage}.bin", weights_only=True)
+    with ds.zero.GatheredParameters(list(engine.parameters()), fwd_module=net):
+        gathered = torch.cat([p.detach().flatten() for p in engine.parameters()])
+    right = torch.equal(gathered, expected) and torch.equal(torch.cat([v.flatten() for v in saved.values()]), expected)
+    engine.destroy()
+    return right and list(saved) == list(loops.model().state_dict())
+
+
+def recovered(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
+    """zero_to_fp32 on a checkpoint with a frozen parameter: the masters, a file of each kind, and a plain model."""
+    ds, net = loops.deepspeed(), loops.model()
+    net.get_parameter("0.bias").requires_grad_(False)
+    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    for batch in list(loader)[:2]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    expected = {name: ds.utils.safe_get_full_fp32_param(p) for name, p in net.named_parameters() if p.requires_grad}
+    with ds.zero.GatheredParameters(net.get_parameter("0.bias")):
+        frozen = net.get_parameter("0.bias").detach().clone()
+    engine.save_checkpoint(f"{folder}/{stage}")
+    tools, out = ds.utils.zero_to_fp32, Path(folder) / f"{stage}-{dist.get_rank()}"
+    state = tools.get_fp32_state_dict_from_zero_checkpoint(f"{folder}/{stage}")
+    trained = tools.get_fp32_state_dict_from_zero_checkpoint(f"{folder}/{stage}", exclude_frozen_parameters=True)
+    tools.convert_zero_checkpoint_to_fp32_state_dict(f"{folder}/{stage}", out)
+    tools.convert_zero_checkpoint_to_fp32_state_dict(f"{folder}/{stage}", out, safe_serialization=True)
+    again = tools.load_state_dict_from_zero_checkpoint(loops.model(), f"{folder}/{stage}")
+    engine.destroy()
+    read = torch.load(out / "pytorch_model.bin", weights_only=True)
+    return [
+        list(state) == list(loops.model().state_dict()),
+        dict.fromkeys(trained, True) == {name: torch.equal(trained[name], p) for name, p in expected.items()},
+        torch.equal(state["0.bias"], frozen),
+        all(torch.equal(value, read[name]) for name, value in state.items()),
+        all(torch.equal(value, state[name]) for name, value in again.state_dict().items()),
+        sorted(path.name for path in out.iterdir()) == ["model.safetensors", "pytorch_model.bin"],
+    ]

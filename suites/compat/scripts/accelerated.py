@@ -1,0 +1,104 @@
+"""A loop with Accelerate: DeepSpeedPlugin, accumulate, clipping, gathered metrics, states saved and loaded."""
+
+import argparse
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler, set_seed
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, get_scheduler
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stage", type=int, default=None)
+    parser.add_argument("--kind", default="client", choices=["client", "config", "bf16"])
+    parser.add_argument("--local_rank", type=int, default=-1)
+    args = parser.parse_args()
+    stage, kind = args.stage, args.kind
+    plugin = None  # accelerate launch has made one
+    if stage is not None:
+        plugin = DeepSpeedPlugin(
+            zero_stage=stage, gradient_accumulation_steps=2, gradient_clipping=1.0, zero3_save_16bit_model=True
+        )
+        if kind == "config":
+            plugin = DeepSpeedPlugin(
+                hf_ds_config={
+                    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+                    "scheduler": {
+                        "type": "WarmupDecayLR",
+                        "params": {
+                            "warmup_min_lr": "auto",
+                            "warmup_max_lr": "auto",
+                            "warmup_num_steps": "auto",
+                            "total_num_steps": "auto",
+                        },
+                    },
+                    "zero_optimization": {
+                        "stage": stage,
+                        "reduce_bucket_size": "auto",
+                        "stage3_gather_16bit_weights_on_model_save": True,
+                    },
+                    "gradient_accumulation_steps": 2,
+                    "gradient_clipping": "auto",
+                    "train_batch_size": "auto",
+                    "train_micro_batch_size_per_gpu": "auto",
+                }
+            )
+    accelerator = Accelerator(
+        deepspeed_plugin=plugin, mixed_precision="bf16" if kind == "bf16" else "no", gradient_accumulation_steps=2
+    )
+    set_seed(42)
+    config = GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    model = GPT2LMHeadModel(config)
+    ids = torch.randint(0, 30, (36, 8), generator=torch.Generator().manual_seed(1))
+    train = torch.utils.data.DataLoader(ids[:32], batch_size=2, shuffle=True)
+    evaluation = torch.utils.data.DataLoader(ids[32:], batch_size=2)
+    if kind == "config":
+        optimizer = DummyOptim(model.parameters(), lr=1e-3, weight_decay=0.01)
+        schedule = DummyScheduler(optimizer, total_num_steps=8, warmup_num_steps=2)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+        schedule = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=16)
+    model, optimizer, train, evaluation, schedule = accelerator.prepare(model, optimizer, train, evaluation, schedule)
+    for epoch in range(2):
+        model.train()
+        for batch in train:
+            with accelerator.accumulate(model):
+                loss = model(input_ids=batch, labels=batch).loss
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            mean = accelerator.gather(loss.detach().reshape(1)).mean().item()
+            accelerator.print(f"epoch {epoch} loss {mean!r} lr {schedule.get_last_lr()}")
+        model.eval()
+        losses = []
+        for batch in evaluation:
+            with torch.no_grad():
+                outputs = model(input_ids=batch, labels=batch)
+            losses.append(accelerator.gather_for_metrics(outputs.loss.repeat(2)))
+        accelerator.print(f"eval {torch.cat(losses).float().mean().item()!r}")
+        accelerator.save_state(f"state_{epoch}")
+    accelerator.load_state("state_0")
+    with torch.no_grad():
+        accelerator.print(f"again {model(input_ids=ids[:2].to(accelerator.device)).logits.float().sum().item()!r}")
+    accelerator.wait_for_everyone()
+    unwrapped = accelerator.unwrap_model(model)
+    unwrapped.save_pretrained(
+        "saved",
+        is_main_process=accelerator.is_main_process,
+        save_function=accelerator.save,
+        state_dict=accelerator.get_state_dict(model),
+    )
+    if accelerator.is_main_process:
+        again = GPT2LMHeadModel.from_pretrained("saved")
+        print("saved", sum(p.float().abs().sum().item() for p in again.parameters()))
+    assert isinstance(unwrapped, nn.Module)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What a job prints of itself: times, FLOPs, collectives, its configuration; and what its monitors receive."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zerobench.compat.comms_logger import comms_logger, convert_size, rates
+from zerobench.compat.flops_profiler import get_model_profile
+from zerobench.compat.monitors import Monitors
+from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_SECTIONS = {
+    "wall_clock_breakdown": True,
+    "steps_per_print": 1,
+    "dump_state": True,
+    "memory_breakdown": True,
+    "flops_profiler": {"enabled": True, "profile_step": 1, "top_modules": 2, "detailed": True},
+    "comms_logger": {"enabled": True, "verbose": False},
+}
+#: Of one forward of the model on two samples: two for each multiplication.
+_FLOPS = 2 * 2 * (5 * 16 + 16 * 3)
+_PHASES = ["fwd", "bwd", "bwd_inner", "bwd_allreduce", "step"]
+
+
+def _trained(group: dist.ProcessGroup, stage: int, sections: dict[str, Any]) -> tuple[str, Tensor, dict[str, Any]]:
+    """The printed text, the masters after two steps, and the recorded collectives."""
+    ds, printed = loops.deepspeed(), io.StringIO()
+    comm = ds.comm
+    comm.reset_log()
+    with contextlib.redirect_stdout(printed):
+        net = loops.model()
+        engine, _, loader, _ = ds.initialize(
+            model=net, training_data=loops.data(), config=loops.config(stage, **sections)
+        )
+        for batch in list(loader)[:4]:
+            engine.backward(loops.loss(engine, batch))
+            engine.step()
+        comm.all_reduce(torch.ones(10))
+        after = loops.masters(net)
+        summary = comm.log_summary(show_straggler=True, return_dict=True)
+        count = comm.get_comm_operation_count()
+        engine.destroy()
+    comms_logger.configure({"enabled": False})
+    counted = sum(each["count"] for sizes in summary["summary"].values() for each in sizes.values())
+    assert counted == count
+    return printed.getvalue(), after, summary["summary"]
+
+
+def _at_two_stages(group: dist.ProcessGroup) -> list[tuple[str, bool, dict[str, Any], dict[str, Any]]]:
+    return [_both(group, stage) for stage in (0, 3)]
+
+
+def _both(group: dist.ProcessGroup, stage: int) -> tuple[str, bool, dict[str, Any], dict[str, Any]]:
+    printed, after, recorded = _trained(group, stage, _SECTIONS)
+    _, plain, nothing = _trained(group, stage, {"steps_per_print": None})
+    return printed, torch.equal(after, plain), recorded, nothing
+
+
+def test_a_job_with_all_meters(pool: Pool) -> None:
+    """It trains the same model, and rank 0 prints what DeepSpeed's users look for."""
+    for rank, stages in enumerate(pool.run(_at_two_stages, world=4)):
+        for printed, same, recorded, nothing in stages:
+            assert same
+            assert nothing == {}
+            assert recorded["all_reduce"][40]["count"] == 1
+            assert sum(each["count"] for each in recorded["all_to_all"].values()) >= 4  # one a micro-step at least
+            if rank == 0:
+                _check_printed(printed, recorded)
+            else:
+                assert "time (ms)" not in printed
+                assert "Profiler" not in printed
+
+
+def _check_printed(printed: str, recorded: dict[str, Any]) -> None:
+    lines = printed.splitlines()
+    times = [line.removeprefix("[Rank 0] ") for line in lines if "time (ms) | " in line]
+    assert len(times) == 4 + 2  # micro-steps and steps
+    steps = [[part.partition(":")[0] for part in line.split(" | ")[1:]] for line in times]
+    micro = [f"{phase}_microstep" for phase in _PHASES]
+    assert steps == [micro, micro, _PHASES, micro, micro, _PHASES]
+    assert sum("step=2, skipped=0, lr=" in line for line in lines) == 1
+    assert sum("after step | device:" in line for line in lines) == 2
+    assert f"{'fwd flops per GPU: ':<70}  {_FLOPS:.2f} FLOPs" in printed
+    assert "depth 1:\n    flops - {'Linear': '512.00 FLOPs'" in printed.replace("512.00'", "512.00 FLOPs'")
+    assert "(0): Linear(96.00 = 65.31% Params, 160.00 MACs = 62.50% MACs)" in printed
+    begin = lines.index("[Rank 0] {")
+    end = lines.index("}", begin)
+    dumped = json.loads("\n".join(["{", *lines[begin + 1 : end + 1]]))
+    assert dumped["zero_optimization"]["chunk_size"] == 32
+    assert [line for line in lines if line in recorded] == [*recorded, *recorded]
+    assert any(line.split()[:3] == ["40.0", "B", "1"] for line in lines)
+
+
+def test_rates() -> None:
+    """By DeepSpeed's formulas: 1 MB in 2 ms on 4 ranks."""
+    megabyte = 1_000_000
+    assert rates("all_reduce", megabyte, 2.0, 4) == pytest.approx((8.0, 6.0))
+    assert rates("all_gather", megabyte, 2.0, 4) == pytest.approx((16.0, 12.0))
+    assert rates("all_to_all", megabyte, 2.0, 4) == pytest.approx((4.0, 3.0))
+    assert rates("broadcast", megabyte, 2.0, 4) == pytest.approx((4.0, 4.0))
+    assert (convert_size(0), convert_size(1536), convert_size(3 << 30)) == ("0.0 B", "1.5 KB", "3.0 GB")
+
+
+def test_a_models_profile(tmp_path: Path) -> None:
+    """get_model_profile counts one forward, and writes its report to a file."""
+    file = tmp_path / "deep" / "profile.txt"
+    found = get_model_profile(loops.model(), input_shape=(2, 5), as_string=False, output_file=file)
+    assert found == (_FLOPS, _FLOPS // 2, 5 * 16 + 16 + 16 * 3 + 3)
+    assert "DeepSpeed Flops Profiler" in file.read_text()
+    with pytest.raises(ValueError, match="has no input for the model; give input_shape"):
+        get_model_profile(loops.model())
+
+
+def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They add up, go on while they are read, and refuse calls out of turn; throughput leaves the first steps out."""
+    clock = iter(range(1000))
+    monkeypatch.setattr("zerobench.compat.timers._now", lambda: float(next(clock)))
+    timers = SynchronizedWallClockTimer()
+    timer = timers("a")
+    for _ in range(3):
+        timer.start()
+        timer.stop()
+    assert (timer.elapsed(reset=False), timer.mean()) == (3000.0, 1000.0)
+    timer.start()
+    assert timer.elapsed() == 4000.0
+    with pytest.raises(RuntimeError, match="'a' has been started already; stop it first"):
+        timer.start()
+    timer.stop()
+    with pytest.raises(RuntimeError, match="'a' does not run; start it first"):
+        timer.stop()
+    timers.log(["a", "b"])
+    assert capsys.readouterr().out == "[Rank 0] time (ms) | a: 1000.00\n"
+    lines: list[str] = []
+    speed = ThroughputTimer(8, start_step=1, steps_per_output=2, logging_fn=lines.append)
+    for step in range(4):
+        speed.start()
+        speed.stop(global_step=True)
+        assert speed.avg_samples_per_sec() == (8.0 if step else float("-inf"))
+    assert [line.partition(",")[0] for line in lines] == [
+        "epoch=0/micro_step=2/global_step=2",
+        "epoch=0/micro_step=4/global_step=4",
+    ]
+    assert "RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0" in lines[0]
+
+
+class _Library:
+    """Stands in for tensorboard's and wandb's library: it records the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> _Library:
+            self.calls.append((name, args, kwargs))
+            return self
+
+        return call
+
+
+def test_monitors_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They call their libraries as DeepSpeed does: the writer's folder, the run's names, a number for each event."""
+    board, wandb = _Library(), _Library()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=board.SummaryWriter))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monitors = Monitors(
+        {
+            "tensorboard": {"enabled": True, "output_path": "logs", "job_name": "job"},
+            "wandb": {"enabled": True, "project": "p", "group": "g", "team": "t"},
+        }
+    )
+    monitors.write({"Train/Samples/lr": 0.5}, 16)
+    monitors.close()
+    assert board.calls == [
+        ("SummaryWriter", (), {"log_dir": "logs/job"}),
+        ("add_scalar", ("Train/Samples/lr", 0.5, 16), {}),
+        ("flush", (), {}),
+        ("close", (), {}),
+    ]
+    assert wandb.calls == [
+        ("init", (), {"project": "p", "group": "g", "entity": "t"}),
+        ("log", ({"Train/Samples/lr": 0.5},), {"step": 16}),
+        ("finish", (), {}),
+    ]

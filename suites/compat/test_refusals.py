@@ -1,0 +1,91 @@
+"""What is refused says why; what looks alike to DeepSpeed's callers is as they expect it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerobench.compat import refused, schedules
+from zerobench.compat.activation import SITE, activate
+from zerobench.compat.config import resolve
+from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (refused.init_inference, "init_inference is not offered: call deepspeed.initialize"),
+        (refused.DeepSpeedCPULion, "give the configuration's optimizer the type 'Lion'"),
+        (refused.FusedLion, "ops.lion.FusedLion is not offered"),
+        (refused.FusedLamb, "it updates whole matrices"),
+        (refused.MuonWithAuxAdam, "it updates whole matrices"),
+        (refused.MoE, "has no other parallelism"),
+        (refused.PipelineModule, "has no other parallelism"),
+        (refused.DeepSpeedTransformerLayer, "use the layers of torch or of transformers"),
+    ],
+)
+def test_each_refusal_has_its_reason(call: Callable[[], object], reason: str) -> None:
+    """One error, with the name and the reason."""
+    with pytest.raises(NotImplementedError, match=reason):
+        call()
+
+
+def test_a_long_configuration_in_base64() -> None:
+    """It is longer than a file's name may be."""
+    config = {"train_batch_size": 4, "a_note": "x" * 500}
+    text = base64.urlsafe_b64encode(json.dumps(config).encode()).decode()
+    assert resolve(text).raw == config
+
+
+def test_a_schedule_without_a_rate() -> None:
+    """transformers' Trainer takes this error, by its class and words, for a rate of 0."""
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+    schedule = schedules.OneCycle(optimizer, cycle_min_lr=0.1, cycle_max_lr=1.0)
+    with pytest.raises(AssertionError, match="need to call step\\(\\) first"):
+        schedule.get_last_lr()
+
+
+def test_a_child_of_an_activated_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the stand-in on its path from the beginning, and gets the patches for CPU ranks all the same."""
+    monkeypatch.setattr(sys, "path", [str(SITE), *sys.path])
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, PatchesOnImport)])
+    before = list(sys.path)
+    activate()
+    activate()
+    assert sys.path == before
+    assert sum(isinstance(each, PatchesOnImport) for each in sys.meta_path) == 1
+
+
+def _left_over(group: dist.ProcessGroup, stage: int) -> str:
+    """A loss over two engines, and then a backward of the one that did not run it, without zero_grad()."""
+    ds, keys = loops.deepspeed(), loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    first, second = nn.Linear(5, 5), nn.Linear(5, 5)
+    one, *_ = ds.initialize(model=first, config=keys)
+    other, *_ = ds.initialize(model=second, config=keys)
+    x = torch.ones(2, 5)
+    one.backward(other(one(x)).sum())
+    one.step()
+    with pytest.raises(RuntimeError) as caught:
+        other.backward(other(x).sum())
+    other.zero_grad()
+    other.backward(other(x).sum())
+    other.step()
+    one.destroy()
+    other.destroy()
+    return str(caught.value)
+
+
+def test_a_gradient_of_another_engine(pool: Pool) -> None:
+    """It is not added in silence; zero_grad() drops it, and the engine trains on."""
+    for stages in pool.run(loops.at_every_stage, _left_over, world=4):
+        assert all("has a gradient from the backward of another engine" in text for text in stages)
+        assert all("call zero_grad() of the model before this backward" in text for text in stages)

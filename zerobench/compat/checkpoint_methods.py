@@ -1,0 +1,88 @@
+"""The engine's checkpoints and whole weights, by the names and arguments of DeepSpeed's engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from zerobench.compat.export import save_whole
+from zerobench.engine import Engine
+
+
+class _Saved(Protocol):
+    """What the methods need of the engine that they are mixed into."""
+
+    module: nn.Module
+    _engine: Engine
+
+    def zero_optimization_partition_weights(self) -> bool: ...
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool: ...
+
+
+class CheckpointMethods:
+    """Saving and loading; all but :meth:`module_state_dict` are collectives."""
+
+    def save_checkpoint(
+        self: _Saved,
+        save_dir: str | Path,
+        tag: str | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save a checkpoint; a collective."""
+        self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
+        return True
+
+    def load_checkpoint(
+        self: _Saved,
+        load_dir: str | Path,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Any = None,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load a checkpoint; a collective. Returns its path and the client's state; None if there is none."""
+        return self._engine.load_checkpoint(
+            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
+        )
+
+    def save_16bit_model(
+        self: _Saved,
+        save_dir: str | Path,
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save the whole weights on rank 0; a collective.
+
+        At stage 3 only if stage3_gather_16bit_weights_on_model_save is set; else False.
+        """
+        if self.zero_optimization_partition_weights() and not self.zero_gather_16bit_weights_on_model_save():
+            return False
+        save_whole(self._engine, Path(save_dir), save_filename, exclude_frozen=exclude_frozen_parameters)
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def _zero3_consolidated_16bit_state_dict(
+        self: _Saved, exclude_frozen_parameters: bool = False
+    ) -> dict[str, Tensor] | None:
+        """The whole weights on rank 0, None elsewhere; a collective."""
+        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+
+    def module_state_dict(
+        self: _Saved,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> dict[str, Any]:
+        """The module's state dict; at stage 3 its values can be read only where they are gathered."""
+        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
+        return {name: v for name, v in state.items() if not (exclude_frozen_parameters and name in frozen)}

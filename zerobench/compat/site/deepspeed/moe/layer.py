@@ -1,0 +1,3 @@
+"""``deepspeed.moe.layer``, of zerobench."""
+
+from zerobench.compat.refused import MoE

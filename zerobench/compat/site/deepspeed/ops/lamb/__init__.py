@@ -1,0 +1,3 @@
+"""``deepspeed.ops.lamb``, of zerobench."""
+
+from zerobench.compat.refused import DeepSpeedCPULamb, FusedLamb

@@ -1,0 +1,3 @@
+"""``deepspeed.ops.transformer``, of zerobench."""
+
+from zerobench.compat.refused import DeepSpeedTransformerLayer

@@ -1,0 +1,3 @@
+"""``deepspeed.profiling``, of zerobench."""
+
+from deepspeed.profiling import flops_profiler

@@ -1,0 +1,53 @@
+"""``deepspeed.utils.zero_to_fp32``: the whole fp32 weights of a checkpoint, without an engine, in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from zerobench.compat.export import save_state_dict
+from zerobench.engine.checkpoint.offline import read_weights
+
+
+def get_fp32_state_dict_from_zero_checkpoint(
+    checkpoint_dir: str | Path,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+    lazy_mode: bool = False,
+) -> dict[str, Tensor]:
+    """The weights by name, on the CPU.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    return read_weights(checkpoint_dir, tag, frozen=not exclude_frozen_parameters)
+
+
+def convert_zero_checkpoint_to_fp32_state_dict(
+    checkpoint_dir: str | Path,
+    output_dir: str | Path,
+    max_shard_size: str | None = "5GB",
+    safe_serialization: bool = False,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+) -> None:
+    """Write the weights to one file, ``pytorch_model.bin`` or ``model.safetensors``; ``max_shard_size`` has no effect.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, it is damaged, or the file cannot be written.
+    """
+    state = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
+    save_state_dict(state, Path(output_dir), "model.safetensors" if safe_serialization else "pytorch_model.bin")
+
+
+def load_state_dict_from_zero_checkpoint(
+    model: nn.Module, checkpoint_dir: str | Path, tag: str | None = None
+) -> nn.Module:
+    """Load the weights into a model of no engine, which moves to the CPU.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    model.cpu().load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), strict=False)
+    return model
