@@ -49,7 +49,7 @@ class Adam(Rule[AdamValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: AdamValues,
     ) -> None:
         exp_avg, exp_avg_sq = states

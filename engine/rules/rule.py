@@ -61,7 +61,7 @@ class Rule(ABC, Generic[Values]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: Values,
     ) -> None:
         """Step flat [n] tensors in place.
@@ -72,6 +72,7 @@ class Rule(ABC, Generic[Values]):
             states: fp32, in the order of ``state_names``.
             copy: the parameter in the training dtype; receives the new master rounded to nearest even. None if the
                 master itself is the parameter.
-            factor: the clip factor divided by leaves and loss scale.
+            factor: [1], fp32: the clip factor divided by leaves and loss scale. If it is NaN, nothing but ``copy``
+                changes. It is on the device, and the host does not wait for its value.
             values: the hyperparameters.
         """

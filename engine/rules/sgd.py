@@ -40,7 +40,7 @@ class Sgd(Rule[SgdValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: SgdValues,
     ) -> None:
         momentum_buffer = states[0] if states and values.momentum else None

@@ -29,16 +29,18 @@ void update(const Adam a, int64_t n, const float* __restrict gradient, float* __
 
 }  // namespace
 
+// If the factor is NaN, only the copy is written.
 extern "C" void zerobench_adam_step(float* master, const void* gradient, int gradient_dtype, float* exp_avg,
-                                    float* exp_avg_sq, void* copy, int copy_dtype, int64_t n, float factor,
-                                    float decay, float l2, float weight1, float beta2, float weight2, float root2,
-                                    float eps, float step_size, int threads) {
-  const Adam adam{factor, decay, l2, weight1, beta2, weight2, root2, eps, step_size};
+                                    float* exp_avg_sq, void* copy, int copy_dtype, int64_t n,
+                                    const float* factor, float decay, float l2, float weight1, float beta2,
+                                    float weight2, float root2, float eps, float step_size, int threads) {
+  const Adam adam{*factor, decay, l2, weight1, beta2, weight2, root2, eps, step_size};
   parallel(n, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
     alignas(64) float scratch[kBlock];
     for (int64_t i = start; i < stop; i += kBlock) {
       const int64_t count = std::min(kBlock, stop - i);
-      update(adam, count, load(gradient, gradient_dtype, i, count, scratch), master + i, exp_avg + i, exp_avg_sq + i);
+      const float* g = load(gradient, gradient_dtype, i, count, scratch);
+      if (!std::isnan(adam.factor)) update(adam, count, g, master + i, exp_avg + i, exp_avg_sq + i);
       if (copy != nullptr) store(master + i, copy, copy_dtype, i, count);
     }
   });

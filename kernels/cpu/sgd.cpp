@@ -25,16 +25,18 @@ void update(const Sgd s, int64_t n, const float* __restrict gradient, float* __r
 
 }  // namespace
 
+// If the factor is NaN, only the copy is written.
 extern "C" void zerobench_sgd_step(float* master, const void* gradient, int gradient_dtype, float* momentum_buffer,
-                                   void* copy, int copy_dtype, int64_t n, float factor, float l2, float momentum,
-                                   float step_size, int threads) {
-  const Sgd sgd{factor, l2, momentum, step_size};
+                                   void* copy, int copy_dtype, int64_t n, const float* factor, float l2,
+                                   float momentum, float step_size, int threads) {
+  const Sgd sgd{*factor, l2, momentum, step_size};
   parallel(n, 1, kBlock, threads, [=](int64_t start, int64_t stop) {
     alignas(64) float scratch[kBlock];
     for (int64_t i = start; i < stop; i += kBlock) {
       const int64_t count = std::min(kBlock, stop - i);
       const float* g = load(gradient, gradient_dtype, i, count, scratch);
-      update(sgd, count, g, master + i, momentum_buffer == nullptr ? nullptr : momentum_buffer + i);
+      float* buffer = momentum_buffer == nullptr ? nullptr : momentum_buffer + i;
+      if (!std::isnan(sgd.factor)) update(sgd, count, g, master + i, buffer);
       if (copy != nullptr) store(master + i, copy, copy_dtype, i, count);
     }
   });

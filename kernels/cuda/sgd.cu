@@ -9,23 +9,27 @@ struct Sgd {
   const G* gradient;
   float* momentum_buffer;  // or null
   C* copy;                 // or null
-  float factor, l2, momentum, step_size;
+  const float* factor;     // NaN: only the copy is written
+  float l2, momentum, step_size;
 
   template <int W>
   __device__ void at(int64_t i) const {
+    const float times = *factor;
     auto p = load<W>(master + i);
     const auto g = load<W>(gradient + i);
     Vector<float, W> b{};
     if (momentum_buffer != nullptr) b = load<W>(momentum_buffer + i);
+    if (!isnan(times)) {
 #pragma unroll
-    for (int k = 0; k < W; ++k) {
-      const float scaled = __fmul_rn(widen(g.v[k]), factor);
-      const float decayed = l2 != 0.0f ? __fmaf_rn(l2, p.v[k], scaled) : scaled;
-      b.v[k] = momentum_buffer != nullptr ? __fadd_rn(__fmul_rn(b.v[k], momentum), decayed) : decayed;
-      p.v[k] = __fmaf_rn(step_size, b.v[k], p.v[k]);
+      for (int k = 0; k < W; ++k) {
+        const float scaled = __fmul_rn(widen(g.v[k]), times);
+        const float decayed = l2 != 0.0f ? __fmaf_rn(l2, p.v[k], scaled) : scaled;
+        b.v[k] = momentum_buffer != nullptr ? __fadd_rn(__fmul_rn(b.v[k], momentum), decayed) : decayed;
+        p.v[k] = __fmaf_rn(step_size, b.v[k], p.v[k]);
+      }
+      store<W>(master + i, p);
+      if (momentum_buffer != nullptr) store<W>(momentum_buffer + i, b);
     }
-    store<W>(master + i, p);
-    if (momentum_buffer != nullptr) store<W>(momentum_buffer + i, b);
     if (copy != nullptr) store<W>(copy + i, converted<C>(p));
   }
 };
@@ -33,8 +37,8 @@ struct Sgd {
 }  // namespace
 
 extern "C" int zerobench_sgd_step(float* master, const void* gradient, int gradient_dtype, float* momentum_buffer,
-                                  void* copy, int copy_dtype, int64_t n, float factor, float l2, float momentum,
-                                  float step_size, int device, void* stream) {
+                                  void* copy, int copy_dtype, int64_t n, const float* factor, float l2,
+                                  float momentum, float step_size, int device, void* stream) {
   return typed(gradient_dtype, [=](auto* g) {
     return typed(copy_dtype, [=](auto* c) {
       using G = std::remove_pointer_t<decltype(g)>;

@@ -14,6 +14,7 @@
 
 namespace {
 
+constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1 << 16;  // beyond this, a thread processes more than one item
 

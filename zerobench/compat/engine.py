@@ -42,7 +42,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         self.basic_optimizer = self.optimizer
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
-        self._applied = self._destroyed = self._inside_no_sync = False
+        self._stepped = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -76,12 +76,11 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
         """Update at the accumulation boundary, otherwise count the micro-step; a collective."""
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
-        before, skipped = self._engine.global_steps, self._engine.skipped_steps
+        before = self._engine.global_steps
         with self._progress.timing("step", True):
             self._engine.step()
-        boundary = self._engine.global_steps > before
-        self._applied = boundary and self._engine.skipped_steps == skipped
-        if boundary:
+        self._stepped = self._engine.global_steps > before
+        if self._stepped:
             self.global_samples += self.train_batch_size()
             self._progress.report()
 
@@ -113,7 +112,7 @@ class DeepSpeedEngine(ConfigAccessors, nn.Module):
 
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` updated the parameters."""
-        return self._applied
+        return self._stepped and not self._engine.optimizer.overflow
 
     def train(self, mode: bool = True) -> DeepSpeedEngine:
         """Set the module's mode."""

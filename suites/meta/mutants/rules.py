@@ -71,7 +71,7 @@ class _AdamInLionsState(Adam):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: AdamValues,
     ) -> None:
         super().update(master, gradient, [*states, torch.zeros_like(master)], copy, factor, values)

@@ -7,7 +7,7 @@ import math
 
 from torch import Tensor
 
-from zerobench.engine.optim.step import GradientCheck
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.historical.bug import Historical, happened_in
 from zerobench.suites.meta.points import Points
@@ -26,7 +26,7 @@ class _ScalesTheNorm(Historical):
         self.patch_check(self.scaled)
 
     def scaled(self, check: GradientCheck) -> GradientCheck:
-        return dataclasses.replace(check, norm=check.norm * self.factor())
+        return dataclasses.replace(check, total=check.total * self.factor() ** 2)
 
     def factor(self) -> float:
         """The factor in this Scenario."""
@@ -109,7 +109,7 @@ class _ScalesTheUpdate(Historical):
 
     def sabotage(self) -> None:
         step = self.engine.stepper.step
-        self.engine.stepper.step = lambda check, factor: step(check, factor * self.factor())  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factors: step(check, factors * self.factor())  # type: ignore[method-assign]
 
     def factor(self) -> float:
         """The factor in this Scenario."""
