@@ -59,7 +59,7 @@ class Agreement:
         work, everyone = self._pending
         work.wait()
         self._pending = None
-        messages = [bytes(row.tolist()) for row in everyone.view(self.ranks.world, -1)]
+        messages = [bytes(row) for row in everyone.view(self.ranks.world, -1).tolist()]  # one wait for the device
         masks = [int.from_bytes(message[: self._bits], "little") for message in messages]
         return Decision(
             wanted=list(self._wanted(masks)),

@@ -12,6 +12,7 @@ from torch import Tensor
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Layout
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.tree import tree_sum
 from zerobench.engine.optim.check import GradientCheck
 from zerobench.engine.optim.optimizer import ZeroOptimizer
@@ -147,19 +148,21 @@ class Stepper:
 
     def _step(self, window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
         """Update the window's part of each run; an element in no run keeps its master, which sets its parameter."""
-        done = window.start
+        done, inside = window.start, []
         for run in runs:
             lo, hi = max(run.start, window.start), min(run.stop, window.stop)
             if lo < hi:
                 window.follow(done, lo)
-                self._update(window.part(lo, hi), run, factors[run.parameter : run.parameter + 1])
+                values = self.optimizer.values(run.group, run.step)
+                inside.append(Run(lo - window.start, hi - window.start, run.parameter, values))
                 done = hi
+        self._update(window, inside, factors)
         window.follow(done, window.stop)
 
-    def _update(self, part: UpdateSlice, run: _Run, factor: Tensor) -> None:
-        """Apply the formula to elements that are updated alike."""
-        values = self.optimizer.values(run.group, run.step)
-        self.optimizer.rule.update(part.master, part.gradient, part.optimizer, part.parameter, factor, values)
+    def _update(self, window: UpdateSlice, runs: list[Run[Any]], factors: Tensor) -> None:
+        """Apply the formula to each run."""
+        rule = self.optimizer.rule
+        rule.update_runs(window.master, window.gradient, window.optimizer, window.parameter, factors, runs)
 
 
 def _group_of(layout: Layout, optimizer: ZeroOptimizer) -> list[int]:

@@ -1,4 +1,4 @@
-// adam_step: Adam and AdamW over a flat shard in one pass; engine/ops/update.py states the formula.
+// adam_step: Adam and AdamW over the runs of a flat shard in one pass; engine/ops/update.py states the formula.
 #include "values.cuh"
 
 namespace {
@@ -43,20 +43,23 @@ struct Adam {
 
 }  // namespace
 
+// A run has three bounds, its start, stop and factor, and eight scalars; each is a launch.
 extern "C" int zerobench_adam_step(float* master, const void* gradient, int gradient_dtype, float* exp_avg,
-                                   float* exp_avg_sq, void* copy, int copy_dtype, int64_t n, const float* factor,
-                                   float decay, float l2, float weight1, float beta2, float weight2, float root2,
-                                   float eps, float step_size, int device, void* stream) {
+                                   float* exp_avg_sq, void* copy, int copy_dtype, const float* factors, int64_t runs,
+                                   const int64_t* bounds, const float* scalars, int device, void* stream) {
   return typed(gradient_dtype, [=](auto* g) {
     return typed(copy_dtype, [=](auto* c) {
       using G = std::remove_pointer_t<decltype(g)>;
       using C = std::remove_pointer_t<decltype(c)>;
-      const auto from = static_cast<const G*>(gradient);
-      const auto to = static_cast<C*>(copy);
-      const Adam<G, C> adam{master, from,    exp_avg, exp_avg_sq, to,    factor, decay,
-                            l2,     weight1, beta2,   weight2,    root2, eps,    step_size};
-      const bool aligned = by<4>(master) && by<4>(from) && by<4>(exp_avg) && by<4>(exp_avg_sq) && by<4>(to);
-      return start(adam, n, aligned, device, stream);
+      return each<8>(runs, bounds, scalars, [=](int64_t first, int64_t n, int64_t parameter, const float* s) {
+        const auto from = static_cast<const G*>(gradient) + first;
+        const auto to = copy == nullptr ? nullptr : static_cast<C*>(copy) + first;
+        const Adam<G, C> adam{master + first,      from, exp_avg + first, exp_avg_sq + first, to,
+                              factors + parameter, s[0], s[1],            s[2],               s[3],
+                              s[4],                s[5], s[6],            s[7]};
+        const bool aligned = by<4>(adam.master) && by<4>(from) && by<4>(adam.exp_avg) && by<4>(adam.exp_avg_sq);
+        return start(adam, n, aligned && by<4>(to), device, stream);
+      });
     });
   });
 }

@@ -73,6 +73,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
 
 
+def _cut(n: int, factor: Tensor, scalars: list[float]) -> tuple[Tensor, list[int], list[float]]:
+    """Two runs and a gap between them: the first has the given values, the second other ones, both with factors of
+    their own and in the other order. The elements in no run stay as they are."""
+    first, second = n // 2, n - n // 5
+    others = [0.0, *scalars[1:]]
+    bounds = [0, first, 1, second, n, 0]
+    return torch.cat([torch.full((1,), 0.25), factor]), bounds, [*scalars, *others]
+
+
 @given(sources, lengths, dtypes, _copies, _factors, _adam_scalars)
 def test_adam_step(
     place: Place,
@@ -85,8 +94,8 @@ def test_adam_step(
 ) -> None:
     tensors = source(n), source(n, dtype=dtype), source(n), source(n).abs()
     written = None if copy is None else source(n, dtype=copy)
-    times = torch.tensor([factor])
-    compare(place, update.adam_definition, update.adam_native, *tensors, written, times, *single(*scalars))
+    runs = _cut(n, torch.tensor([factor]), single(*scalars))
+    compare(place, update.adam_definition, update.adam_native, *tensors, written, *runs)
 
 
 @given(
@@ -110,8 +119,8 @@ def test_sgd_step(
 ) -> None:
     tensors = source(n), source(n, dtype=dtype), source(n) if buffer else None
     written = None if copy is None else source(n, dtype=copy)
-    times = torch.tensor([factor])
-    compare(place, update.sgd_definition, update.sgd_native, *tensors, written, times, *single(*scalars))
+    runs = _cut(n, torch.tensor([factor]), single(*scalars))
+    compare(place, update.sgd_definition, update.sgd_native, *tensors, written, *runs)
 
 
 @given(sources, lengths, dtypes, dtypes, st.integers(1, 9), st.booleans())
@@ -198,11 +207,12 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
     n, source = (3 << 18) + 4097, Source(7, "special", 1)
     half = torch.bfloat16
     adam = source(n), source(n, dtype=half), source(n), source(n).abs(), source(n, dtype=half)
-    half_of = torch.tensor([0.5])
     scalars = single(1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
-    compare(place, update.adam_definition, update.adam_native, *adam, half_of, *scalars, threads=threads)
-    sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half), half_of
-    compare(place, update.sgd_definition, update.sgd_native, *sgd, *single(0.1, 0.9, -0.1), threads=threads)
+    runs = _cut(n, torch.tensor([0.5]), scalars)
+    compare(place, update.adam_definition, update.adam_native, *adam, *runs, threads=threads)
+    sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half)
+    runs = _cut(n, torch.tensor([0.5]), single(0.1, 0.9, -0.1))
+    compare(place, update.sgd_definition, update.sgd_native, *sgd, *runs, threads=threads)
     compare(place, folding.definition, folding.native, source(n), source(3, n, dtype=half), False, threads=threads)
     compare(place, sumsq.definition, sumsq.native, source(n // 1024 * 1024), 1024, threads=threads)
     tensors, starts = [source(n // 2), source(1000), source(n - n // 2)], [0, n // 2 + 5, n // 2 + 2000]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.update import AdamValues, SgdValues, adam_step, sgd_step
 from zerobench.engine.rules import RULES, of_type
 from zerobench.engine.rules.adagrad import AdagradValues
@@ -52,7 +53,7 @@ def test_adam(seed: int, lr: float, beta1: float, beta2: float, weight_decay: fl
         with IeeeSqrt():
             optimizer.step()
         rule = AdamValues(lr, beta1, beta2, 1e-8, weight_decay, decoupled, step)
-        adam_step(ours, gradient, exp_avg, exp_avg_sq, None, _ONE, rule)
+        adam_step(ours, gradient, exp_avg, exp_avg_sq, None, _ONE, one_run(len(ours), rule))
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
     assert_same(exp_avg, optimizer.state[theirs]["exp_avg"], "exp_avg")
     assert_same(exp_avg_sq, optimizer.state[theirs]["exp_avg_sq"], "exp_avg_sq")
@@ -68,7 +69,7 @@ def test_sgd(seed: int, lr: float, momentum: float, weight_decay: float) -> None
     for step, gradient in enumerate(gradients, start=1):
         theirs.grad = gradient.clone()
         optimizer.step()
-        sgd_step(ours, gradient, buffer, None, _ONE, SgdValues(lr, momentum, weight_decay))
+        sgd_step(ours, gradient, buffer, None, _ONE, one_run(len(ours), SgdValues(lr, momentum, weight_decay)))
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
 
 
