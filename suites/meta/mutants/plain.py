@@ -207,7 +207,7 @@ class NeverClips(Mutant):
         self.engine.config = zero
 
 
-def _packed_with_gaps(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+def packed_with_gaps(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """pack, but the elements between the tensors stay as they are."""
     for tensor, start in zip(tensors, starts, strict=True):
         flat[start : start + tensor.numel()].copy_(tensor.as_strided((tensor.numel(),), (1,)))
@@ -217,7 +217,7 @@ class LeaksPadding(NanPadding, Mutant):
     points_at = Points("norm")
 
     def micro_step(self, batch: Batch) -> Tensor:
-        with mock.patch.object(gradients, "pack", _packed_with_gaps):
+        with mock.patch.object(gradients, "pack", packed_with_gaps):
             return super().micro_step(batch)
 
 
