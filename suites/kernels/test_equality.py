@@ -156,6 +156,7 @@ def test_tree_sum(place: Place, source: Source, n: int) -> None:
     st.sampled_from([0.0, 1e-3, 1.0, 1e30]),
     st.sampled_from([1.0, 3.0, 2.0**16, 6 * 1e-3]),
 )
+@example(4e-6, False, [True, False], 1e-3, 1.0)  # a norm against which the formula's 1e-6 counts
 def test_clip_factors(
     place: Place, total: float, overflow: bool, active: list[bool], clip: float, divisor: float
 ) -> None:
