@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.optim.lr_scheduler import ConstantLR
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ConstantLR, ExponentialLR
 
 import zerobench
 from zerobench.engine.optim.check import Outcome, PendingOutcome
@@ -124,6 +124,60 @@ def test_the_cpu_needs_the_outcome_before_it_updates() -> None:
     offloaded = {"zero_optimization": {"stage": 2, "chunk_size": 32, "offload_optimizer": {"device": "cpu"}}}
     applied, skipped = ["check", "outcome", "update"], ["check", "outcome"]
     assert _log(None, 2, offloaded) == [*applied, *skipped, *applied]
+
+
+#: Several steps overflow until the scale is small enough.
+_LARGE = {"fp16": {"enabled": True, "initial_scale_power": 24, "hysteresis": 1}}
+_UNREAD: list[tuple[int, dict[str, Any]]] = [
+    (0, _LARGE),
+    (1, _PRECISIONS["bf16"]),
+    (2, {**_LARGE, "scheduler": True}),
+    (3, _LARGE),
+]
+
+
+def _trained(group: dist.ProcessGroup | None, stage: int, keys: dict[str, Any], read: bool) -> list[Tensor]:
+    """Masters, states and numbers after some steps of which two overflow; ``read``: all numbers after each of them."""
+    rest = {key: value for key, value in keys.items() if key != "scheduler"}
+    given = {"lr_scheduler": partial(ExponentialLR, gamma=0.5)} if "scheduler" in keys else {}
+    engine = _engine(group, stage, rest, **given)
+    for index in range(12):
+        _step(engine, index, bad=index in (2, 9))
+        if read:
+            _numbers(engine)
+    found = [_numbers(engine)]
+    for parameter in engine.module.parameters():
+        states = (zerobench.safe_get_full_optimizer_state(parameter, name) for name in ("exp_avg", "exp_avg_sq"))
+        found += [each for each in (zerobench.safe_get_full_fp32_param(parameter), *states) if each is not None]
+    engine.destroy()
+    return found
+
+
+_SKIPPED = 7  # its place among the numbers
+
+
+def _numbers(engine: zerobench.Engine) -> Tensor:
+    norm, rate = engine.get_global_grad_norm() or 0.0, engine.optimizer.param_groups[0]["lr"]
+    scaler = engine.scaler.state().values()
+    numbers = [
+        norm,
+        rate,
+        *scaler,
+        engine.loss_scale,
+        engine.skipped_steps,
+        engine.global_steps,
+        engine.optimizer.overflow,
+    ]
+    return torch.tensor([*numbers, *engine.stepper.steps], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("stage", "keys"), _UNREAD)
+def test_reading_changes_no_bit(pool: Pool, stage: int, keys: dict[str, Any]) -> None:
+    """If nobody asks for an outcome between steps, training is the same as if somebody asks for all after each."""
+    unread, read = (pool.run(_trained, stage, keys, each, world=2) for each in (False, True))
+    assert 1 < unread[0][0][_SKIPPED] < 11
+    for one, other in zip(unread, read, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("number", ["norm", "skipped_steps", "scale", "overflow", "steps"])
