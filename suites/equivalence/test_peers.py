@@ -67,7 +67,8 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True, policies=trials.subject.policies)
     assume(not expected.steps[0].skipped)
     bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
-    agree_within(trials.run(scenario, ["gradients"]), expected, [bound], name=trials.name)
+    got, policies = trials.run(scenario, ["gradients"]), trials.subject.policies
+    agree_within(got, expected, [bound], name=trials.name, policies=policies)
 
 
 @drawn(_CONTINUOUS, share=0.5, of_bits=0.25)

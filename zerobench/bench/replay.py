@@ -97,7 +97,8 @@ def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
     first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
     bounds = [gradient_bound(command.scenario, first.magnitudes)]
     try:
-        used = agree_within(got, expected, bounds, name=command.subject)
+        policies = load(command.subject).policies
+        used = agree_within(got, expected, bounds, name=command.subject, policies=policies)
     except Disagreement as error:
         return Replayed(False, str(error), error.finding)
     return Replayed(True, f"{command.subject}: right, {used:.0%} of the gradients' rounding bound")
