@@ -42,8 +42,8 @@ class Outcomes:
         self._norm, self._overflow = outcome.norm, outcome.overflow
         self._skipped_steps += outcome.overflow
         self._scaler.update(outcome.overflow)
-        if not outcome.overflow:
-            self._steps = [steps + active for steps, active in zip(self._steps, outcome.active, strict=True)]
+        for parameter, active in enumerate(outcome.active):
+            self._steps[parameter] += active and not outcome.overflow
 
     @property
     def scale(self) -> float:
