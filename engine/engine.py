@@ -20,10 +20,12 @@ from zerobench.engine.comm.wire import CastFormat
 from zerobench.engine.config.schema import Config, accumulation_steps, load
 from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.layout import Layout
+from zerobench.engine.optim.check import PendingOutcome
 from zerobench.engine.optim.loss_scaler import LossScaler
 from zerobench.engine.optim.optimizer import ZeroOptimizer, make_optimizer
+from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.optim.schedulers import make_scheduler
-from zerobench.engine.optim.step import Stepper, clip_factor
+from zerobench.engine.optim.step import Stepper
 from zerobench.engine.placement import Placement
 from zerobench.engine.read_cache import ReadCache
 from zerobench.engine.registry import register
@@ -65,9 +67,7 @@ class Engine(CheckpointCalls):
         self.ranks, self.device = ranks, device
         self.gradient_accumulation_steps = accumulation_steps(config, ranks.world)
         self.accumulation = Accumulation(self.gradient_accumulation_steps, config.managed_gradient_accumulation)
-        self.scaler = LossScaler(config.fp16)
-        self.global_steps = self.skipped_steps = 0
-        self._norm: float | None = None
+        self.global_steps = 0
         self._ended_early: str | None = None  # the call that an exception interrupted
         check_same(module, optimizer, config, ranks)
         self._build()
@@ -109,11 +109,13 @@ class Engine(CheckpointCalls):
             overlap=zero.overlap_comm,
             gather_bucket=zero.allgather_bucket_size,
         )
+        self.outcomes = self.optimizer.outcomes = Outcomes(LossScaler(config.fp16), len(layout.trainable))
         self.stepper = Stepper(
             self.states,
             layout,
             self.ranks,
             self.optimizer,
+            self.outcomes,
             gather_bucket=zero.allgather_bucket_size,
         )
 
@@ -172,7 +174,7 @@ class Engine(CheckpointCalls):
         self._check_trains()
         self.reducer.check_own()
         self.read_cache.clear()
-        micro_step, scale = self.accumulation.begin(scale_wrt_gas), self.scaler.scale
+        micro_step, scale = self.accumulation.begin(scale_wrt_gas), self.outcomes.scale
         if micro_step.last and micro_step.repeated:
             self._check_repeatable()
         self.stores.check_kept(micro_step.last and not micro_step.repeated)
@@ -236,19 +238,16 @@ class Engine(CheckpointCalls):
             )
 
     def _step(self) -> None:
-        scale, leaves = self.scaler.scale, self.leaves
-        check = self.stepper.check_gradients(self.reducer.active, leaves, scale)
-        self._norm = check.norm
+        check = self.stepper.check_gradients(self.reducer.active, self.leaves * self.outcomes.scale)
+        outcome = PendingOutcome(check)
         self.global_steps += 1
-        self.optimizer.overflow = check.overflow
-        self.scaler.update(check.overflow)
-        if check.overflow:
-            self.skipped_steps += 1
-            return
-        self.stepper.step(check, clip_factor(check.norm, self.config.gradient_clipping, leaves, scale))
-        if self.unsharder is not None:
-            self.unsharder.reshard_all()
-        if self.lr_scheduler is not None:
+        # If the CPU updates, it waits for the gradients anyway, and need not move the states of a skipped step.
+        if not (self.stores.steps_on_host and outcome.read().overflow):
+            self.stepper.step(check, check.factors(self.config.gradient_clipping))
+            if self.unsharder is not None:
+                self.unsharder.reshard_all()
+        self.outcomes.add(outcome)
+        if self.lr_scheduler is not None and not self.outcomes.overflow:
             self.lr_scheduler.step()
 
     def train(self, mode: bool = True) -> Engine:
@@ -275,14 +274,32 @@ class Engine(CheckpointCalls):
     @property
     def loss_scale(self) -> float:
         """The current loss scale; 1 except in fp16."""
-        return self.scaler.scale
+        return self.outcomes.scale
+
+    @property
+    def scaler(self) -> LossScaler:
+        """The loss scaler after the last step."""
+        return self.outcomes.scaler
+
+    @scaler.setter
+    def scaler(self, scaler: LossScaler) -> None:
+        self.outcomes.scaler = scaler
+
+    @property
+    def skipped_steps(self) -> int:
+        """The number of steps that overflow skipped."""
+        return self.outcomes.skipped_steps
+
+    @skipped_steps.setter
+    def skipped_steps(self, number: int) -> None:
+        self.outcomes.skipped_steps = number
 
     def get_global_grad_norm(self) -> float | None:
         """The 2-norm of the last step's mean gradient before clipping, the same bits on every rank.
 
         None before the first step. Not finite if the step was skipped.
         """
-        return self._norm
+        return self.outcomes.norm
 
     def resident(self) -> dict[str, list[Tensor]]:
         """The tensors that hold states on the device: ``parameters``, ``gradients``, ``optimizer``.

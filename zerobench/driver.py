@@ -186,6 +186,15 @@ def run_step(
     return step
 
 
+def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:
+    """Train a step on each element of ``batches``, from step ``first`` on, and read nothing between them."""
+    for index, step in enumerate(batches, start=first):
+        for micro_step, batch in enumerate(step):
+            seed_leaf(scenario, index, micro_step * scenario.world + rank)
+            subject.micro_step(batch)
+        subject.advance()
+
+
 def draw_batches(scenario: Scenario, index: int, rank: int) -> list[Batch]:
     """The batches of step ``index`` on ``rank``, one for each micro-step, on the Scenario's device."""
     return [leaf(scenario, index, a * scenario.world + rank) for a in range(scenario.accumulation)]

@@ -91,3 +91,4 @@ class Trajectory:
     held: str | None = None  # SHA-256 of the states it holds after the metered step, if it promises bits
     seconds: list[float] = field(default_factory=list)  # of each timed step
     splits: list[Split] = field(default_factory=list)  # of each timed step, if it was split
+    run_ahead: float | None = None  # seconds of a step of several in one fence

@@ -152,6 +152,10 @@ class Subject(ABC):
     def step(self) -> Outcome:
         """Apply the optimizer after A micro-steps, or skip on overflow."""
 
+    def advance(self) -> None:
+        """:meth:`step` without its outcome; an engine that can leave the outcome on the device does so."""
+        self.step()
+
     @abstractmethod
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of ``batch`` in eval mode without gradients; changes nothing."""

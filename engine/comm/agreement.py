@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -57,13 +59,18 @@ class Agreement:
         work, everyone = self._pending
         work.wait()
         self._pending = None
-        messages = [bytes(row.tolist()) for row in everyone.view(self.ranks.world, -1)]
+        messages = [bytes(row) for row in everyone.view(self.ranks.world, -1).tolist()]  # one wait for the device
         masks = [int.from_bytes(message[: self._bits], "little") for message in messages]
-        union = 0
-        for mask in masks:
-            union |= mask
         return Decision(
-            wanted=[unit for unit in range(self.units) if union >> unit & 1],
+            wanted=list(self._wanted(masks)),
             ready=min(int.from_bytes(message[self._bits :], "little") for message in messages),
             over=all(mask >> self.units & 1 for mask in masks),
         )
+
+    def _wanted(self, masks: list[int]) -> Iterator[int]:
+        """The units that at least one mask has, in order."""
+        union = reduce(or_, masks) & ~(1 << self.units)
+        while union:
+            lowest = union & -union
+            yield lowest.bit_length() - 1
+            union ^= lowest

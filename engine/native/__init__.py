@@ -25,14 +25,18 @@ _IMPLEMENTATIONS = ("native", "torch")
 #: The dtypes that kernels read and write, by their numbers in C (kernels/dtype.h).
 CODES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
-_POINTER, _SIZE, _CODE, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_POINTER, _SIZE, _CODE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_DOUBLE = ctypes.c_double
 _PIECES = [_POINTER, _CODE, _SIZE, _POINTER, _POINTER, _POINTER, _POINTER]
+_RUNS = [_POINTER, _SIZE, _POINTER, _POINTER]
 #: The arguments of each kernel, except the last ones: the number of threads, or device and stream.
 _ARGUMENTS: dict[str, list[Any]] = {
-    "adam_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 3, _CODE, _SIZE, *[_FLOAT] * 9],
-    "sgd_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 2, _CODE, _SIZE, *[_FLOAT] * 4],
+    "adam_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 3, _CODE, *_RUNS],
+    "sgd_step": [_POINTER, _POINTER, _CODE, *[_POINTER] * 2, _CODE, *_RUNS],
     "fold": [_POINTER, _CODE, _POINTER, _CODE, *[_SIZE] * 3, _CODE],
     "chunk_sumsq": [_POINTER, _CODE, *[_SIZE] * 2, _POINTER],
+    "tree_sum": [_POINTER, _SIZE, _POINTER],
+    "clip_factors": [*[_POINTER] * 3, _SIZE, _DOUBLE, _DOUBLE, _POINTER],
     "pack": _PIECES,
     "unpack": _PIECES,
 }

@@ -25,6 +25,7 @@ _FLAGS = (
     "-ftz=false",
     "-prec-div=true",
     "-prec-sqrt=true",
+    "--threads=0",  # compile the sources in parallel
 )
 
 

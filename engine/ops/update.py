@@ -1,10 +1,10 @@
-"""adam_step and sgd_step: the optimizer's elementwise formulas, each in one pass over a flat shard.
+"""adam_step and sgd_step: the optimizer's elementwise formulas, each in one pass over the runs of a flat shard.
 
 They have the same roundings as torch's single-tensor optimizers on a CPU with fused multiply-adds and an IEEE 754
 square root (see exact.sqrt), so a trajectory equals torch's bit for bit. Each ``fma`` is rounded once, each other
 operation is rounded by itself, and each scalar is rounded to fp32 beforehand:
 
-    g = gradient * factor
+    g = gradient * factor         if the factor is NaN, nothing but the copy changes
 
     Adam:   p = master * decay                        AdamW (decoupled decay); else p = master
             g = fma(l2, p, g)                         Adam with L2; else unchanged
@@ -21,14 +21,17 @@ The copy of p in the parameter's dtype is rounded to nearest even.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from zerobench.engine.native import CODES, call
-from zerobench.engine.ops.exact import fma, scalar, single, sqrt, tiles
+from zerobench.engine.ops.exact import fma, replace, scalar, single, sqrt, tiles
 from zerobench.engine.ops.operators import flat, operator
+from zerobench.engine.ops.runs import Run, Table, bounds, check, each
 
 _FP32 = (torch.float32,)
 
@@ -61,28 +64,37 @@ def adam_step(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     copy: Tensor | None,
-    factor: float,
-    values: AdamValues,
+    factors: Tensor,
+    runs: Sequence[Run[AdamValues]],
 ) -> None:
-    """One Adam or AdamW step in place on flat [n] tensors.
+    """One Adam or AdamW step in place on runs of flat [n] tensors.
 
     Args:
         master: fp32; like ``exp_avg`` and ``exp_avg_sq``.
-        gradient: fp32, bf16 or fp16; read as ``gradient * factor``. The factor undoes the loss scale, takes the mean
-            over the leaves and clips, in one rounding.
+        gradient: fp32, bf16 or fp16; read as ``gradient * factor``.
         copy: receives the new master, rounded to its dtype; None if the master is the parameter.
+        factors: fp32, by parameter. A factor undoes the loss scale, takes the mean over the leaves and clips, in one
+            rounding (see clip_factors). If it is NaN, there is no update: ``copy`` receives the master, and nothing
+            else changes.
+        runs: the elements to update, and their hyperparameters.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not match.
+        ValueError: shapes, dtypes or devices do not match, or a run is outside.
     """
+    scalars = [scalar for run in runs for scalar in _adam_scalars(run.values)]
+    _ADAM(master, gradient, exp_avg, exp_avg_sq, copy, factors, bounds(runs), scalars)
+
+
+@lru_cache(maxsize=64)
+def _adam_scalars(values: AdamValues) -> list[float]:
+    """decay, l2, weight1, beta2, weight2, root2, eps, step_size."""
     decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
     l2 = 0.0 if values.decoupled else values.weight_decay
     correction1 = 1 - values.beta1**values.step
     # ** 0.5 like torch, not math.sqrt: the two may differ in the last bit.
     root2 = (1 - values.beta2**values.step) ** 0.5
     weight1, weight2 = 1 - values.beta1, 1 - values.beta2
-    scalars = single(factor, decay, l2, weight1, values.beta2, weight2, root2, values.eps, -(values.lr / correction1))
-    _ADAM(master, gradient, exp_avg, exp_avg_sq, copy, *scalars)
+    return single(decay, l2, weight1, values.beta2, weight2, root2, values.eps, -(values.lr / correction1))
 
 
 def sgd_step(
@@ -90,12 +102,21 @@ def sgd_step(
     gradient: Tensor,
     momentum_buffer: Tensor | None,
     copy: Tensor | None,
-    factor: float,
-    values: SgdValues,
+    factors: Tensor,
+    runs: Sequence[Run[SgdValues]],
 ) -> None:
-    """One SGD step in place on flat [n] tensors; ``momentum_buffer`` is None if momentum is 0. See adam_step."""
-    scalars = single(factor, values.weight_decay, values.momentum, -values.lr)
-    _SGD(master, gradient, momentum_buffer, copy, *scalars)
+    """One SGD step in place on runs of flat [n] tensors; a run without momentum does not use the buffer. See adam_step.
+
+    Args:
+        momentum_buffer: fp32; None if no run has momentum.
+    """
+    scalars = [scalar for run in runs for scalar in _sgd_scalars(run.values)]
+    _SGD(master, gradient, momentum_buffer, copy, factors, bounds(runs), scalars)
+
+
+def _sgd_scalars(values: SgdValues) -> list[float]:
+    """l2, momentum, step_size."""
+    return single(values.weight_decay, values.momentum, -values.lr)
 
 
 def adam_definition(
@@ -104,27 +125,26 @@ def adam_definition(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     copy: Tensor | None,
-    factor: float,
-    decay: float,
-    l2: float,
-    weight1: float,
-    beta2: float,
-    weight2: float,
-    root2: float,
-    eps: float,
-    step_size: float,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
     """Adam and AdamW in torch: the specification."""
-    for part in tiles(master.numel()):
-        p, g, m, v = master[part], gradient[part].float() * factor, exp_avg[part], exp_avg_sq[part]
-        p.mul_(decay)
-        if l2 != 0:
-            g = fma(l2, p, g)
-        m.copy_(fma(weight1, g - m, m) if weight1 < 0.5 else fma(scalar(weight1 - 1, g), g - m, g))
-        v.copy_(fma(weight2 * g, g, v * beta2))
-        p.add_((step_size * m) / (sqrt(v) / scalar(root2, v) + eps))
-        if copy is not None:
-            copy[part].copy_(p)
+    tensors = master, gradient, exp_avg, exp_avg_sq
+    for here, which, (decay, l2, weight1, beta2, weight2, root2, eps, step_size) in each(bounds, scalars):
+        factor = factors[which]
+        for part in tiles(here.stop - here.start):
+            p, g, m, v = before = [tensor[here][part] for tensor in tensors]
+            g = g.float() * factor
+            p = p * decay
+            if l2 != 0:
+                g = fma(l2, p, g)
+            m = fma(weight1, g - m, m) if weight1 < 0.5 else fma(scalar(weight1 - 1, g), g - m, g)
+            v = fma(weight2 * g, g, v * beta2)
+            p = p + (step_size * m) / (sqrt(v) / scalar(root2, v) + eps)
+            replace(~factor.isnan(), (before[0], *before[2:]), (p, m, v))
+            if copy is not None:
+                copy[here][part].copy_(before[0])
 
 
 def sgd_definition(
@@ -132,95 +152,110 @@ def sgd_definition(
     gradient: Tensor,
     momentum_buffer: Tensor | None,
     copy: Tensor | None,
-    factor: float,
-    l2: float,
-    momentum: float,
-    step_size: float,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
     """SGD in torch: the specification."""
-    for part in tiles(master.numel()):
-        p, g = master[part], gradient[part].float() * factor
-        if l2 != 0:
-            g = fma(l2, p, g)
-        if momentum_buffer is not None:
-            g = momentum_buffer[part].mul_(momentum).add_(g)
-        p.copy_(fma(step_size, g, p))
-        if copy is not None:
-            copy[part].copy_(p)
+    for here, which, (l2, momentum, step_size) in each(bounds, scalars):
+        factor = factors[which]
+        for part in tiles(here.stop - here.start):
+            p, g = master[here][part], gradient[here][part].float() * factor
+            if l2 != 0:
+                g = fma(l2, p, g)
+            if momentum_buffer is not None and momentum != 0:
+                buffer = momentum_buffer[here][part]
+                g = buffer * momentum + g
+                replace(~factor.isnan(), [buffer], [g])
+            replace(~factor.isnan(), [p], [fma(step_size, g, p)])
+            if copy is not None:
+                copy[here][part].copy_(p)
 
 
 def _check_adam(
-    master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, copy: Tensor | None, *scalars: float
+    master: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    copy: Tensor | None,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
-    flat("master", master, master, _FP32)
-    flat("gradient", gradient, master)
-    flat("exp_avg", exp_avg, master, _FP32)
-    flat("exp_avg_sq", exp_avg_sq, master, _FP32)
-    if copy is not None:
-        flat("copy", copy, master)
+    _check_tensors(master, gradient, copy, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    check(factors, bounds, scalars, 8, master)
 
 
 def _check_sgd(
-    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, *scalars: float
+    master: Tensor,
+    gradient: Tensor,
+    momentum_buffer: Tensor | None,
+    copy: Tensor | None,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
+    _check_tensors(master, gradient, copy, momentum_buffer=momentum_buffer)
+    check(factors, bounds, scalars, 3, master)
+
+
+def _check_tensors(master: Tensor, gradient: Tensor, copy: Tensor | None, **states: Tensor | None) -> None:
     flat("master", master, master, _FP32)
     flat("gradient", gradient, master)
-    if momentum_buffer is not None:
-        flat("momentum_buffer", momentum_buffer, master, _FP32)
+    for name, state in states.items():
+        if state is not None:
+            flat(name, state, master, _FP32)
     if copy is not None:
         flat("copy", copy, master)
 
 
 def adam_native(
-    master: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, copy: Tensor | None, *scalars: float
+    master: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    copy: Tensor | None,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
     """Run the kernel of Adam and AdamW."""
-    call(
-        "adam_step",
-        master,
-        master.data_ptr(),
-        gradient.data_ptr(),
-        CODES[gradient.dtype],
-        exp_avg.data_ptr(),
-        exp_avg_sq.data_ptr(),
-        *_pointer(copy),
-        master.numel(),
-        *scalars,
-    )
+    table = Table(factors, bounds, scalars)
+    states = exp_avg.data_ptr(), exp_avg_sq.data_ptr()
+    _call("adam_step", master, gradient, *states, copy=copy, table=table)
 
 
 def sgd_native(
-    master: Tensor, gradient: Tensor, momentum_buffer: Tensor | None, copy: Tensor | None, *scalars: float
+    master: Tensor,
+    gradient: Tensor,
+    momentum_buffer: Tensor | None,
+    copy: Tensor | None,
+    factors: Tensor,
+    bounds: Sequence[int],
+    scalars: Sequence[float],
 ) -> None:
     """Run the kernel of SGD."""
-    call(
-        "sgd_step",
-        master,
-        master.data_ptr(),
-        gradient.data_ptr(),
-        CODES[gradient.dtype],
-        None if momentum_buffer is None else momentum_buffer.data_ptr(),
-        *_pointer(copy),
-        master.numel(),
-        *scalars,
-    )
+    table = Table(factors, bounds, scalars)
+    buffer = None if momentum_buffer is None else momentum_buffer.data_ptr()
+    _call("sgd_step", master, gradient, buffer, copy=copy, table=table)
 
 
-def _pointer(copy: Tensor | None) -> tuple[int | None, int]:
-    return (None, 0) if copy is None else (copy.data_ptr(), CODES[copy.dtype])
+def _call(name: str, master: Tensor, gradient: Tensor, *states: int | None, copy: Tensor | None, table: Table) -> None:
+    pointer = (None, 0) if copy is None else (copy.data_ptr(), CODES[copy.dtype])
+    start = master.data_ptr(), gradient.data_ptr(), CODES[gradient.dtype]
+    call(name, master, *start, *states, *pointer, *table.arguments)
 
 
 _ADAM = operator(
     "adam_step(Tensor(a!) master, Tensor gradient, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, Tensor(d!)? copy, "
-    "float factor, float decay, float l2, float weight1, float beta2, float weight2, float root2, float eps, "
-    "float step_size) -> ()",
+    "Tensor factors, int[] bounds, float[] scalars) -> ()",
     check=_check_adam,
     definition=adam_definition,
     native=adam_native,
 )
 _SGD = operator(
-    "sgd_step(Tensor(a!) master, Tensor gradient, Tensor(b!)? momentum_buffer, Tensor(c!)? copy, float factor, "
-    "float l2, float momentum, float step_size) -> ()",
+    "sgd_step(Tensor(a!) master, Tensor gradient, Tensor(b!)? momentum_buffer, Tensor(c!)? copy, Tensor factors, "
+    "int[] bounds, float[] scalars) -> ()",
     check=_check_sgd,
     definition=sgd_definition,
     native=sgd_native,

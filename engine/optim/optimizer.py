@@ -10,6 +10,7 @@ from torch import nn
 
 from zerobench.engine.config.schema import Config
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.rules import of_client, of_type
 from zerobench.engine.rules.rule import Rule
 
@@ -25,8 +26,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
     The engine keeps its state in shards (``safe_get_full_optimizer_state`` reads it), and ``engine.step()`` steps it.
     """
 
-    #: Whether an overflow skipped the last step.
-    overflow = False
+    #: The engine's outcomes.
+    outcomes: Outcomes | None = None
 
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
@@ -47,6 +48,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> NoReturn:
         """Refuse, like state_dict."""
         raise RuntimeError(_NO_CHECKPOINT)
+
+    @property
+    def overflow(self) -> bool:
+        """Whether an overflow skipped the last step."""
+        return self.outcomes is not None and self.outcomes.overflow
 
     @property
     def trains(self) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,18 +12,13 @@ from torch import Tensor
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Layout
+from zerobench.engine.ops.runs import Run
+from zerobench.engine.ops.tree import tree_sum
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.engine.optim.optimizer import ZeroOptimizer
+from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
-
-
-@dataclass(frozen=True)
-class GradientCheck:
-    """The grad norm and overflow check before a step, the same bits on all ranks."""
-
-    norm: float  # of the mean gradient, before clipping
-    overflow: bool  # a gradient on any rank is not finite
-    active: list[bool]  # by trainable parameter: at least one leaf has a gradient for it
 
 
 @dataclass(frozen=True)
@@ -35,16 +29,23 @@ class _Run:
     stop: int
     group: int
     step: int
+    parameter: int  # the first trainable parameter; the others have its factor
+
+    def is_like(self, other: _Run) -> bool:
+        """Whether both are updated with the same hyperparameters."""
+        return (self.group, self.step) == (other.group, other.step)
 
 
 class Stepper:
     """Steps the optimizer over this rank's extents.
 
     Phase 1, ``check_gradients``: each rank sums the squares of its own gradient chunks; one all-gather carries these
-    sums and the flags of the parameters that have a gradient. Every rank then folds all sums in the model's chunk
-    order, so norm, overflow and clip factor have the same bits on all ranks and for every ownership.
+    sums and the flags of the parameters that have a gradient. The device of every rank then adds all sums by halving,
+    in the model's chunk order, so norm, overflow and clip factor have the same bits on all ranks and for every
+    ownership. The host does not wait for them.
     Phase 2, update: each rank updates its units by sub-groups, in the order in which the unit's store opens them. Each
-    run of elements has the hyperparameters of its group.
+    run of elements has the hyperparameters of its group. Its factor is in the device's memory, and forbids the update
+    if the step is skipped, or if no rank has a gradient of the parameter.
     Phase 3, ``_all_gather_updated``: if parameters are whole but only owners step them, each unit is all-gathered as
     soon as it is updated, so that the all-gather overlaps with the next unit's update.
     """
@@ -55,36 +56,44 @@ class Stepper:
         layout: Layout,
         ranks: Ranks,
         optimizer: ZeroOptimizer,
+        outcomes: Outcomes,
         *,
         gather_bucket: int,
     ) -> None:
         self.states = [state for state in states if state.unit.trainable]
         self.layout, self.ranks, self.optimizer = layout, ranks, optimizer
-        self.gather_bucket = gather_bucket
-        self.steps = [0] * len(layout.trainable)
-        self._order = layout.chunk_order()
+        self.outcomes, self.gather_bucket = outcomes, gather_bucket
+        self._order = layout.chunk_order().to(self._device)
         self._group = _group_of(layout, optimizer)
 
-    def check_gradients(self, active: list[bool], leaves: int, scale: float) -> GradientCheck:
+    @property
+    def steps(self) -> list[int]:
+        """By trainable parameter, the number of its updates."""
+        return self.outcomes.steps
+
+    @steps.setter
+    def steps(self, steps: list[int]) -> None:
+        self.outcomes.steps = steps
+
+    def check_gradients(self, active: list[bool], divisor: float) -> GradientCheck:
         """Agree on the norm, on overflow and on the active parameters. A collective.
 
         Args:
             active: this rank's flags, by trainable parameter.
-            leaves: micro-batches in the step over all ranks.
-            scale: the loss scale.
+            divisor: micro-batches in the step over all ranks, times the loss scale.
         """
-        flags = torch.tensor(active, dtype=torch.uint8).to(self._device, non_blocking=True)
-        mine = torch.cat([self._sums().view(torch.uint8), flags])
+        mine = torch.cat([self._sums().view(torch.uint8), self._flags(active)])
         everyone = torch.empty(self.ranks.world, mine.numel(), dtype=torch.uint8, device=mine.device)
         self.ranks.all_gather(everyone.view(-1), mine).wait()
-        everyone = everyone.cpu()  # the only wait of a step for the device
         width = self.layout.owned_chunks * 8
-        sums = everyone[:, :width].reshape(-1).view(torch.float64)[self._order]
-        total = float(torch.cumsum(sums, 0)[-1]) if sums.numel() else 0.0
-        found = everyone[:, width:].any(dim=0).tolist()
-        return GradientCheck(
-            math.sqrt(total) / (leaves * scale) if total >= 0 else math.nan, not math.isfinite(total), found
-        )
+        sums = everyone[:, :width].reshape(-1).view(torch.float64)
+        total = tree_sum(sums.index_select(0, self._order))
+        return GradientCheck(total, ~total.isfinite(), everyone[:, width:].bool().any(dim=0), active, divisor)
+
+    def _flags(self, active: list[bool]) -> Tensor:
+        """The flags on the device, [trainable parameters] in bytes."""
+        pinned = self._device.type == "cuda"  # otherwise the copy would make the host wait
+        return torch.tensor(active, dtype=torch.uint8, pin_memory=pinned).to(self._device, non_blocking=True)
 
     @property
     def _device(self) -> torch.device:
@@ -95,15 +104,20 @@ class Stepper:
         parts = [state.optimizer_store.sums(state.portion) for state in self.states]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=self._device)
 
-    def step(self, check: GradientCheck, factor: float) -> None:
-        """Update every active parameter with gradient * factor, and all-gather the result. A collective."""
-        for slot in self.layout.trainable:
-            self.steps[slot.index] += check.active[slot.index]
+    def step(self, check: GradientCheck, factors: Tensor) -> None:
+        """Update every active parameter with its gradient times its factor, and all-gather the result. A collective.
+
+        Args:
+            check: the check of this step; the outcome of the step before it is settled first.
+            factors: [trainable parameters], fp32, on the device; NaN forbids the update.
+        """
         leaving: list[Any] = []
         for state in self.states:
-            runs = list(self._runs(state, check.active))
+            runs = list(self._runs(state, check.mine))
             for window in state.optimizer_store.update_slices(state.portion):
-                self._step(window, runs, factor)
+                if window.master.device != factors.device:
+                    factors = factors.to(window.master.device)  # offload waits for the gradients too
+                self._step(window, runs, factors)
             leaving += self._all_gather_updated(state)
         for work in leaving:
             work.wait()
@@ -115,46 +129,40 @@ class Stepper:
         return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
 
     def _runs(self, state: UnitState, active: list[bool]) -> Iterator[_Run]:
-        """The active parameters in the extent, merged if neighbours are updated alike; from the extent's start."""
+        """The parameters in the extent, merged if neighbours are updated alike; from the extent's start.
+
+        If this rank has no gradient of a parameter, only the device knows if others do. It is then a run of its own.
+        """
         current: _Run | None = None
         for slot, lo, hi in state.unit.pieces(state.extent.start, state.extent.stop):
-            if not active[slot.index]:
-                if current:
-                    yield current
-                current = None
-                continue
             start, stop = lo - state.extent.start, hi - state.extent.start
-            group, step = self._group[slot.index], self.steps[slot.index]
-            if current and (current.group, current.step) == (group, step):
-                current = _Run(current.start, stop, group, step)
+            run = _Run(start, stop, self._group[slot.index], self.steps[slot.index] + 1, slot.index)
+            if current and active[current.parameter] and active[slot.index] and current.is_like(run):
+                current = replace(current, stop=stop)
             else:
                 if current:
                     yield current
-                current = _Run(start, stop, group, step)
+                current = run
         if current:
             yield current
 
-    def _step(self, window: UpdateSlice, runs: list[_Run], factor: float) -> None:
+    def _step(self, window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
         """Update the window's part of each run; an element in no run keeps its master, which sets its parameter."""
-        done = window.start
+        done, inside = window.start, []
         for run in runs:
             lo, hi = max(run.start, window.start), min(run.stop, window.stop)
             if lo < hi:
                 window.follow(done, lo)
-                self._update(window.part(lo, hi), run, factor)
+                values = self.optimizer.values(run.group, run.step)
+                inside.append(Run(lo - window.start, hi - window.start, run.parameter, values))
                 done = hi
+        self._update(window, inside, factors)
         window.follow(done, window.stop)
 
-    def _update(self, part: UpdateSlice, run: _Run, factor: float) -> None:
-        """Apply the formula to elements that are updated alike."""
-        values = self.optimizer.values(run.group, run.step)
-        self.optimizer.rule.update(part.master, part.gradient, part.optimizer, part.parameter, factor, values)
-
-
-def clip_factor(norm: float, clip: float, leaves: int, scale: float) -> float:
-    """The factor of a summed gradient: takes the mean over the leaves, undoes the loss scale, clips to ``clip``."""
-    coefficient = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
-    return coefficient / (leaves * scale)
+    def _update(self, window: UpdateSlice, runs: list[Run[Any]], factors: Tensor) -> None:
+        """Apply the formula to each run."""
+        rule = self.optimizer.rule
+        rule.update_runs(window.master, window.gradient, window.optimizer, window.parameter, factors, runs)
 
 
 def _group_of(layout: Layout, optimizer: ZeroOptimizer) -> list[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zerobench.engine.ops.exact import fma, single, sqrt, tiles
+from zerobench.engine.ops.exact import fma, replace, single, sqrt, tiles
 from zerobench.engine.rules.rule import Amount, Group, Rule
 from zerobench.engine.section import Section
 
@@ -66,12 +66,12 @@ class Adagrad(Rule[AdagradValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: AdagradValues,
     ) -> None:
         [total] = states
         rate = values.lr / (1 + (values.step - 1) * values.lr_decay)
-        definition(master, gradient, total, copy, *single(factor, values.weight_decay, values.eps, -rate))
+        definition(master, gradient, total, copy, factor, *single(values.weight_decay, values.eps, -rate))
 
 
 def definition(
@@ -79,17 +79,18 @@ def definition(
     gradient: Tensor,
     total: Tensor,
     copy: Tensor | None,
-    factor: float,
+    factor: Tensor,
     l2: float,
     eps: float,
     step_size: float,
 ) -> None:
     """Adagrad in torch, on every device."""
+    updates = ~factor.isnan()
     for part in tiles(master.numel()):
         p, g, s = master[part], gradient[part].float() * factor, total[part]
         if l2 != 0:
             g = fma(l2, p, g)
-        s.copy_(fma(g, g, s))
-        p.add_((step_size * g) / (sqrt(s) + eps))
+        squares = fma(g, g, s)
+        replace(updates, (p, s), (p + (step_size * g) / (sqrt(squares) + eps), squares))
         if copy is not None:
             copy[part].copy_(p)

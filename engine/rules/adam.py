@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerobench.engine.ops.runs import Run, one_run
 from zerobench.engine.ops.update import AdamValues, adam_step
 from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
 from zerobench.engine.section import Section
@@ -49,8 +50,19 @@ class Adam(Rule[AdamValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: AdamValues,
     ) -> None:
+        self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))
+
+    def update_runs(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factors: Tensor,
+        runs: Sequence[Run[AdamValues]],
+    ) -> None:
         exp_avg, exp_avg_sq = states
-        adam_step(master, gradient, exp_avg, exp_avg_sq, copy, factor, values)
+        adam_step(master, gradient, exp_avg, exp_avg_sq, copy, factors, runs)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zerobench.engine.ops.exact import single, tiles
+from zerobench.engine.ops.exact import replace, single, tiles
 from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
 from zerobench.engine.section import Section
 
@@ -60,14 +60,14 @@ class Lion(Rule[LionValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: LionValues,
     ) -> None:
         [exp_avg] = states
         beta1, beta2 = values.beta1, values.beta2
         decay = 1 - values.lr * values.weight_decay
-        scalars = single(factor, decay, beta1, 1 - beta1, beta2, 1 - beta2, -values.lr)
-        definition(master, gradient, exp_avg, copy, *scalars)
+        scalars = single(decay, beta1, 1 - beta1, beta2, 1 - beta2, -values.lr)
+        definition(master, gradient, exp_avg, copy, factor, *scalars)
 
 
 def definition(
@@ -75,7 +75,7 @@ def definition(
     gradient: Tensor,
     exp_avg: Tensor,
     copy: Tensor | None,
-    factor: float,
+    factor: Tensor,
     decay: float,
     beta1: float,
     weight1: float,
@@ -84,10 +84,10 @@ def definition(
     step_size: float,
 ) -> None:
     """Lion in torch, on every device."""
+    updates = ~factor.isnan()
     for part in tiles(master.numel()):
         p, g, m = master[part], gradient[part].float() * factor, exp_avg[part]
         direction = (m * beta1 + g * weight1).sign_()
-        p.mul_(decay).add_(direction * step_size)
-        m.mul_(beta2).add_(g * weight2)
+        replace(updates, (p, m), (p * decay + direction * step_size, m * beta2 + g * weight2))
         if copy is not None:
             copy[part].copy_(p)

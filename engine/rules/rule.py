@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.section import Section
 
 #: The hyperparameters of one rule: a frozen dataclass.
@@ -61,7 +62,7 @@ class Rule(ABC, Generic[Values]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: Values,
     ) -> None:
         """Step flat [n] tensors in place.
@@ -72,6 +73,27 @@ class Rule(ABC, Generic[Values]):
             states: fp32, in the order of ``state_names``.
             copy: the parameter in the training dtype; receives the new master rounded to nearest even. None if the
                 master itself is the parameter.
-            factor: the clip factor divided by leaves and loss scale.
+            factor: [1], fp32: the clip factor divided by leaves and loss scale. If it is NaN, nothing but ``copy``
+                changes. It is on the device, and the host does not wait for its value.
             values: the hyperparameters.
         """
+
+    def update_runs(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factors: Tensor,
+        runs: Sequence[Run[Values]],
+    ) -> None:
+        """Step each run of flat [n] tensors in place; a rule with a kernel does it in one call.
+
+        Args:
+            factors: fp32, by parameter; see ``factor`` of :meth:`update`.
+            runs: elements with one factor and the same hyperparameters.
+        """
+        for run in runs:
+            parts = [state[run.here] for state in states]
+            written = None if copy is None else copy[run.here]
+            self.update(master[run.here], gradient[run.here], parts, written, run.factor(factors), run.values)

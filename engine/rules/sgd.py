@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from zerobench.engine.ops.runs import Run, one_run
 from zerobench.engine.ops.update import SgdValues, sgd_step
 from zerobench.engine.rules.rule import Amount, Group, Rule
 from zerobench.engine.section import Section
@@ -40,8 +41,18 @@ class Sgd(Rule[SgdValues]):
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
+        factor: Tensor,
         values: SgdValues,
     ) -> None:
-        momentum_buffer = states[0] if states and values.momentum else None
-        sgd_step(master, gradient, momentum_buffer, copy, factor, values)
+        self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))
+
+    def update_runs(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factors: Tensor,
+        runs: Sequence[Run[SgdValues]],
+    ) -> None:
+        sgd_step(master, gradient, states[0] if states else None, copy, factors, runs)

@@ -128,8 +128,7 @@ class Unsharder:
         If no order of uses is known yet, or if an expected use still needs a gather, the round of the next gather
         announces the unit.
         """
-        running = self._running
-        if running.foreseen and all(state.resident for state in running.upcoming()):
+        if self._running.complete:
             self._decide()
             self._announce(())
 
@@ -189,6 +188,8 @@ class Unsharder:
             return
         if self._by_storage.pop(address, None) is not None:  # a unit without elements has no memory
             self._live -= state.unit.padded
+            if self._pass is not None:
+                self._pass.freed(state)
         self._stale.discard(state)
 
     def _unbind_idle(self) -> None:
@@ -233,6 +234,8 @@ class Unsharder:
                 self._by_storage[state.storage._cdata] = state
                 self._live += state.unit.padded
                 self._unused.add(state)
+                if self._pass is not None:
+                    self._pass.allocated(state)
             target = state.full
         self._stale.discard(state)
         works = gather_shards(state.unit, target, state.parameter_store.load(), self.ranks, self.bucket)

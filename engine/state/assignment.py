@@ -119,6 +119,11 @@ class StoreAssignment:
         self._files.append(ScratchFile(directory, self._device))
         return self._files[-1]
 
+    @property
+    def steps_on_host(self) -> bool:
+        """Whether the CPU updates at least one unit."""
+        return self._off_device is not self._on_device
+
     def steps_off_device(self, unit: Unit) -> bool:
         """Whether the unit's gradient sum, master and optimizer states are kept off the device."""
         return unit.index in self._stepped_off

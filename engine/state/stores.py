@@ -32,18 +32,11 @@ class UpdateSlice:
     optimizer: Sequence[Tensor]  # fp32, in the order of the optimizer's state names
     parameter: Tensor | None  # receives the master rounded to the training dtype; None if it is the master
 
-    def part(self, start: int, stop: int) -> UpdateSlice:
-        """The elements [start, stop) of the extent, which must be in the slice."""
-        here = slice(start - self.start, stop - self.start)
-        states = [tensor[here] for tensor in self.optimizer]
-        parameter = None if self.parameter is None else self.parameter[here]
-        return UpdateSlice(start, stop, self.gradient[here], self.master[here], states, parameter)
-
     def follow(self, start: int, stop: int) -> None:
         """Set the parameters of elements [start, stop) of the extent, which have no update, to the rounded masters."""
-        part = self.part(start, stop)
-        if part.parameter is not None:
-            part.parameter.copy_(part.master)
+        here = slice(start - self.start, stop - self.start)
+        if self.parameter is not None and start < stop:
+            self.parameter[here].copy_(self.master[here])
 
 
 class ParameterStore(ABC):

@@ -6,7 +6,6 @@
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kRows = 8;  // of a group: the loads that a lane can have in flight
 
 template <int W>

@@ -14,6 +14,7 @@
 
 namespace {
 
+constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1 << 16;  // beyond this, a thread processes more than one item
 
@@ -114,6 +115,15 @@ int start(const Operation& operation, int64_t n, bool aligned, int device, void*
     over<1><<<blocks(n, kThreads), kThreads, 0, queue>>>(operation, n);
   }
   return cudaGetLastError();
+}
+
+// Calls body(start, n, parameter, scalars) for each run, up to the first error, which it returns.
+template <int kScalars, class Body>
+int each(int64_t runs, const int64_t* bounds, const float* scalars, const Body& body) {
+  for (; runs > 0; --runs, bounds += 3, scalars += kScalars) {
+    if (const int error = body(bounds[0], bounds[1] - bounds[0], bounds[2], scalars)) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace

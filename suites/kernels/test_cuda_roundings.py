@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zerobench.dispatch import DispatchMode
 from zerobench.engine.ops.exact import fma, single
+from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.update import AdamValues, adam_step
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.optimizer import IeeeSqrt
@@ -49,7 +50,8 @@ def test_the_engines_adam_is_not_torchs_on_cuda() -> None:
     start = torch.randn(1 << 16, generator=random) * 0.02
     gradient = torch.randn(1 << 16, generator=random) * 0.01
     ours, exp_avg, exp_avg_sq = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    adam_step(ours, gradient, exp_avg, exp_avg_sq, None, 1.0, AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 1))
+    values = AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 1)
+    adam_step(ours, gradient, exp_avg, exp_avg_sq, None, torch.ones(1), one_run(len(ours), values))
     theirs, state = _torchs_step(start, gradient)
     assert torch.equal(ours, theirs)
     assert torch.equal(exp_avg_sq, state["exp_avg_sq"])

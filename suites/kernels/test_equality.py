@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zerobench.engine.ops import folding, packing, sumsq, update
+from zerobench.engine.ops import clipping, folding, packing, sumsq, tree, update
 from zerobench.engine.ops.exact import single
 from zerobench.suites.kernels.places import PLACES, Place
 from zerobench.suites.kernels.values import DTYPES, Source, assert_same, dtypes, lengths, sources
@@ -19,7 +20,8 @@ from zerobench.suites.kernels.values import DTYPES, Source, assert_same, dtypes,
 pytestmark = pytest.mark.parametrize("place", PLACES)
 
 _copies = st.one_of(st.none(), dtypes)
-_factors = st.sampled_from([1.0, 0.0, -1.0, 1 / 3, 2.0**-16, 1e-30, 1e30])
+#: NaN: nothing but the copy changes.
+_factors = st.sampled_from([1.0, 0.0, -1.0, 1 / 3, 2.0**-16, 1e-30, 1e30, torch.nan])
 #: decay, l2, weight1, beta2, weight2, root2, eps, step_size: usual ones, and both forms of the interpolation.
 _adam_scalars = st.tuples(
     st.sampled_from([1.0, 1 - 1e-5, 0.5]),
@@ -31,10 +33,8 @@ _adam_scalars = st.tuples(
     st.sampled_from([1e-8, 0.0, 1e-3]),
     st.sampled_from([-1e-3, -1e-2, 0.0, -1e10]),
 )
-#: factor, l2, momentum, step_size.
-_sgd_scalars = st.tuples(
-    _factors, st.sampled_from([0.0, 0.1]), st.sampled_from([0.9, 0.0]), st.sampled_from([-0.1, 0.0, -1e10])
-)
+#: l2, momentum, step_size.
+_sgd_scalars = st.tuples(st.sampled_from([0.0, 0.1]), st.sampled_from([0.9, 0.0]), st.sampled_from([-0.1, 0.0, -1e10]))
 
 
 def compare(
@@ -73,6 +73,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
 
 
+def _cut(n: int, factor: Tensor, scalars: list[float]) -> tuple[Tensor, list[int], list[float]]:
+    """Two runs and a gap between them: the first has the given values, the second other ones, both with factors of
+    their own and in the other order. The elements in no run stay as they are."""
+    first, second = n // 2, n - n // 5
+    others = [0.0, *scalars[1:]]
+    bounds = [0, first, 1, second, n, 0]
+    return torch.cat([torch.full((1,), 0.25), factor]), bounds, [*scalars, *others]
+
+
 @given(sources, lengths, dtypes, _copies, _factors, _adam_scalars)
 def test_adam_step(
     place: Place,
@@ -85,7 +94,8 @@ def test_adam_step(
 ) -> None:
     tensors = source(n), source(n, dtype=dtype), source(n), source(n).abs()
     written = None if copy is None else source(n, dtype=copy)
-    compare(place, update.adam_definition, update.adam_native, *tensors, written, *single(factor, *scalars))
+    runs = _cut(n, torch.tensor([factor]), single(*scalars))
+    compare(place, update.adam_definition, update.adam_native, *tensors, written, *runs)
 
 
 @given(
@@ -94,6 +104,7 @@ def test_adam_step(
     dtypes,
     _copies,
     st.booleans(),
+    _factors,
     _sgd_scalars,
 )
 def test_sgd_step(
@@ -103,11 +114,13 @@ def test_sgd_step(
     dtype: torch.dtype,
     copy: torch.dtype | None,
     buffer: bool,
+    factor: float,
     scalars: tuple[float, ...],
 ) -> None:
     tensors = source(n), source(n, dtype=dtype), source(n) if buffer else None
     written = None if copy is None else source(n, dtype=copy)
-    compare(place, update.sgd_definition, update.sgd_native, *tensors, written, *single(*scalars))
+    runs = _cut(n, torch.tensor([factor]), single(*scalars))
+    compare(place, update.sgd_definition, update.sgd_native, *tensors, written, *runs)
 
 
 @given(sources, lengths, dtypes, dtypes, st.integers(1, 9), st.booleans())
@@ -127,6 +140,33 @@ def test_fold(
 @example(Source(1, "normal", 0), 200, torch.float32, 10)
 def test_chunk_sumsq(place: Place, source: Source, chunks: int, dtype: torch.dtype, power: int) -> None:
     compare(place, sumsq.definition, sumsq.native, source(chunks << power, dtype=dtype), 1 << power)
+
+
+@given(sources, st.one_of(lengths, st.integers(0, 40)))
+@example(Source(1, "normal", 0), 1025)  # one level by the grid on a GPU
+@example(Source(1, "normal", 0), 5000)
+def test_tree_sum(place: Place, source: Source, n: int) -> None:
+    compare(place, tree.definition, tree.native, source(n).double().square())
+
+
+@given(
+    st.one_of(st.floats(0, 1e300, allow_subnormal=False), st.sampled_from([0.0, torch.inf, torch.nan])),
+    st.booleans(),
+    st.lists(st.booleans(), max_size=9),
+    st.sampled_from([0.0, 1e-3, 1.0, 1e30]),
+    st.sampled_from([1.0, 3.0, 2.0**16, 6 * 1e-3]),
+)
+@example(4e-6, False, [True, False], 1e-3, 1.0)  # a norm against which the formula's 1e-6 counts
+def test_clip_factors(
+    place: Place, total: float, overflow: bool, active: list[bool], clip: float, divisor: float
+) -> None:
+    """The definition is also the same formula in Python's numbers."""
+    tensors = torch.tensor([total], dtype=torch.float64), torch.tensor([overflow]), torch.tensor(active).bool()
+    compare(place, clipping.definition, clipping.native, *tensors, clip, divisor)
+    coefficient = min(1.0, clip / (math.sqrt(total) / divisor + 1e-6)) if clip > 0 else 1.0
+    [factor] = single(coefficient / divisor)
+    expected = torch.tensor([factor if each and not overflow else torch.nan for each in active])
+    assert_same(clipping.definition(*tensors, clip, divisor), expected, "factors")
 
 
 @given(sources, st.lists(st.tuples(lengths, dtypes, st.integers(0, 5)), max_size=9), dtypes, st.integers(0, 300))
@@ -168,10 +208,12 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
     n, source = (3 << 18) + 4097, Source(7, "special", 1)
     half = torch.bfloat16
     adam = source(n), source(n, dtype=half), source(n), source(n).abs(), source(n, dtype=half)
-    scalars = single(0.5, 1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
-    compare(place, update.adam_definition, update.adam_native, *adam, *scalars, threads=threads)
+    scalars = single(1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
+    runs = _cut(n, torch.tensor([0.5]), scalars)
+    compare(place, update.adam_definition, update.adam_native, *adam, *runs, threads=threads)
     sgd = source(n), source(n, dtype=half), source(n), source(n, dtype=half)
-    compare(place, update.sgd_definition, update.sgd_native, *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=threads)
+    runs = _cut(n, torch.tensor([0.5]), single(0.1, 0.9, -0.1))
+    compare(place, update.sgd_definition, update.sgd_native, *sgd, *runs, threads=threads)
     compare(place, folding.definition, folding.native, source(n), source(3, n, dtype=half), False, threads=threads)
     compare(place, sumsq.definition, sumsq.native, source(n // 1024 * 1024), 1024, threads=threads)
     tensors, starts = [source(n // 2), source(1000), source(n - n // 2)], [0, n // 2 + 5, n // 2 + 2000]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zerobench.engine.ops.exact import fma, single, sqrt
+from zerobench.engine.ops.exact import fma, single, sqrt, sqrt64
 
 _floats = st.one_of(
     st.floats(width=32),
@@ -73,3 +73,16 @@ def test_sqrt(x: float) -> None:
     below, above = (_one(got).nextafter(_one(target)).double().item() for target in (-math.inf, math.inf))
     low, high = ((Fraction(side) + Fraction(got)) / 2 for side in (below, above))
     assert low**2 < Fraction(x) < high**2, f"sqrt({x.hex()}) is not {got.hex()}"
+
+
+def test_sqrt64() -> None:
+    """Every root is Python's, which IEEE 754 rounds: at every exponent, and at values whose roots are near middles."""
+    random = torch.Generator().manual_seed(0)
+    values = (torch.rand(1 << 16, generator=random, dtype=torch.float64) + 1).tolist()
+    drawn = [math.ldexp(value, index % 2040 - 1020) for index, value in enumerate(values)]
+    middles = [math.nextafter(value * value, side) for value in values[:4096] for side in (0.0, math.inf)]
+    special = [0.0, 1.0, 2.0, 4.0, math.nextafter(4.0, 0.0), math.nextafter(1.0, 2.0), math.inf]
+    given = [*drawn, *middles, *special]
+    roots = sqrt64(torch.tensor(given, dtype=torch.float64)).tolist()
+    assert roots == [math.sqrt(value) for value in given]
+    assert math.isnan(float(sqrt64(torch.tensor([math.nan], dtype=torch.float64))))

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from zerobench.engine.ops.clipping import clip_factors
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack, unpack
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.sumsq import chunk_sumsq
+from zerobench.engine.ops.tree import tree_sum
 from zerobench.engine.ops.update import SgdValues, sgd_step
 
 _DEVICES = [
@@ -26,10 +29,12 @@ def _calls(device: str) -> dict[str, tuple[Any, ...]]:
 
     half = torch.bfloat16
     return {
-        "adam_step": (t(9), t(9, dtype=half), t(9), t(9), t(9, dtype=half), *[0.5] * 9),
-        "sgd_step": (t(9), t(9), t(9), None, *[0.5] * 4),
+        "adam_step": (t(9), t(9, dtype=half), t(9), t(9), t(9, dtype=half), t(2), [0, 4, 1, 5, 9, 0], [0.5] * 16),
+        "sgd_step": (t(9), t(9), t(9), None, t(1), [0, 9, 0], [0.5] * 3),
         "fold": (t(9), t(3, 9, dtype=half), True),
         "chunk_sumsq": (t(64), 16),
+        "tree_sum": (t(9, dtype=torch.float64),),
+        "clip_factors": (t(1, dtype=torch.float64), t(1) > 2, t(9) > -1, 1.0, 2.0),
         "pack": (t(9), [t(2, 2, dtype=half), t(3)], [1, 6]),
         "unpack": ([t(2, 2, dtype=half), t(3)], t(9), [1, 6]),
     }
@@ -55,7 +60,7 @@ def test_autograd_is_told() -> None:
     weight = torch.ones(4, requires_grad=True)
     saved = torch.ones(4)
     loss = (weight * saved).sum()
-    sgd_step(saved, torch.ones(4), None, None, 1.0, SgdValues(0.1, 0.0, 0.0))
+    sgd_step(saved, torch.ones(4), None, None, torch.ones(1), [Run(0, 4, 0, SgdValues(0.1, 0.0, 0.0))])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -68,6 +73,10 @@ def test_a_whole_is_what_its_parts_are() -> None:
     back = [torch.empty_like(t) for t in tensors]
     unpack(back, flat, starts)
     assert all(torch.equal(a, b) for a, b in zip(back, tensors, strict=True))
+
+
+def _run(n: int) -> list[Run[SgdValues]]:
+    return [Run(0, n, 0, SgdValues(1, 0, 0))]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,25 @@ def test_a_whole_is_what_its_parts_are() -> None:
         (lambda: pack(torch.zeros(4), [torch.zeros(3)], [-1]), "at -1"),
         (lambda: pack(torch.zeros(4), [torch.zeros(3)], []), "as many starts as tensors"),
         (lambda: pack(torch.zeros(4), [torch.zeros(2, 2)[:, 0]], [0]), "leave gaps"),
-        (lambda: sgd_step(torch.zeros(4)[::2], torch.zeros(2), None, None, 1, SgdValues(1, 0, 0)), "contiguous"),
-        (lambda: sgd_step(torch.zeros(2).half(), torch.zeros(2), None, None, 1, SgdValues(1, 0, 0)), "torch.float32"),
+        (
+            lambda: sgd_step(torch.zeros(4)[::2], torch.zeros(2), None, None, torch.ones(1), _run(2)),
+            "contiguous",
+        ),
+        (
+            lambda: sgd_step(torch.zeros(2).half(), torch.zeros(2), None, None, torch.ones(1), _run(2)),
+            "torch.float32",
+        ),
+        (
+            lambda: sgd_step(torch.zeros(2), torch.zeros(2), None, None, torch.zeros(2, 1), _run(2)),
+            "factors: expected 1 dim",
+        ),
+        (lambda: sgd_step(torch.zeros(2), torch.zeros(2), None, None, torch.ones(1), _run(3)), "elements 0 to 3"),
+        (lambda: sgd_step(torch.zeros(2), torch.zeros(2), None, None, torch.ones(0), _run(2)), "0 factors"),
+        (lambda: tree_sum(torch.zeros(2)), "torch.float64"),
+        (
+            lambda: clip_factors(torch.zeros(1), torch.zeros(1).bool(), torch.zeros(1).bool(), 1.0, 1.0),
+            "total: expected torch.float64",
+        ),
     ],
 )
 def test_bad_arguments(call: Any, message: str) -> None:

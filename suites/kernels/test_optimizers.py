@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.update import AdamValues, SgdValues, adam_step, sgd_step
 from zerobench.engine.rules import RULES, of_type
 from zerobench.engine.rules.adagrad import AdagradValues
@@ -22,6 +23,7 @@ from zerobench.oracles.optimizer import IeeeSqrt
 from zerobench.suites.kernels.values import Source, assert_same, dtypes, lengths, sources
 
 _STEPS = 4
+_ONE = torch.ones(1)
 
 fused = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
@@ -51,7 +53,7 @@ def test_adam(seed: int, lr: float, beta1: float, beta2: float, weight_decay: fl
         with IeeeSqrt():
             optimizer.step()
         rule = AdamValues(lr, beta1, beta2, 1e-8, weight_decay, decoupled, step)
-        adam_step(ours, gradient, exp_avg, exp_avg_sq, None, 1.0, rule)
+        adam_step(ours, gradient, exp_avg, exp_avg_sq, None, _ONE, one_run(len(ours), rule))
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
     assert_same(exp_avg, optimizer.state[theirs]["exp_avg"], "exp_avg")
     assert_same(exp_avg_sq, optimizer.state[theirs]["exp_avg_sq"], "exp_avg_sq")
@@ -67,7 +69,7 @@ def test_sgd(seed: int, lr: float, momentum: float, weight_decay: float) -> None
     for step, gradient in enumerate(gradients, start=1):
         theirs.grad = gradient.clone()
         optimizer.step()
-        sgd_step(ours, gradient, buffer, None, 1.0, SgdValues(lr, momentum, weight_decay))
+        sgd_step(ours, gradient, buffer, None, _ONE, one_run(len(ours), SgdValues(lr, momentum, weight_decay)))
         assert_same(ours, theirs.detach(), f"parameter after step {step}")
 
 
@@ -89,7 +91,7 @@ def test_lion(
     source: Source, n: int, dtype: torch.dtype, betas: tuple[float, float], lr: float, weight_decay: float
 ) -> None:
     """From any state, with any gradient: zeros, infinities, NaNs and subnormals among them."""
-    master, gradient, exp_avg, factor = source(n), source(n, dtype=dtype), source(n), 0.25
+    master, gradient, exp_avg, factor = source(n), source(n, dtype=dtype), source(n), torch.tensor([0.25])
     theirs = {"exp_avg": exp_avg.clone()}
     scaled = gradient.float() * factor
     expected = _oracles_step(Lion, master, scaled, theirs, lr=lr, betas=betas, weight_decay=weight_decay)
@@ -107,7 +109,7 @@ def test_adagrad(
 ) -> None:
     """The same, at the first step and a later one."""
     for step in (1, 7):
-        master, gradient, total, factor = source(n), source(n, dtype=dtype), source(n), 0.25
+        master, gradient, total, factor = source(n), source(n, dtype=dtype), source(n), torch.tensor([0.25])
         theirs = {"sum": total.clone(), "step": torch.tensor(step - 1.0)}
         scaled = gradient.float() * factor
         arguments = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay, "foreach": False}
@@ -124,7 +126,7 @@ def test_adagrad(
 def test_lion_goes_nowhere_without_a_direction(gradient: float) -> None:
     """The sign of either zero, and of NaN, is 0: only the decay moves the parameter."""
     master, exp_avg = torch.tensor([1.0, -1.0, 0.0, -0.0]), torch.zeros(4)
-    of_type("Lion").update(master, torch.full((4,), gradient), [exp_avg], None, 1.0, LionValues(0.5, 0.9, 0.99, 0.5))
+    of_type("Lion").update(master, torch.full((4,), gradient), [exp_avg], None, _ONE, LionValues(0.5, 0.9, 0.99, 0.5))
     assert_same(master, torch.tensor([0.75, -0.75, 0.0, -0.0]), "parameter")
 
 
@@ -151,9 +153,23 @@ def test_cuts_change_nothing(rule: Rule[Any], source: Source, n: int, dtype: tor
         assert_same(cut, whole, name)
 
 
-def _update(rule: Rule[Any], group: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.types[0])
+@given(sources, lengths, dtypes)
+def test_no_factor_no_update(rule: Rule[Any], source: Source, n: int, dtype: torch.dtype) -> None:
+    """If the factor is NaN, the copy receives the master, and nothing else changes, whatever the gradient is."""
+    group = _group(rule)
+    master, *others = [source(n) for _ in (None, *rule.state_names([group]))]
+    before = [tensor.clone() for tensor in (master, *others)]
+    copy = torch.empty(n, dtype=dtype)
+    _update(rule, group, [master, source(n, dtype=dtype), copy, *others], torch.nan)
+    for name, after, expected in zip(["master", *rule.state_names([group])], [master, *others], before, strict=True):
+        assert_same(after, expected, name)
+    assert_same(copy, master.to(dtype), "copy")
+
+
+def _update(rule: Rule[Any], group: dict[str, Any], tensors: list[torch.Tensor], factor: float = 0.25) -> None:
     master, gradient, copy, *states = tensors
-    rule.update(master, gradient, states, copy, 0.25, rule.values(group, 3))
+    rule.update(master, gradient, states, copy, torch.tensor([factor]), rule.values(group, 3))
 
 
 def test_roots_are_rounded_right() -> None:

@@ -79,10 +79,11 @@ def test_flushing_subnormals_changes_nothing(place: Place) -> None:
     """On the calling thread and on those it starts, which inherit its mode."""
     tiny = torch.arange(_MANY, dtype=torch.int32).view(torch.float32)
     adam = tiny, tiny.flip(0), tiny.clone(), tiny.clone(), torch.zeros(_MANY, dtype=torch.bfloat16)
-    scalars = single(0.5, 1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
-    compare(place, update.adam_definition, _flushing(update.adam_native), *adam, *scalars, threads=2)
-    sgd = tiny, tiny.flip(0), tiny.clone(), None
-    compare(place, update.sgd_definition, _flushing(update.sgd_native), *sgd, *single(0.5, 0.1, 0.9, -0.1), threads=2)
+    whole = torch.tensor([0.5]), [0, _MANY, 0]
+    scalars = single(1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
+    compare(place, update.adam_definition, _flushing(update.adam_native), *adam, *whole, scalars, threads=2)
+    sgd = tiny, tiny.flip(0), tiny.clone(), None, *whole
+    compare(place, update.sgd_definition, _flushing(update.sgd_native), *sgd, single(0.1, 0.9, -0.1), threads=2)
     rows = torch.stack([tiny, -tiny.flip(0)])
     compare(place, folding.definition, _flushing(folding.native), tiny, rows, False, threads=2)
     compare(place, sumsq.definition, _flushing(sumsq.native), tiny, 1024, threads=2)

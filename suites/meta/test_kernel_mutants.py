@@ -47,7 +47,11 @@ _ADAM = [
     Mutant("rounds_once_more", "cpu/adam.cpp", "fmaf(a.weight2 * g, g, ", "fmaf(a.weight2 * (g * g), 1.0f, "),
     Mutant("interpolates_from_the_other_end", "cpu/adam.cpp", "weight1 < 0.5f", "weight1 <= 0.5f"),
     Mutant("drops_the_tail_of_the_copy", "cpu/adam.cpp", "copy_dtype, i, count);", "copy_dtype, i, count & ~7);"),
-    Mutant("forgets_the_scale_on_cuda", "cuda/adam.cu", "__fmul_rn(gradient, factor)", "gradient"),
+    Mutant("forgets_the_scale_on_cuda", "cuda/adam.cu", "__fmul_rn(widen(g.v[k]), times)", "widen(g.v[k])"),
+    Mutant("updates_without_a_factor", "cpu/adam.cpp", "if (!std::isnan(adam.factor)) update", "update"),
+    Mutant("updates_without_a_factor_on_cuda", "cuda/adam.cu", "if (!isnan(times))", "if (true)"),
+    Mutant("takes_the_first_scalars_for_all_runs", "cpu/adam.cpp", "bounds += 3, scalars += 8", "bounds += 3"),
+    Mutant("takes_the_first_factor_on_cuda", "cuda/adam.cu", "factors + parameter", "factors"),
     Mutant("drops_the_tail_on_cuda", "cuda/values.cuh", "k < n; ++k) operation", "k < n - 1; ++k) operation"),
 ]
 _SGD = [
@@ -87,6 +91,14 @@ _THREADS = [
     Mutant("forgets_where_a_thread_begins", "cpu/pack.cpp", "starts[t] + offset, n", "starts[t], n"),
     Mutant("forgets_where_a_block_begins_on_cuda", "cuda/pack.cu", "table.starts[t] + offset", "table.starts[t]"),
 ]
+_TREE = [
+    Mutant("adds_neighbours", "cpu/norm.cpp", "sums[i] += sums[i + half]", "sums[i] = sums[2 * i] + sums[2 * i + 1]"),
+    Mutant("adds_rows_crosswise_on_cuda", "cuda/norm.cu", "rows[m + width])", "rows[2 * width - 1 - m])"),
+]
+_CLIP = [
+    Mutant("clips_without_epsilon", "cpu/norm.cpp", " / divisor + 1e-6", " / divisor"),
+    Mutant("updates_inactive_parameters_on_cuda", "cuda/norm.cu", "active[i] && !*overflow", "!*overflow"),
+]
 _STREAMS = [
     Mutant(
         "streams_one_too_few", "cpu/convert.h", "i < n; ++i) to[i] = from[i];\n}", "i < n - 1; ++i) to[i] = from[i];\n}"
@@ -102,6 +114,8 @@ _SEEN_BY: list[tuple[Callable[..., None], list[Mutant]]] = [
     (suite.test_sgd_step, _SGD),
     (suite.test_fold, _FOLD),
     (suite.test_chunk_sumsq, _SUMSQ),
+    (suite.test_tree_sum, _TREE),
+    (suite.test_clip_factors, _CLIP),
     (suite.test_pack_takes_more_than_one_launch, _PACK),
     (lambda place: suite.test_threads_change_nothing(place, 2), _THREADS),
     (lambda place: suite.test_streaming_changes_nothing(place, 2), _STREAMS),

@@ -207,12 +207,19 @@ def _time(result: CaseResult, warmup: int, alone: CaseResult | None, peak: Json 
         "median": median,
         "quartiles": [low, high],
         "ratio": statistics.median(a / b for a, b in zip(seconds, beside, strict=True)) if beside else None,
+        "run_ahead": _slowest([each.run_ahead for each in result.trajectories]),
         "split": _split(result, alone, warmup) if alone else None,
         "samples_per_second": samples / median,
         "tokens_per_second": samples * in_sample / median if in_sample else None,
         "flops": result.flops,
         "utilisation": result.flops / median / peak["flops_per_second"] if peak and result.flops else None,
     }
+
+
+def _slowest(seconds: list[float | None]) -> float | None:
+    """The slowest rank's; None if one is unknown."""
+    known = [each for each in seconds if each is not None]
+    return max(known) if known and len(known) == len(seconds) else None
 
 
 def _split(result: CaseResult, alone: CaseResult, warmup: int) -> Json:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
 from zerobench.digests import bits
-from zerobench.driver import draw_batches, model_for, run_step, to_cpu
+from zerobench.driver import draw_batches, model_for, run_step, run_steps, to_cpu
 from zerobench.errors import UsageError
 from zerobench.meters import Metered, PhaseMeter, meter_subject
 from zerobench.ranks import preload
@@ -76,20 +76,39 @@ def timed_step(group: dist.ProcessGroup, case: Case, index: int) -> tuple[Step, 
     return step, time.perf_counter() - begin, phases.split()
 
 
-def finish(group: dist.ProcessGroup, case: Case, read: bool) -> State | None:
-    """Read a subject's full parameters if ``read``, and close it; None if this rank has the bits of rank 0.
+def read(group: dist.ProcessGroup, case: Case) -> State | None:
+    """Read a subject's full parameters; None if this rank has the bits of rank 0.
 
     So a large model travels to the parent once, and not from every rank.
     """
-    with closing(_subjects.pop(case)[0]) as subject:
-        parameters = to_cpu(subject.parameters()) if read else {}
-    del subject
-    gc.unfreeze()
-    gc.collect()  # otherwise a subject in a cycle would stay on the device beside the oracles
+    parameters = to_cpu(_subjects[case][0].parameters())
     own = bits(parameters)
     first = [own]
     dist.broadcast_object_list(first, src=0, group=group)
     return None if dist.get_rank(group) and own == first[0] else parameters
+
+
+def run_ahead(group: dist.ProcessGroup, case: Case, first: int, steps: int) -> float:
+    """Train ``steps`` steps in one fence, from step ``first`` on: the host does not wait for the device between them.
+
+    Returns the seconds of a step, on average.
+    """
+    subject, _ = _subjects[case]
+    rank = dist.get_rank(group)
+    batches = [draw_batches(case.scenario, first + index, rank) for index in range(steps)]
+    _synchronize(case.scenario)
+    dist.barrier(group)
+    begin = time.perf_counter()
+    run_steps(subject, case.scenario, first, rank, batches)
+    _synchronize(case.scenario)
+    return (time.perf_counter() - begin) / steps
+
+
+def close(group: dist.ProcessGroup, case: Case) -> None:
+    """Close a subject."""
+    _subjects.pop(case)[0].close()
+    gc.unfreeze()
+    gc.collect()  # otherwise a subject in a cycle would stay on the device beside the oracles
 
 
 def meter(group: dist.ProcessGroup, case: Case) -> Metered:

@@ -19,6 +19,9 @@ from zerobench.verdict import Verdict
 
 T = TypeVar("T")
 
+#: The steps in one fence.
+AHEAD = 4
+
 
 @dataclass
 class CaseResult:
@@ -89,7 +92,7 @@ class Bench:
                 self.progress(f"round {index + 1} of {steps}: {each.case.label}")
                 if not self._step(each, index):
                     return False
-        return all(self._finish(each) for each in alive)
+        return all(self._read(each) and self._run_ahead(each, steps) for each in alive) and all(map(self._close, alive))
 
     def _step(self, result: CaseResult, index: int) -> bool:
         done = self._run(result, rank_tasks.timed_step, index)
@@ -99,15 +102,28 @@ class Bench:
             trajectory.splits.append(split)
         return done is not None
 
-    def _finish(self, result: CaseResult) -> bool:
+    def _read(self, result: CaseResult) -> bool:
+        if result.case.subject == COMPUTE_ONLY:
+            return True
         self.progress(f"reading {result.case.label}")
-        done = self._run(result, rank_tasks.finish, result.case.subject != COMPUTE_ONLY)
+        done = self._run(result, rank_tasks.read)
         if done is None:
             return False
         first = done[0] or {}
         for trajectory, other in zip(result.trajectories, done, strict=True):
             trajectory.steps[-1].parameters = first if other is None else other
         return True
+
+    def _run_ahead(self, result: CaseResult, steps: int) -> bool:
+        """Time some more steps in one fence; the recording ends before them."""
+        self.progress(f"{AHEAD} steps in one fence: {result.case.label}")
+        done = self._run(result, rank_tasks.run_ahead, steps, AHEAD)
+        for trajectory, seconds in zip(result.trajectories, done or [], strict=False):
+            trajectory.run_ahead = seconds
+        return done is not None
+
+    def _close(self, result: CaseResult) -> bool:
+        return self._run(result, rank_tasks.close) is not None
 
     def meter(self) -> None:
         """Meter memory and traffic of each subject, rebuilt and alone."""

@@ -45,7 +45,7 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         self.basic_optimizer = self.optimizer
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
-        self._applied = self._destroyed = self._inside_no_sync = False
+        self._stepped = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
         comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
@@ -88,14 +88,13 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         """Update at the accumulation boundary, otherwise count the micro-step; a collective."""
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
-        before, skipped = self._engine.global_steps, self._engine.skipped_steps
+        before = self._engine.global_steps
         with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()
-        boundary = self._engine.global_steps > before
-        self._applied = boundary and self._engine.skipped_steps == skipped
-        if boundary:
+        self._stepped = self._engine.global_steps > before
+        if self._stepped:
             self.global_samples += self.train_batch_size()
-        self._progress.step(boundary)
+        self._progress.step(self._stepped)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients that the backward of another engine has left; a step begins its own sum anew."""
@@ -126,7 +125,7 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
 
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` updated the parameters."""
-        return self._applied
+        return self._stepped and not self._engine.optimizer.overflow
 
     def train(self, mode: bool = True) -> DeepSpeedEngine:
         """Set the module's mode."""

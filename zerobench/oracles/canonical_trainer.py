@@ -13,8 +13,8 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
    communication dtype and added in the order of ranks, and the result is rounded to the accumulator's dtype.
 4. *Norm.* Every trainable parameter's accumulator (zeros if it received nothing), in the order of
    ``named_parameters`` and each in its memory order, is padded with zeros to whole chunks. A chunk's squares are added
-   in fp64 by halving; the chunks' sums are added in fp64 from the first to the last. The norm is the root divided by
-   ``L * loss_scale``.
+   in fp64 by halving: the second half is added to the first until one is left. The sums of all chunks, padded with
+   zeros to a power of two, are added likewise. The norm is the root divided by ``L * loss_scale``.
 5. *Overflow.* If that sum is not finite, the step changes nothing, in every precision; the loss scaler is told.
 6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); otherwise 1. The gradient is the accumulator,
    as fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
@@ -255,12 +255,11 @@ class Trainer:
 
     def square_sum(self, accumulated: State) -> float:
         """The sum of squares of all accumulators, in fp64, in the contract's order."""
-        total = 0.0
-        for name, p in self.masters.items():
-            if name in accumulated:  # zeros add nothing to a sum that is not negative
-                for partial in _chunk_sums(accumulated[name], p, self.scenario.chunk).tolist():
-                    total += partial
-        return total
+        zeros = torch.zeros((), dtype=self.dtypes.store)
+        sums = [_chunk_sums(accumulated.get(name, zeros), p, self.scenario.chunk) for name, p in self.masters.items()]
+        chunks = torch.cat([torch.empty(0, dtype=torch.float64), *sums])
+        padding = (1 << max(0, len(chunks) - 1).bit_length()) - len(chunks)
+        return float(_halved(torch.cat([chunks, chunks.new_zeros(padding)]).view(1, -1)))
 
     def scaled(self, accumulated: State, factor: float) -> State:
         """The accumulators times ``factor`` rounded once."""
@@ -332,8 +331,12 @@ def _chunk_sums(accumulated: Tensor, like: Tensor, chunk: int) -> Tensor:
     chunks = -(-like.numel() // chunk)
     flat = accumulated.new_zeros(chunks * chunk)
     flat.as_strided(like.size(), like.stride()).copy_(accumulated)
-    sums = flat.view(chunks, chunk).double().square()
-    while sums.shape[1] > 1:
-        half = sums.shape[1] // 2
-        sums = sums[:, :half] + sums[:, half:]
-    return sums[:, 0]
+    return _halved(flat.view(chunks, chunk).double().square())
+
+
+def _halved(rows: Tensor) -> Tensor:
+    """The sum of each row of [n, power of two]: the second half is added to the first until one is left."""
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        rows = rows[:, :half] + rows[:, half:]
+    return rows[:, 0]

@@ -100,6 +100,9 @@ class DeepSpeed(Subject):
         norm = self.engine.get_global_grad_norm()
         return Outcome(None if norm is None else float(norm), self.engine.skipped_steps > skipped, scale)
 
+    def advance(self) -> None:
+        self.engine.step()
+
     def _loss_scale(self) -> float:
         """The scale in force; ``engine.loss_scale()`` is the configured one, which is 0 if the scale is dynamic."""
         if self.scenario.dtype != "fp16":

@@ -74,8 +74,11 @@ class FairscaleOss(Plain):
         no_sync: AbstractContextManager[None] = nullcontext() if needed else self.module.no_sync()  # type: ignore[operator]
         return no_sync
 
-    def _clip(self) -> float | None:
-        return float(self.oss.clip_grad_norm(self.scenario.clip)) if self.scenario.clip else None
+    def _clip(self) -> Tensor | None:
+        if not self.scenario.clip:
+            return None
+        norm: Tensor = self.oss.clip_grad_norm(self.scenario.clip)
+        return norm
 
     def _zero_grad(self) -> None:
         self.module.zero_grad(set_to_none=False)

@@ -55,17 +55,22 @@ class AccelerateDdp(TorchDdp):
             self.accelerator.backward(loss)
         return loss.detach()
 
-    @torch.no_grad()
     def step(self) -> Outcome:
+        norm, skipped = self._update()
+        return Outcome(None if norm is None else float(norm), skipped)
+
+    @torch.no_grad()
+    def _update(self) -> tuple[Tensor | None, bool]:
         self.micro_steps = 0
         norm = self._clip()
         self.optimizer.step()
-        return Outcome(norm, bool(self.accelerator.optimizer_step_was_skipped))
+        return norm, bool(self.accelerator.optimizer_step_was_skipped)
 
-    def _clip(self) -> float | None:
+    def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
             return None
-        return float(self.accelerator.clip_grad_norm_(self.masters.values(), self.scenario.clip))
+        norm: Tensor = self.accelerator.clip_grad_norm_(self.masters.values(), self.scenario.clip)
+        return norm
 
 
 def _accelerator(scenario: Scenario) -> Any:

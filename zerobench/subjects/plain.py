@@ -109,8 +109,16 @@ class Plain(Subject):
             (loss * (self.scale / self.scenario.accumulation)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    @torch.no_grad()
     def step(self) -> Outcome:
+        norm, skipped = self._update()
+        return Outcome(None if norm is None else float(norm), skipped, self.scale)
+
+    def advance(self) -> None:
+        self._update()
+
+    @torch.no_grad()
+    def _update(self) -> tuple[Tensor | None, bool]:
+        """Clip and step; the norm, and whether the step was skipped, which in fp16 the host has to know."""
         self.micro_steps = 0
         self._unscale()
         norm = self._clip()
@@ -119,7 +127,7 @@ class Plain(Subject):
             self.optimizer.step()
         if self.masters is not self.working:
             self._publish()
-        return Outcome(norm, skipped, self.scale)
+        return norm, skipped
 
     def _unscale(self) -> None:
         """Give the masters their gradients in fp32, the loss scale divided out."""
@@ -129,12 +137,12 @@ class Plain(Subject):
             if self.scale != 1.0 and (grad := self.masters[name].grad) is not None:
                 grad.mul_(1.0 / self.scale)
 
-    def _clip(self) -> float | None:
+    def _clip(self) -> Tensor | None:
         """Clip if the Scenario does; returns the norm (always needed in fp16) or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)
-        return float(self._full(norm))
+        return self._full(norm)
 
     def _publish(self) -> None:
         for name, master in self.masters.items():

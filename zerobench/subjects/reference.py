@@ -58,6 +58,9 @@ class Reference(Subject):
         self.engine.step()
         return Outcome(self.engine.get_global_grad_norm(), self.engine.skipped_steps > skipped, scale)
 
+    def advance(self) -> None:
+        self.engine.step()
+
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
         with torch.no_grad():

@@ -125,12 +125,12 @@ class TorchFsdp1(Plain):
         with _quiet():
             return super().micro_step(batch)
 
-    def _clip(self) -> float | None:
+    def _clip(self) -> Tensor | None:
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         assert isinstance(self.module, FullyShardedDataParallel)
         with _quiet():
-            return float(self.module.clip_grad_norm_(self.scenario.clip or math.inf))
+            return self.module.clip_grad_norm_(self.scenario.clip or math.inf)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:

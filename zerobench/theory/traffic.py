@@ -40,6 +40,7 @@ from torch import nn
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, owned, units
+from zerobench.theory.offload import stepped_off
 from zerobench.theory.rounds import forward, play
 from zerobench.workload.data import DTYPES
 
@@ -58,13 +59,14 @@ def predicted(scenario: Scenario, model: nn.Module, step: int = 2, *, skipped: b
     """Calls and bytes by collective in step ``step`` (from 0; the first differs from the rest), the same on every rank:
     its A micro-steps and the update, without any reading; no earlier step was skipped.
 
-    A ``skipped`` step ends with the norm check. At stage 0 the gradients were sent before it.
+    A ``skipped`` step moves as much, because only the devices know that it is skipped, and all-gathers the old values.
+    If the CPU updates, it waits for the check, and a skipped step ends with it.
     """
     if scenario.world == 1:
         return {}
     cut = units(scenario, model)
     gathered, agreed = _norm_check(scenario, model, cut), Traffic(0, 0, 0)
-    if not (skipped and scenario.placement.optimizer):
+    if not (skipped and stepped_off(scenario, cut)):
         gathered += _updated(scenario, cut)
     if scenario.placement.parameters and not all(unit.persistent for unit in cut):
         rounds = [each for micro_step in play(scenario, model, step + 1)[step] for each in micro_step.rounds]

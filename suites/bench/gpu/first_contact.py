@@ -15,6 +15,7 @@ from torch import Tensor
 import zerobench
 from zerobench.engine.ops import folding, packing, sumsq, update
 from zerobench.engine.ops.exact import single
+from zerobench.engine.ops.runs import one_run
 from zerobench.oracles.optimizer import IeeeSqrt
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.bench.runs import Runs
@@ -74,19 +75,20 @@ def _random_cases(n: int, offset: int, half: torch.dtype, device: str, random: t
 
 def _compare(tensors: tuple[Tensor, ...], rows: Tensor) -> None:
     """Adam, fold, sums of squares and pack on the same values, by kernel and by definition."""
-    scalars = single(0.5, 1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
-    kernel: list[Any] = [tensor.clone() for tensor in tensors]
-    definition: list[Any] = [tensor.clone() for tensor in tensors]
-    update.adam_native(*kernel, *scalars)
-    update.adam_definition(*definition, *scalars)
-    for ours, theirs in zip(kernel, definition, strict=True):
+    factor, runs = torch.tensor([0.5], device=rows.device), [0, len(tensors[0]), 0]
+    scalars = single(1 - 1e-5, 0.0, 0.1, 0.999, 0.001, 0.03, 1e-8, -1e-3)
+    kernel: list[Any] = [*(tensor.clone() for tensor in tensors), factor, runs, scalars]
+    definition: list[Any] = [*(tensor.clone() for tensor in tensors), factor, runs, scalars]
+    update.adam_native(*kernel)
+    update.adam_definition(*definition)
+    for ours, theirs in zip(kernel[: len(tensors)], definition[: len(tensors)], strict=True):
         assert torch.equal(ours, theirs), "adam_step differs from its definition"
     one, other = tensors[0].clone(), tensors[0].clone()
     folding.native(one, rows, False)
     folding.definition(other, rows, False)
     assert torch.equal(one, other), "fold differs from its definition"
-    whole = tensors[1][: len(tensors[1]) // 1024 * 1024]
-    assert torch.equal(sumsq.native(whole, 1024), sumsq.definition(whole, 1024)), "chunk_sumsq differs"
+    chunks = tensors[1][: len(tensors[1]) // 1024 * 1024]
+    assert torch.equal(sumsq.native(chunks, 1024), sumsq.definition(chunks, 1024)), "chunk_sumsq differs"
     flat, expected = (torch.full((len(tensors[0]) + 8,), torch.nan, device=one.device) for _ in range(2))
     packing.pack_native(flat, [tensors[0]], [7])
     packing.pack_definition(expected, [tensors[0]], [7])
@@ -103,7 +105,7 @@ def oracle(device: str) -> None:
         optimizer.step()
     first, second = torch.zeros_like(start), torch.zeros_like(start)
     values = update.AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 1)
-    update.adam_step(start, gradient, first, second, None, 1.0, values)
+    update.adam_step(start, gradient, first, second, None, torch.ones(1, device=device), one_run(len(start), values))
     differ = float((start != theirs.detach()).float().mean())
     squares = float((second != optimizer.state[theirs]["exp_avg_sq"]).float().mean())
     print(f"parameters {differ:.3f}, exp_avg_sq {squares:.3f} (0 on a CPU; 0.17 and 0.34 are expected on CUDA)")
@@ -128,11 +130,11 @@ def calls(device: str) -> None:
     half, n = torch.bfloat16, 1024
     p, m, v = (torch.rand(n, device=device) for _ in range(3))
     g, rows = torch.rand(n, device=device).to(half), torch.rand(1, n, device=device).to(half)
-    values = update.AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 3)
+    factor, values = torch.ones(1, device=device), update.AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 3)
     tensors = [torch.rand(48, device=device).to(half) for _ in range(12)]
     flat = torch.empty(768, dtype=half, device=device)
     operations: dict[str, Callable[[], object]] = {
-        "adam_step": lambda: update.adam_step(p, g, m, v, None, 1.0, values),
+        "adam_step": lambda: update.adam_step(p, g, m, v, None, factor, one_run(n, values)),
         "fold": lambda: folding.fold(p, rows, first=True),
         "chunk_sumsq": lambda: sumsq.chunk_sumsq(p, 1024),
         "pack of 12": lambda: packing.pack(flat, tensors, list(range(0, 768, 64))),

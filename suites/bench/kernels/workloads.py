@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack, unpack
+from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.sumsq import chunk_sumsq
 from zerobench.engine.ops.update import AdamValues, SgdValues, adam_step, sgd_step
 
@@ -38,6 +39,10 @@ class Workload:
     sets: int = 1
 
 
+def _factor(device: str) -> Tensor:
+    return torch.full((1,), _FACTOR, device=device)
+
+
 def _random(n: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(n, device=device).to(dtype)
 
@@ -52,7 +57,7 @@ def _adam_step(make: Callable[..., Tensor], half: bool, n: int, device: str) -> 
     gradient = make(n, device, _HALF if half else torch.float32)
     parameter = _random(n, device, _HALF) if half else None
     rivals = {name: _stepped(of, gradient, parameter) for name, of in _optimizers(device).items()}
-    work = partial(adam_step, master, gradient, exp_avg, exp_avg_sq, parameter, _FACTOR, _RULE)
+    work = partial(adam_step, master, gradient, exp_avg, exp_avg_sq, parameter, _factor(device), one_run(n, _RULE))
     return Workload(work, 28 * n, rivals)
 
 
@@ -61,7 +66,7 @@ def _sgd_step(n: int, device: str) -> Workload:
     master, momentum_buffer = _random(n, device), _random(n, device)
     gradient, parameter = _random(n, device, _HALF), _random(n, device, _HALF)
     theirs = partial(torch.optim.SGD, momentum=_SGD_RULE.momentum, fused=True)
-    work = partial(sgd_step, master, gradient, momentum_buffer, parameter, _FACTOR, _SGD_RULE)
+    work = partial(sgd_step, master, gradient, momentum_buffer, parameter, _factor(device), one_run(n, _SGD_RULE))
     return Workload(work, 20 * n, {"torch": _stepped(theirs, gradient, parameter)})
 
 

@@ -14,6 +14,7 @@
 #define __host__
 #define __launch_bounds__(...)
 
+using std::isnan;
 using std::min;
 
 struct alignas(8) uint2 {
@@ -39,6 +40,10 @@ inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double a) { return std::sqrt(a); }
+inline float __double2float_rn(double a) { return static_cast<float>(a); }
+inline float __int_as_float(int bits) { return float_of(static_cast<uint32_t>(bits)); }
 
 inline int __clzll(long long value) { return value == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(value)); }
 

@@ -14,7 +14,7 @@ from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
 
-_UPDATE = "self.stepper.step(check, clip_factor(check.norm, self.config.gradient_clipping, leaves, scale))"
+_UPDATE = "self.stepper.step(check, check.factors(self.config.gradient_clipping))"
 
 
 def _session(folder: Path, *arguments: str) -> str:

@@ -7,7 +7,6 @@ shows first, and the suite's failure must name one of them.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from zerobench.engine import gradients
 from zerobench.engine.engine import Engine
 from zerobench.engine.ops.folding import fold
-from zerobench.engine.optim.step import GradientCheck
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects.reference import Reference
@@ -185,11 +184,10 @@ class UsesTheLocalNorm(Mutant):
     points_at = Points("norm")
 
     def sabotage(self) -> None:
-        stepper, engine_ = self.engine.stepper, self.engine
+        stepper = self.engine.stepper
 
         def local(check: GradientCheck) -> GradientCheck:
-            norm = math.sqrt(float(stepper._sums().sum())) / (engine_.leaves * engine_.loss_scale)
-            return dataclasses.replace(check, norm=norm)
+            return dataclasses.replace(check, total=stepper._sums().sum().view(1))
 
         self.patch_check(local)
 
@@ -198,7 +196,7 @@ class ClipsTheScaledNorm(Mutant):
     points_at = Points("norm")
 
     def sabotage(self) -> None:
-        self.patch_check(lambda check: dataclasses.replace(check, norm=check.norm * self.engine.loss_scale))
+        self.patch_check(lambda check: dataclasses.replace(check, total=check.total * self.engine.loss_scale**2))
 
 
 class NeverClips(Mutant):
@@ -209,7 +207,7 @@ class NeverClips(Mutant):
         self.engine.config = zero
 
 
-def _packed_with_gaps(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+def packed_with_gaps(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """pack, but the elements between the tensors stay as they are."""
     for tensor, start in zip(tensors, starts, strict=True):
         flat[start : start + tensor.numel()].copy_(tensor.as_strided((tensor.numel(),), (1,)))
@@ -219,7 +217,7 @@ class LeaksPadding(NanPadding, Mutant):
     points_at = Points("norm")
 
     def micro_step(self, batch: Batch) -> Tensor:
-        with mock.patch.object(gradients, "pack", _packed_with_gaps):
+        with mock.patch.object(gradients, "pack", packed_with_gaps):
             return super().micro_step(batch)
 
 
@@ -231,7 +229,7 @@ class SeesOverflowOnRankZeroOnly(Mutant):
 
         def rank_zeros(check: GradientCheck) -> GradientCheck:
             dist.broadcast(self.bad, dist.get_global_rank(self.group, 0), group=self.group)
-            overflow = bool(self.bad)
+            overflow = self.bad != 0
             self.bad.zero_()
             return dataclasses.replace(check, overflow=overflow)
 
@@ -247,7 +245,7 @@ class NeverSkips(Mutant):
     points_at = Points("skipped")
 
     def sabotage(self) -> None:
-        self.patch_check(lambda check: dataclasses.replace(check, overflow=False))
+        self.patch_check(lambda check: dataclasses.replace(check, overflow=torch.zeros_like(check.overflow)))
 
 
 class NeverLowersTheLossScale(Mutant):
@@ -278,7 +276,7 @@ class MovesInactiveParameters(Mutant):
     points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        self.patch_check(lambda check: dataclasses.replace(check, active=[True] * len(check.active)))
+        self.patch_check(lambda check: dataclasses.replace(check, active=torch.ones_like(check.active)))
 
 
 class SharesOneStepCount(Mutant):
@@ -288,9 +286,9 @@ class SharesOneStepCount(Mutant):
         stepper = self.engine.stepper
         step = stepper.step
 
-        def shared(check: GradientCheck, factor: float) -> None:
+        def shared(check: GradientCheck, factors: Tensor) -> None:
             stepper.steps = [max(stepper.steps, default=0)] * len(stepper.steps)
-            step(check, factor)
+            step(check, factors)
 
         stepper.step = shared  # type: ignore[method-assign]
 
@@ -327,14 +325,14 @@ class FlipsTheSign(Mutant):
 
     def sabotage(self) -> None:
         step = self.engine.stepper.step
-        self.engine.stepper.step = lambda check, factor: step(check, -factor)  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factors: step(check, -factors)  # type: ignore[method-assign]
 
 
 class NeverSteps(Mutant):
     points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        self.engine.stepper.step = lambda check, factor: None  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factors: None  # type: ignore[method-assign]
 
 
 class MovesStateWhenBuilt(Mutant):

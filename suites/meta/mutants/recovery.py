@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from zerobench.engine.optim.step import GradientCheck
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -68,14 +68,14 @@ class SkipsTheStepAfterABadOneToo(_Recovery):
     points_at = Points("skipped")
 
     def sabotage(self) -> None:
-        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow or self.bad_steps > 0))
+        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow | (self.bad_steps > 0)))
 
 
 class AppliesTheSecondBadStepInARow(_Recovery):
     points_at = Points("skipped")
 
     def sabotage(self) -> None:
-        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow and self.bad_steps == 0))
+        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow & (self.bad_steps == 0)))
 
 
 class ChecksOverflowInFp16Only(_Recovery):
@@ -83,7 +83,7 @@ class ChecksOverflowInFp16Only(_Recovery):
 
     def sabotage(self) -> None:
         half = self.engine.config.dtype is torch.float16
-        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow and half))
+        self.patch_check(lambda check: dataclasses.replace(check, overflow=check.overflow & half))
 
 
 class ChecksTheFirstStepsOnly(_Recovery):
@@ -91,7 +91,7 @@ class ChecksTheFirstStepsOnly(_Recovery):
 
     def sabotage(self) -> None:
         def early(check: GradientCheck) -> GradientCheck:
-            return dataclasses.replace(check, overflow=check.overflow and self.engine.global_steps < 2)
+            return dataclasses.replace(check, overflow=check.overflow & (self.engine.global_steps < 2))
 
         self.patch_check(early)
 
@@ -175,8 +175,8 @@ class NeedsTwoBadStepsToSkip(_Recovery):
 
     def sabotage(self) -> None:
         def second(check: GradientCheck) -> GradientCheck:
-            self.seen += check.overflow
-            return dataclasses.replace(check, overflow=check.overflow and self.seen > 1)
+            self.seen += int(check.overflow)
+            return dataclasses.replace(check, overflow=check.overflow & (self.seen > 1))
 
         self.patch_check(second)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine import rules
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.update import AdamValues
 from zerobench.engine.rules.adam import Adam
 from zerobench.engine.rules.lion import Lion, LionValues
@@ -65,16 +66,16 @@ class _AdamInLionsState(Adam):
         lion: LionValues = rules.of_type("Lion").values(group, step)
         return AdamValues(lion.lr, lion.beta1, lion.beta2, 1e-8, lion.weight_decay, True, step)
 
-    def update(
+    def update_runs(
         self,
         master: Tensor,
         gradient: Tensor,
         states: Sequence[Tensor],
         copy: Tensor | None,
-        factor: float,
-        values: AdamValues,
+        factors: Tensor,
+        runs: Sequence[Run[AdamValues]],
     ) -> None:
-        super().update(master, gradient, [*states, torch.zeros_like(master)], copy, factor, values)
+        super().update_runs(master, gradient, [*states, torch.zeros_like(master)], copy, factors, runs)
 
 
 RULE_MUTANTS: list[type[_RuleMutant]] = [StepsLionAsAdam, StepsAdagradAsAdam, StepsLionByAdamsFormula]

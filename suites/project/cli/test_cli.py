@@ -201,6 +201,7 @@ def test_times_only(tmp_path: Path) -> None:
     assert (of_stage_3["verdict"], alone["verdict"]) == ("measured", "measured")
     assert of_stage_3["judgement"] is of_stage_3["memory"] is of_stage_3["traffic"] is of_stage_3["digest"] is None
     assert of_stage_3["time"]["ratio"] > 0
+    assert of_stage_3["time"]["run_ahead"] > 0
     assert alone["time"]["ratio"] == 1
     assert "no case was judged" in done.stdout
     assert [row["right?"] for row in tables(tmp_path)["Right?"]] == ["not judged"]

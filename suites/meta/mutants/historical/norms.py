@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from unittest import mock
 
 from torch import Tensor
 
-from zerobench.engine.optim.step import GradientCheck
-from zerobench.subject import Outcome
+from zerobench.engine import gradients
+from zerobench.engine.optim.check import GradientCheck
+from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.historical.bug import Historical, happened_in
+from zerobench.suites.meta.mutants.plain import packed_with_gaps
 from zerobench.suites.meta.points import Points
 from zerobench.suites.support.padding import NanPadding
 
@@ -26,7 +30,7 @@ class _ScalesTheNorm(Historical):
         self.patch_check(self.scaled)
 
     def scaled(self, check: GradientCheck) -> GradientCheck:
-        return dataclasses.replace(check, norm=check.norm * self.factor())
+        return dataclasses.replace(check, total=check.total * self.factor() ** 2)
 
     def factor(self) -> float:
         """The factor in this Scenario."""
@@ -109,7 +113,7 @@ class _ScalesTheUpdate(Historical):
 
     def sabotage(self) -> None:
         step = self.engine.stepper.step
-        self.engine.stepper.step = lambda check, factor: step(check, factor * self.factor())  # type: ignore[method-assign]
+        self.engine.stepper.step = lambda check, factors: step(check, factors * self.factor())  # type: ignore[method-assign]
 
     def factor(self) -> float:
         """The factor in this Scenario."""
@@ -163,11 +167,11 @@ class DividesTheNormByTheNextScale(Historical):
 class ClearsThePaddingOfTheLastRankOnly(NanPadding, Historical):
     points_at = (_NORM, Points("skipped"))
 
-    def sabotage(self) -> None:
-        if self.group.rank() < self.group.size() - 1:
-            for state in self.engine.states:
-                object.__setattr__(state.portion, "clear_padding", _keep_padding)  # it is frozen
+    def micro_step(self, batch: Batch) -> Tensor:
+        with mock.patch.object(gradients, "pack", self.packed):
+            return super().micro_step(batch)
 
-
-def _keep_padding(values: Tensor, start: int) -> None:
-    """Leave it as it is."""
+    def packed(self, flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
+        """pack, but of the gaps between the tensors only those of the last rank's shard become zero."""
+        flat[flat.numel() // self.group.size() * (self.group.size() - 1) :].zero_()
+        packed_with_gaps(flat, tensors, starts)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from zerobench.engine.optim.step import GradientCheck
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.historical.bug import Historical, happened_in
 from zerobench.suites.meta.points import Points
@@ -37,12 +38,12 @@ class _DecidesAlone(Historical):
         return sums
 
     def alone(self, check: GradientCheck) -> GradientCheck:
-        if check.overflow and self.mine_overflows:
+        if self.engine.stores.steps_on_host and self.mine_overflows:
             self.take_part()
-        return dataclasses.replace(check, overflow=self.mine_overflows)
+        return dataclasses.replace(check, overflow=torch.tensor([self.mine_overflows]))
 
     def take_part(self) -> None:
-        """Join the all-gathers of the ranks that step, so that they do not hang."""
+        """Join the all-gathers of the ranks that step, so that they do not hang; the device's skipped steps do so."""
         stepper = self.engine.stepper
         works: list[Any] = [work for state in stepper.states for work in stepper._all_gather_updated(state)]
         for work in works:

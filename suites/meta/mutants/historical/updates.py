@@ -128,10 +128,10 @@ class CountsAStepForEachSubGroup(Historical):
             self.sub_groups = 0
             step(*args)
 
-        def updating(window: UpdateSlice, runs: list[_Run], factor: float) -> None:
+        def updating(window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
             late = [dataclasses.replace(run, step=run.step + self.sub_groups) for run in runs]
             self.sub_groups += self.scenario.stage == 3
-            update(window, late, factor)
+            update(window, late, factors)
 
         stepper.step, stepper._step = stepping, updating  # type: ignore[method-assign,assignment]
 
