@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # if the process that hands out tests does not import torch, 
 _COMMON: dict[str, Any] = {
     "deadline": None,
     "print_blob": False,
+    "report_multiple_bugs": False,  # the first failure has a place and a command; a group of them has neither
     "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explain would trace every line
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 }

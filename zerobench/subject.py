@@ -117,6 +117,8 @@ class Subject(ABC):
     """An engine under test on one rank; see the module's text for the order of calls."""
 
     name: ClassVar[str]
+    #: The package of the engine, whose version a table of results shows; empty if it has none.
+    distribution: ClassVar[str] = ""
     #: Held to the contract's bits (the canonical trainer, bit for bit) rather than to the error budget.
     promises_bits: ClassVar[bool] = False
     #: Its choices where more than one is right.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
+from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.driver import ALL
-from zerobench.errors import Disagreement
-from zerobench.judge.judgement import across_ranks, is_exact
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import disagreement, is_exact
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
-from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.following import first_step_that_does_not_follow
-from zerobench.suites.support.rerun import pytest_command
 from zerobench.suites.support.sizes import boundaries
 from zerobench.suites.support.strategies import (
     SMALL_DYADIC,
@@ -40,11 +37,9 @@ _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_paramete
 
 
 def _follows(trials: Trials, scenario: Scenario) -> None:
-    """Demand it of one rank: the drawn ranks differ, and the ranks agree (test_every_engine.py)."""
-    got = trials.run(scenario, ALL, keep=ALL)[scenario.seed % scenario.world]
-    found = first_step_that_does_not_follow(got, trials.subject.policies)
+    found = first_step_that_does_not_follow(trials.run(scenario, ALL, keep=ALL), trials.subject.policies)
     if found is not None:
-        raise Disagreement(f"{found}\n{pytest_command(scenario, trials.name)}", found)
+        raise disagreement(found, ReplayCommand(scenario, trials.name, each_step=True))
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=_EXACT_SHARES, reads=()), share=0.2)
@@ -147,32 +142,7 @@ def test_exact_steps(trials: Trials, scenario: Scenario) -> None:
     scenario = trials.nearest(scenario, "data", "clip", "dtype", "routed")
     expected = canonical(scenario, ALL, policies=trials.subject.policies)
     assume(is_exact(expected, exact(scenario, trials.subject.policies)))
-    got = trials.run(scenario, _EXACT, keep=ALL)
-    inactive = trials.subject.policies.inactive_gradient
-    found = across_ranks([_comparable(each, inactive) for each in got], _comparable(expected, inactive), _EXACT)
-    if found is not None:
-        raise Disagreement(f"{found}\n{pytest_command(scenario, trials.name)}", found)
-
-
-def _comparable(trajectory: Trajectory, inactive: str) -> Trajectory:
-    """A sum of zeros is +0 or -0, as its order and its start are; a gradient of zeros may be missing if the engine
-    takes a missing one for zeros."""
-    return replace(trajectory, steps=[_positive(step, inactive) for step in trajectory.steps])
-
-
-def _positive(step: Step, inactive: str) -> Step:
-    gradients = {name: g for name, g in step.gradients.items() if inactive == "none" or bool(g.any())}
-    return replace(
-        step,
-        losses=[loss + 0.0 for loss in step.losses],
-        gradients=_unsigned(gradients),
-        parameters=_unsigned(step.parameters),
-        model_parameters=_unsigned(step.model_parameters),
-    )
-
-
-def _unsigned(state: State) -> State:
-    return {name: tensor + 0.0 for name, tensor in state.items()}
+    trials.agree(trials.run(scenario, _EXACT, keep=ALL), expected, _EXACT, zeros_alike=True)
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=1, reads=_INITIAL, poison=()), share=0.1)

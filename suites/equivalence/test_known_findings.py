@@ -10,10 +10,8 @@ from zerobench.errors import RankFailure
 from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import IDLE, TIME_LIMIT, Trials
 
-#: Seconds of a step after which the ranks hang.
-_LIMIT = 10.0
 _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
 
 
@@ -37,9 +35,9 @@ def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
 
 def _outcome(trials: Trials, command: ReplayCommand) -> str:
     """``right``, or the kind of the failure."""
-    with Pool(command.scenario.world) as ranks:  # of its own: ranks that hang or die take their pool with them
+    with Pool(command.scenario.world, idle=IDLE) as ranks:  # its own, as ranks may hang or die
         try:
-            return "right" if compare_again(command, ranks, _LIMIT).right else "wrong"
+            return "right" if compare_again(command, ranks, TIME_LIMIT).right else "wrong"
         except RankFault as fault:
             return _KINDS[fault.kind]
         except RankFailure:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
-from zerobench.bench.runner import Reading
+from zerobench.bench.runner import Reading, in_order
 from zerobench.driver import ALL
-from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
-from zerobench.judge.judgement import across_ranks
+from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.rerun import pytest_command
-from zerobench.suites.support.resuming import after, resume_at, save_after
 from zerobench.suites.support.sizes import settings_of
 from zerobench.suites.support.strategies import DYNAMIC, STAGES, drawn, drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
@@ -95,15 +90,10 @@ def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tu
 
 def _agree(trials: Trials, one: Scenario, other: Scenario, parts: Sequence[Part]) -> None:
     """Demand of a run that ``one`` begins and ``other`` ends the bits of ``other`` from the beginning."""
-    reading, command = Reading(frozenset(parts), ALL), ReplayCommand(one, trials.name)
-    with tempfile.TemporaryDirectory() as directory:
-        trials.ask(command, save_after, Path(directory))
-        got = trials.ask(ReplayCommand(other, trials.name), resume_at, one.steps, Path(directory), reading)
-    expected = [after(each, one.steps) for each in trials.run(other, parts, keep=ALL)]
-    found = across_ranks(got, expected, parts)
+    command = ReplayCommand(other, trials.name, in_order(parts), saved_by=one)
+    found = trials.runner.difference(command, Reading(frozenset(parts), ALL))
     if found is not None:
-        saved = f"  saved by  {one.to_json()}"
-        raise Disagreement("\n".join([str(found), saved, pytest_command(other, trials.name)]), found)
+        raise disagreement(found, command)
 
 
 def _demand_resumes(trials: Trials) -> None:

@@ -115,6 +115,7 @@ def test_failure_shows_what_the_compiler_said(tmp_path: Path, cache: Path) -> No
     build(_recipe(tmp_path))
 
 
+@pytest.mark.rotating
 def test_killed_while_building(tmp_path: Path, cache: Path) -> None:
     """A killed process's files neither block nor deceive the next."""
     recipe = _recipe(tmp_path)

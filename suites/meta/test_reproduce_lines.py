@@ -11,14 +11,16 @@ from zerobench.errors import UsageError
 from zerobench.judge.command import between
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps
+from zerobench.suites.equivalence import test_contract, test_every_step, test_peers, test_resume, test_steps
 from zerobench.suites.meta.broken import RaisesWhenBuilt
-from zerobench.suites.meta.mutants import plain
+from zerobench.suites.meta.mutants import checkpoints, plain
 from zerobench.suites.meta.power.catching import again, failure_of
 from zerobench.suites.meta.replaying import demand_reproduced
 from zerobench.suites.project.cli.broken import Dies
 from zerobench.suites.support.trials import Trials
 
+_step: Any = test_every_step.test_each_step_follows_from_the_one_before
+_exact: Any = test_every_step.test_exact_steps
 #: A property, an engine that fails it, and the end of the printed command.
 _CASES: list[tuple[Any, type, str]] = [
     (test_contract.test_stages_agree, plain.KeepsStaleParametersWhole, "--against "),
@@ -32,6 +34,9 @@ _CASES: list[tuple[Any, type, str]] = [
     (test_steps.test_parameters_move, plain.NeverSteps, "NeverSteps"),
     (test_peers.test_equals_ddp_bitwise, plain.ForgetsToAverage, "--against-subject "),
     (test_peers.test_gradients_within_the_bound_of_their_sum, plain.DdpForgetsToAverage, "--bound"),
+    (_step.by_stage[2], plain.ClipsTheScaledNorm, "--each-step"),
+    (_exact.by_stage[1], plain.ForgetsToAverage, "--zeros-alike"),
+    (test_resume.test_resume_elsewhere, checkpoints.LosesAllOptimizerStates, "--saved-by "),
     (test_contract.test_equals_the_canonical_trainer, Dies, "Dies"),
 ]
 
@@ -39,7 +44,7 @@ _CASES: list[tuple[Any, type, str]] = [
 @pytest.mark.rotating
 @pytest.mark.parametrize(("test", "engine", "end"), _CASES, ids=lambda value: getattr(value, "__name__", ""))
 def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, end: str) -> None:
-    """It names both runs, the parts that were compared, or the bound."""
+    """It names both runs, the parts that were compared, or how they were."""
     trials = Trials.of(pool, engine)
     failure = failure_of(partial(again(test, 100), trials))
     assert failure

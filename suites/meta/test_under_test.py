@@ -31,6 +31,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ET.Element]:
     return {f"{case.get('classname')}.{case.get('name')}": case for case in found}
 
 
+@pytest.mark.rotating
 def test_none_passes(cases: dict[str, ET.Element]) -> None:
     """If a test passes, it tests another engine, and belongs to another suite."""
     assert len(cases) > 30

@@ -9,7 +9,8 @@ from zerobench.scenario import Scenario
 
 
 def pytest_command(scenario: Scenario, subject: str) -> str:
-    """The Scenario, and the command that runs the present test again."""
-    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
-    command = shlex.join(["pytest", test, "--subject", subject])
+    """The Scenario, and the command that runs the present test again, from any folder."""
+    path, _, test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
+    module = "zerobench.suites." + path.rpartition("suites/")[2].removesuffix(".py").replace("/", ".")
+    command = shlex.join(["pytest", "--pyargs", f"{module}::{test}", "--subject", subject])
     return f"  scenario  {scenario.to_json()}\n  reproduce {command}"

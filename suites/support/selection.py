@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-#: One of so many mutants and fixed Scenarios runs in ``pytest``; the others run on other days, all with ``--slow``.
+#: Of the mutants, fixed Scenarios and long programs one in so many runs in ``pytest``, others on other days, and all
+#: with ``--slow``.
 SHARE = 8
 
 _DAY = 24 * 60 * 60.0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 from hypothesis import reject
 
 from zerobench import findings, subjects
-from zerobench.bench.runner import Reading, Runner, in_order, train_canonically
+from zerobench.bench.runner import Reading, Runner, compared, in_order, train_canonically
 from zerobench.driver import ALL, Keep
 from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
@@ -33,8 +33,6 @@ T = TypeVar("T")
 TIME_LIMIT = 120.0
 #: Seconds in which no rank does anything after which it counts as hung, however busy the machine is.
 IDLE = 6.0
-#: The smallest tolerance: a difference of this share of a norm is none.
-_ZERO = math.ulp(0.0)
 
 
 class Trials:
@@ -78,12 +76,16 @@ class Trials:
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
-        if (finding := findings.matching(self.subject, found)) is not None:
-            note_known(finding)
-            reject()
+        self._set_aside_known(found, self.subject)
         if found != scenario:
             note_change()
         return found
+
+    def _set_aside_known(self, scenario: Scenario, subject: type[Subject]) -> None:
+        """Drop the draw if a known finding describes the Scenario."""
+        if (finding := findings.matching(subject, scenario)) is not None:
+            note_known(finding)
+            reject()
 
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
         """Those of several Scenarios, which differ in one field, that the engine offers and no known finding describes;
@@ -107,11 +109,13 @@ class Trials:
     ) -> list[Trajectory]:
         """The Scenario on the engine (or another one): every rank's recording, in rank order.
 
-        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last.
+        Each recording holds, of the states in ``parts``, those in ``keep`` of every step, and all of the last. If a
+        known finding describes the Scenario, which a test may have made from the one drawn, the draw is dropped.
 
         Raises:
             RankFault: a rank raised, died or hung.
         """
+        self._set_aside_known(scenario, subjects.load(subject or self.name))
         return self.runner.submit(subject or self.name, scenario, Reading(frozenset(parts), keep)).result()
 
     def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> list[T]:
@@ -132,15 +136,17 @@ class Trials:
     ) -> None:
         """Demand the same bits of every rank of two runs, ``expected`` being the canonical trainer's or each rank's.
 
-        With ``zeros_alike`` -0 is +0.
+        With ``zeros_alike`` -0 is +0 (zerobench/judge/zeros.py).
 
         Raises:
             Disagreement: they differ; see :meth:`wrong`.
         """
-        found = across_ranks(got, expected, parts, _ZERO if zeros_alike else 0.0)
+        other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
+        command = between((got[0].subject, got[0].scenario), other, in_order(parts))
+        command = replace(command, zeros_alike=zeros_alike)
+        found = compared(command, got, expected, parts)
         if found is not None:
-            other = None if isinstance(expected, Trajectory) else (expected[0].subject, expected[0].scenario)
-            raise self.wrong(found, between((got[0].subject, got[0].scenario), other, in_order(parts)))
+            raise self.wrong(found, command)
 
     def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
         """Demand the same bits of two ranks, or of two steps, of one run.

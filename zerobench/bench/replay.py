@@ -10,12 +10,14 @@ from typing import cast
 import torch.distributed as dist
 
 from zerobench.bench.accounts import TASKS, Books, UnknownForm
+from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.oracle_runs import YARDSTICK
 from zerobench.bench.runner import Reading, Runner
 from zerobench.driver import ALL
 from zerobench.errors import Disagreement, Finding, UsageError
 from zerobench.judge.bounds import gradient_bound
 from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import agree_within, error_against, judge_recordings
 from zerobench.judge.parts import ALL_PARTS
 from zerobench.machine.launch import threads_each
@@ -25,6 +27,7 @@ from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
+from zerobench.subject import Policies
 from zerobench.subjects import load
 from zerobench.workload import models
 
@@ -56,7 +59,8 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float
         reason = load(name).unsupported(scenario)
         if reason is not None:
             return Replayed(True, f"{name} does not offer this Scenario: {reason}")
-    world = max(command.scenario.world, command.other[1].world if command.other else 1)
+    others = [*([command.other[1]] if command.other else []), *([command.saved_by] if command.saved_by else [])]
+    world = max(each.world for each in (command.scenario, *others))
     with ExitStack() as stack:
         if pool is None:
             pool = stack.enter_context(Pool(world, command.scenario.device, threads_each(world)))
@@ -65,6 +69,8 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float
             return _account(runner, command)
         if command.bound:
             return _bound(runner, command)
+        if command.each_step:
+            return _each_step(runner, command)
         if command == ReplayCommand(command.scenario, command.subject):
             return _judge(runner, command)
         return _compare(runner, command)
@@ -91,10 +97,21 @@ def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
     first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
     bounds = [gradient_bound(command.scenario, first.magnitudes)]
     try:
-        used = agree_within(got, expected, bounds, name=command.subject)
+        policies = load(command.subject).policies
+        used = agree_within(got, expected, bounds, name=command.subject, policies=policies)
     except Disagreement as error:
         return Replayed(False, str(error), error.finding)
     return Replayed(True, f"{command.subject}: right, {used:.0%} of the gradients' rounding bound")
+
+
+def _each_step(runner: Runner, command: ReplayCommand) -> Replayed:
+    """Hold every step to the state that the engine had before it."""
+    got = runner.submit(command.subject, command.scenario, Reading(ALL, ALL)).result()
+    policies = load(command.subject).policies
+    [found] = runner.pool.run(_follow, got, policies, world=1, timeout=runner.limit(command.scenario))
+    if found is not None:
+        return Replayed(False, f"{found}\n{command}", found)
+    return Replayed(True, f"{command.subject}: right, each step follows from the one before")
 
 
 def _compare(runner: Runner, command: ReplayCommand) -> Replayed:
@@ -105,6 +122,7 @@ def _compare(runner: Runner, command: ReplayCommand) -> Replayed:
     if nearest is not None:
         return Replayed(False, f"{nearest}\n{command}", nearest)
     against = "the canonical trainer" if command.other is None else "the other run"
+    against = against if command.saved_by is None else "the run that nothing interrupts"
     return Replayed(True, f"{command.subject}: right, the same bits as {against}")
 
 
@@ -154,6 +172,11 @@ def _fits(scenario: Scenario) -> bool:
     """Whether there is room for every state of every step of every rank."""
     shapes = models.shapes(scenario.but(data="random"))  # for any data: dyadic ones would draw values
     return _STATES * sum(p.numel() for p in shapes.parameters()) * scenario.steps * scenario.world <= _ROOM
+
+
+def _follow(group: dist.ProcessGroup, got: list[Trajectory], policies: Policies) -> Difference | None:
+    """On a rank, whose number of threads the bits depend on."""
+    return first_step_that_does_not_follow(got, policies)
 
 
 def _answer(group: dist.ProcessGroup, question: Question) -> Trajectory:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Set
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 
 from zerobench.bench.rank_tasks import refusals
+from zerobench.bench.resuming import resume_at, save_after
 from zerobench.driver import ALL, Keep, Run, drive
 from zerobench.errors import UsageError
 from zerobench.judge.command import ReplayCommand, between
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks
 from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.judge.zeros import with_zeros_alike
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.ranks import Pending, Pool, RankFault
 from zerobench.recording import Trajectory
@@ -106,19 +110,31 @@ class Runner:
         """The first bit in which a run differs from the canonical trainer or from another run, on any rank."""
         if command.beside is not None:
             return self._difference_in_turns(command, reading, command.beside)
+        if command.saved_by is not None:
+            return self._difference_when_resumed(command, reading, command.saved_by)
         got = self.submit(command.subject, command.scenario, reading).result()
         expected: Trajectory | list[Trajectory]
         if command.other is None:
             expected = self.canonical(command, reading)
         else:
             expected = self.submit(*command.other, reading).result()
-        return across_ranks(got, expected, reading.parts)
+        return compared(command, got, expected, reading.parts)
 
     def _difference_in_turns(self, command: ReplayCommand, reading: Reading, beside: Scenario) -> Difference | None:
         runs = zip(*self.ask(command, train_in_turns, reading, beside).result(), strict=True)
         expected = self._alone(command, reading)
         found = (across_ranks(each, expected, reading.parts) for each in runs)
         return next(filter(None, found), None)
+
+    def _difference_when_resumed(
+        self, command: ReplayCommand, reading: Reading, saved_by: Scenario
+    ) -> Difference | None:
+        first, subject = saved_by.steps, command.subject
+        with tempfile.TemporaryDirectory() as directory:
+            self.ask(ReplayCommand(saved_by, subject), save_after, Path(directory)).result()
+            got = self.ask(command, resume_at, first, Path(directory), reading.every, reading.last).result()
+        whole = self.submit(subject, command.scenario, replace(reading, keep=ALL)).result()
+        return across_ranks(got, [replace(each, steps=each.steps[first:]) for each in whole], reading.parts)
 
     def _alone(self, command: ReplayCommand, reading: Reading) -> Trajectory | list[Trajectory]:
         """The recordings of a run that nobody disturbs: the canonical trainer's or, without a promise, its own."""
@@ -141,6 +157,21 @@ class Runner:
         """End the ranks that belong to this object."""
         for pool in self._pools.values():
             pool.close()
+
+
+def compared(
+    command: ReplayCommand,
+    got: Sequence[Trajectory],
+    expected: Trajectory | Sequence[Trajectory],
+    parts: Collection[Part],
+) -> Difference | None:
+    """The first bit of any rank that differs, as the command compares."""
+    if not command.zeros_alike:
+        return across_ranks(got, expected, parts)
+    policies = load(command.subject).policies
+    right = [expected] * len(got) if isinstance(expected, Trajectory) else expected
+    one, other = ([with_zeros_alike(each, policies) for each in those] for those in (got, right))
+    return across_ranks(one, other, parts)
 
 
 def in_order(parts: Collection[Part]) -> tuple[Part, ...]:

@@ -94,7 +94,15 @@ def _add_replay(replay: argparse.ArgumentParser) -> None:
         metavar="SCENARIO",
         help="let another engine train this one by turns, in the same processes",
     )
+    add(
+        "--saved-by",
+        type=Scenario.from_json,
+        metavar="SCENARIO",
+        help="begin with the state that the subject saves after this one, and require the bits of an uninterrupted run",
+    )
     add("--bound", action="store_true", help="hold the gradients to the rounding bound of their sum")
+    add("--each-step", action="store_true", help="hold every step to the state that the engine had before it")
+    add("--zeros-alike", action="store_true", help="take -0 for +0")
     add("--bytes", type=_one_of("account", get_args(Account)), metavar="ACCOUNT", help=", ".join(get_args(Account)))
 
 
@@ -109,6 +117,9 @@ def replay_command(given: argparse.Namespace) -> ReplayCommand:
         given.bytes,
         given.bound,
         given.beside,
+        given.each_step,
+        given.zeros_alike,
+        given.saved_by,
     )
 
 

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
 from tabulate import tabulate
 
+from zerobench.conform.matrix import Cell, cells, rows
 from zerobench.conform.running import slug
 from zerobench.conform.verdicts import FINDING, KNOWN, NOT_ENOUGH, NOT_OFFERED, PASS, Json
 from zerobench.report import markdown
 
-_CLASSES = {FINDING: "bad", KNOWN: "bad", PASS: "good", NOT_OFFERED: "off", NOT_ENOUGH: "off"}
+_CLASSES = {FINDING: "bad", KNOWN: "known", PASS: "good", NOT_OFFERED: "off", NOT_ENOUGH: "off"}
 _LEGEND = (
-    "pass: held in every Scenario that ran, of which there are as many as the number; known finding: the draws that a "
-    "known finding describes were set aside, and it is still there; not offered: the engine documents that it is "
-    "missing; not enough: too few Scenarios ran to say anything."
+    "pass: held in every Scenario that ran, of which there are as many as the number; finding: it did not, at these "
+    "stages; known finding: the draws that a known finding describes were set aside, and it is still there; not "
+    "offered: the engine documents that it is missing; not enough: too few Scenarios ran to say anything."
 )
 _LINK = re.compile(r"https?://[^\s]+")
 
 
 def badge(engine: Json) -> str:
     """The JSON of a shields.io endpoint."""
-    tried = [each for each in engine["properties"] if each["verdict"] != NOT_OFFERED]
-    held = sum(each["verdict"] == PASS for each in tried)
-    red = any(each["verdict"] == FINDING for each in tried)
+    tried = [each for each in cells(engine).values() if each.verdict != NOT_OFFERED]
+    held = sum(each.verdict == PASS for each in tried)
+    red = any(each.verdict == FINDING for each in tried)
     color = "red" if red else "brightgreen" if held == len(tried) else "yellow"
     message = f"{held} of {len(tried)} properties"
     return json.dumps({"schemaVersion": 1, "label": "zerobench", "message": message, "color": color}) + "\n"
@@ -35,10 +36,18 @@ def badge(engine: Json) -> str:
 
 def as_markdown(value: Json) -> str:
     """The matrix, then each finding and each reason."""
+    sections = (
+        f'## <a id="{anchor}"></a>{markdown.escape(title)}\n\n{markdown.fence(text)}'
+        for title, anchor, text in _notes(value["engines"])
+    )
+    return "\n\n".join(["# Conformance", table(value), _LEGEND, *sections]) + "\n"
+
+
+def table(value: Json, page: str = "") -> str:
+    """The matrix as a Markdown table, whose links lead to sections of ``page``."""
     engines = value["engines"]
-    rows = [[_words(name), *(_cell(engine, name) for engine in engines)] for name in _tried(engines)]
-    table = tabulate(rows, ["property", *map(_title, engines)], tablefmt="pipe", disable_numparse=True)
-    return "\n\n".join(["# Conformance", table, _LEGEND, *_details(engines)]) + "\n"
+    body = [[words, *(_cell(cell, page) for cell in row)] for words, row in rows(engines)]
+    return tabulate(body, ["property", *map(_title, engines)], tablefmt="pipe", disable_numparse=True)
 
 
 def as_html(value: Json) -> str:
@@ -46,14 +55,14 @@ def as_html(value: Json) -> str:
     engines = value["engines"]
     style = (files("zerobench") / "report" / "style.css").read_text(encoding="utf-8")
     head = "".join(f'<th scope="col" class="text">{escape(_title(engine))}</th>' for engine in engines)
-    rows = "\n".join(
-        f'<tr><th scope="row" class="text">{escape(_words(name))}</th>{"".join(_html(e, name) for e in engines)}</tr>'
-        for name in _tried(engines)
+    lines = "\n".join(
+        f'<tr><th scope="row" class="text">{escape(words)}</th>{"".join(map(_html, row))}</tr>'
+        for words, row in rows(engines)
     )
     body = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>zerobench conformance</title>',
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n<h1>Conformance</h1>",
-        f'<div class="wide"><table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{rows}',
+        f'<div class="wide"><table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{lines}',
         "</tbody>\n</table></div>",
         f'<p class="legend">{escape(_LEGEND)}</p>',
         *(_section(title, anchor, text) for title, anchor, text in _notes(engines)),
@@ -63,76 +72,52 @@ def as_html(value: Json) -> str:
 
 
 def _title(engine: Json) -> str:
-    own = engine["versions"].get(engine["subject"]) or engine["versions"].get("torch", "")
-    return f"{engine['subject']} ({own.partition('+')[0]})"
+    own = next((version for name, version in engine["versions"].items() if name != "torch"), None)
+    return f"{engine['subject']} ({(own or engine['versions'].get('torch', '')).partition('+')[0]})"
 
 
-def _words(name: str) -> str:
-    return name.partition("::test_")[2].replace("_", " ")
+def _cell(cell: Cell | None, page: str) -> str:
+    if cell is None or cell.target is None:
+        return "-" if cell is None else cell.text
+    bold = "**" if cell.verdict == FINDING else ""
+    return f"[{bold}{cell.text}{bold}]({page}#{cell.target})"
 
 
-def _tried(engines: Sequence[Json]) -> list[str]:
-    """The properties that at least one engine offers, in the suite's order."""
-    found = {each["name"]: None for e in engines for each in e["properties"] if each["verdict"] != NOT_OFFERED}
-    return list(found)
-
-
-def _of(engine: Json, name: str) -> Json | None:
-    return next((each for each in engine["properties"] if each["name"] == name), None)
-
-
-def _anchor(engine: Json, name: str) -> str:
-    return slug(f"{engine['subject']} {_words(name)}")
-
-
-def _text(found: Json) -> str:
-    ran = sum(cell["run"] for cell in found["cells"])
-    return (
-        f"{found['verdict']} {ran}" if found["verdict"] in (PASS, NOT_ENOUGH) and found["cells"] else found["verdict"]
-    )
-
-
-def _cell(engine: Json, name: str) -> str:
-    found = _of(engine, name)
-    if found is None or found["verdict"] == PASS:
-        return "-" if found is None else _text(found)
-    bold = "**" if found["verdict"] == FINDING else ""
-    return f"[{bold}{_text(found)}{bold}](#{_anchor(engine, name)})"
-
-
-def _html(engine: Json, name: str) -> str:
-    found = _of(engine, name)
-    if found is None:
+def _html(cell: Cell | None) -> str:
+    if cell is None:
         return '<td class="off">-</td>'
-    text = escape(_text(found))
-    linked = text if found["verdict"] == PASS else f'<a href="#{_anchor(engine, name)}">{text}</a>'
-    return f'<td class="text {_CLASSES[found["verdict"]]}">{linked}</td>'
+    text = escape(cell.text)
+    linked = text if cell.target is None else f'<a href="#{cell.target}">{text}</a>'
+    return f'<td class="text {_CLASSES[cell.verdict]}">{linked}</td>'
 
 
 def _notes(engines: Sequence[Json]) -> Iterator[tuple[str, str, str]]:
-    """Title, anchor and text of everything that is not a pass."""
-    tried = set(_tried(engines))
+    """Title, anchor and text: for each engine its findings, its known findings, and its reasons."""
     for engine in engines:
-        for found in engine["properties"]:
-            if found["verdict"] != PASS and found["name"] in tried:
-                title = f"{engine['subject']}: {_words(found['name'])}"
-                yield title, _anchor(engine, found["name"]), _told(engine, found)
+        column = cells(engine).values()
+        for cell in column:
+            if cell.findings:
+                yield f"{cell.engine}: {cell.words}", slug(f"{cell.engine} {cell.words}"), _told(cell)
+        for what, text in (("known findings", _known(engine)), ("reasons", _reasons(column))):
+            if text:
+                yield f"{engine['subject']}: {what}", slug(f"{engine['subject']} {what}"), text
 
 
-def _told(engine: Json, found: Json) -> str:
-    if found["verdict"] == FINDING:
-        return f"{found['claim']}\n\n{found['finding']['kind']}: {found['finding']['message']}"
-    known = [each for each in engine["known"] if each["slug"] in found["known"]]
-    if known:
-        return "\n\n".join(
-            f"{each['slug']} ({each['kind']}): {each['explanation']} {each['upstream']}" for each in known
-        )
-    return f"{found['verdict']}: {found['reason'] or 'no reason was given'}"
+def _told(cell: Cell) -> str:
+    found = (f"{part['finding']['kind']}: {part['finding']['message']}" for part in cell.findings)
+    return "\n\n".join([cell.findings[0]["claim"], *found])
 
 
-def _details(engines: Sequence[Json]) -> Iterator[str]:
-    for title, anchor, text in _notes(engines):
-        yield f'## <a id="{anchor}"></a>{markdown.escape(title)}\n\n{markdown.fence(text)}'
+def _known(engine: Json) -> str:
+    return "\n\n".join(
+        f"{each['slug']} ({each['kind']}): {each['explanation']} {each['upstream']}".strip() for each in engine["known"]
+    )
+
+
+def _reasons(column: Iterable[Cell]) -> str:
+    """What the engine does not offer, and what was not enough, with the reason."""
+    grey = [each for each in column if each.verdict in (NOT_OFFERED, NOT_ENOUGH)]
+    return "\n".join(f"{each.words}: {each.verdict}: {each.reason}" for each in grey)
 
 
 def _section(title: str, anchor: str, text: str) -> str:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ())
     Raises:
         UsageError: if there is no such engine.
     """
-    subjects.load(subject)
     header = {"subject": subject, "profile": profile, "zerobench": __version__, "versions": versions(subject)}
     shard = folder / SHARDS / f"{slug(subject)}.{profile}.jsonl"
     _begin(shard, header)
@@ -62,14 +61,8 @@ def read(shard: Path) -> list[dict[str, Any]]:
 
 def versions(subject: str) -> dict[str, str]:
     """The versions of torch and of the engine's own package."""
-    own = subject.partition(":")[0].partition(".")[0]
-    found = {}
-    for name in ("torch", own):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    own = subjects.load(subject).distribution
+    return {name: version(name) for name in ("torch", own) if name}
 
 
 def slug(text: str) -> str:

@@ -18,8 +18,9 @@ class ReplayCommand:
     """One comparison of a subject in a Scenario; ``str()`` is the end of the message.
 
     By default a subject is judged by the oracles. With other ``parts`` than all, these must have the canonical
-    trainer's bits; with ``against`` or ``against_subject``, those of another run. With ``account`` the bytes are held
-    to their closed form, and with ``bound`` the gradients to the rounding bound of their sum.
+    trainer's bits; with ``against`` or ``against_subject``, those of another run, and with ``saved_by`` those of the
+    run that nothing interrupts. With ``account`` the bytes are held to their closed form, with ``bound`` the gradients
+    to the rounding bound of their sum, and with ``each_step`` every step to the state that the engine had before it.
     """
 
     scenario: Scenario
@@ -30,6 +31,9 @@ class ReplayCommand:
     account: Account | None = None
     bound: bool = False
     beside: Scenario | None = None  # another engine of the subject trains this one by turns, in the same processes
+    each_step: bool = False
+    zeros_alike: bool = False  # -0 is +0, and a gradient of zeros may be missing if the subject takes them for the same
+    saved_by: Scenario | None = None  # the run begins with the state that the subject saved after this one
 
     @property
     def other(self) -> tuple[str, Scenario] | None:
@@ -48,12 +52,14 @@ class ReplayCommand:
             "--parts": None if self.parts == ALL_PARTS else ",".join(self.parts),
             "--bytes": self.account,
             "--beside": None if self.beside is None else self.beside.to_json(),
+            "--saved-by": None if self.saved_by is None else self.saved_by.to_json(),
         }
+        flags = {"--bound": self.bound, "--each-step": self.each_step, "--zeros-alike": self.zeros_alike}
         given = [each for option, value in options.items() if value is not None for each in (option, value)]
-        return ["replay", self.scenario.to_json(), *given, *(["--bound"] if self.bound else [])]
+        return ["replay", self.scenario.to_json(), *given, *(flag for flag, is_given in flags.items() if is_given)]
 
     def __str__(self) -> str:
-        others = {"against  ": self.against, "beside   ": self.beside}
+        others = {"against  ": self.against, "beside   ": self.beside, "saved by ": self.saved_by}
         against = [f"  {name} {each.to_json()}" for name, each in others.items() if each is not None]
         command = f"  reproduce {shlex.join(['zerobench', *self.arguments])}"
         return "\n".join([f"  scenario  {self.scenario.to_json()}", *against, command])

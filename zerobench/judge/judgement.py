@@ -31,7 +31,7 @@ from zerobench.judge.difference import (
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import State
+from zerobench.subject import CONTRACT, Policies, State
 from zerobench.workload.data import DTYPES
 
 __all__ = [
@@ -114,14 +114,23 @@ def disagreement(difference: Difference, command: ReplayCommand) -> Disagreement
     return Disagreement(f"{difference}\n{command}", difference)
 
 
-def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequence[State], *, name: str) -> float:
+def agree_within(
+    got: Sequence[Trajectory],
+    expected: Trajectory,
+    bounds: Sequence[State],
+    *,
+    name: str,
+    policies: Policies = CONTRACT,
+) -> float:
     """Require the gradients of every step within their bound, one :func:`gradient_bound` for each step.
 
-    Returns the largest used share of a bound.
+    If the engine takes a missing gradient for zeros, zeros may be missing. Returns the largest used share of a bound.
 
     Raises:
         Disagreement: if a gradient is out of its bound; it has the first one.
     """
+    if policies.inactive_gradient == "zero":
+        got, expected = [_filled(each, expected) for each in got], _filled(expected, got[0])
     for each, (step, bound) in itertools.product(got, enumerate(bounds)):
         found = _first_excess(each, expected, step, bound)
         if found is not None:
@@ -132,6 +141,15 @@ def agree_within(got: Sequence[Trajectory], expected: Trajectory, bounds: Sequen
         for key in bound
     )
     return max(shares, default=0.0)
+
+
+def _filled(trajectory: Trajectory, other: Trajectory) -> Trajectory:
+    """The recording with zeros for the gradients that only the other one has."""
+    steps = [
+        replace(step, gradients={name: torch.zeros_like(g) for name, g in beside.gradients.items()} | step.gradients)
+        for step, beside in zip(trajectory.steps, other.steps, strict=True)
+    ]
+    return replace(trajectory, steps=steps)
 
 
 def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
@@ -237,10 +255,11 @@ def _first_excess(got: Trajectory, expected: Trajectory, step: int, bound: State
         )
         if left is None or right is None or left.shape != right.shape:
             return found
-        outside = excess(left, right, bound[name])
+        allowed = bound.get(name, torch.zeros(left.shape))  # a gradient of no leaf has no error
+        outside = excess(left, right, allowed)
         if outside.any():
             found = located(found, left, right, outside)
-            return replace(found, allowed=f"{float(bound[name][found.index]):.3g}")
+            return replace(found, allowed=f"{float(allowed[found.index]):.3g}")
     return None
 
 

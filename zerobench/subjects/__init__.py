@@ -28,6 +28,7 @@ REGISTRY: dict[str, str] = {
     "torch-fsdp2-offload": "zerobench.subjects.variants:Fsdp2Offload",
     "torch-fsdp2-reshard-to-two": "zerobench.subjects.variants:Fsdp2ReshardToTwo",
     "torch-zero1": "zerobench.subjects.torch_zero1:TorchZero1",
+    "torch-zero1-views": "zerobench.subjects.variants:Zero1Views",
     "deepspeed": "zerobench.subjects.deepspeed:DeepSpeed",
     "deepspeed-at-boundary": "zerobench.subjects.variants:DeepSpeedAtBoundary",
     "accelerate-ddp": "zerobench.subjects.hf_accelerate:AccelerateDdp",

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -31,13 +30,15 @@ _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 class DeepSpeed(Subject):
     """DeepSpeed's engine with torch.optim's rules, in DeepSpeed's own flat partitions.
 
-    It takes a process group, but sometimes waits for all processes: if the group is a part of the world, it hangs.
+    It takes a process group, but sometimes waits for all processes: if the group is a part of the world, it hangs. So
+    it is used without one, in a world of its own.
 
     Its stage 3 replaces torch's linear function in the whole process. Here the replacement is active only while
     DeepSpeed computes, because other subjects alternate with it.
     """
 
     name = "deepspeed"
+    distribution = "deepspeed"
     whole_world = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
@@ -65,7 +66,6 @@ class DeepSpeed(Subject):
                 model_parameters=groups(scenario.optimizer, self.trained),
                 optimizer=_client(scenario, self.trained),
                 config=config(scenario),
-                mpu=_Ranks(group),
             )
 
     @contextmanager
@@ -141,10 +141,16 @@ class DeepSpeed(Subject):
 
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
+            if self.engine.global_steps == self.engine.skipped_steps:
+                return self._before_first_update()
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
         return {name: kept[name].get(key, torch.zeros_like(p)) for name, p in self.trained.items()}
+
+    def _before_first_update(self) -> State:
+        """torch's optimizers have no state yet; to read it raises (reports/findings/deepspeed)."""
+        return {name: torch.zeros(getattr(p, "ds_shape", p.shape)) for name, p in self.trained.items()}
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         parameters = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
@@ -179,8 +185,11 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
     plain = not scenario.placement.optimizer
     missing = {
         f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
-        f"accumulates in fp32 at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
-            plain and scenario.accumulator_dtype not in (None, "fp32")
+        f"accumulates in the model's dtype at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
+            plain and scenario.accumulator_dtype not in (None, scenario.dtype)
+        ),
+        f"offloads a part of the optimizer with its own Adam only, which would have to be compiled: {_PAGE}": (
+            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         "is not asked to offload to files here: its own kernels would have to be compiled": (
@@ -191,31 +200,6 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         ),
     }
     return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
-
-
-@dataclass(frozen=True)
-class _Ranks:
-    """The "model parallel unit" that gives DeepSpeed its process group: data parallel only."""
-
-    group: dist.ProcessGroup
-
-    def get_data_parallel_group(self) -> dist.ProcessGroup:
-        return self.group
-
-    def get_data_parallel_world_size(self) -> int:
-        return dist.get_world_size(self.group)
-
-    def get_data_parallel_rank(self) -> int:
-        return dist.get_rank(self.group)
-
-    def get_model_parallel_group(self) -> None:
-        return None
-
-    def get_model_parallel_world_size(self) -> int:
-        return 1
-
-    def get_model_parallel_rank(self) -> int:
-        return 0
 
 
 def _imported(device: str) -> Any:

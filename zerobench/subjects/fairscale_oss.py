@@ -27,6 +27,7 @@ class FairscaleOss(Plain):
     """Whole parameters have owners: an owner has the reduced gradient and the states, and broadcasts the update."""
 
     name = "fairscale-oss"
+    distribution = "fairscale"
     stages = (2,)
     #: Gradients are views of its buckets, which start each step as zeros.
     policies = Policies(inactive_gradient="zero")

@@ -24,6 +24,7 @@ class AccelerateDdp(TorchDdp):
     """
 
     name = "accelerate-ddp"
+    distribution = "accelerate"
     whole_world = True
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ class TorchZero1(TorchDdp):
 
     name = "torch-zero1"
     stages = (1,)
+    #: Each owner's parameters are views of one flat tensor, which is broadcast whole.
+    parameter_views: ClassVar[bool] = False
 
     @classmethod
     def theory(cls) -> Theory:
@@ -38,6 +40,7 @@ class TorchZero1(TorchDdp):
             groups(spec, self.masters),
             optimizer_class=RULES[spec.name].make,
             process_group=self.group,
+            parameters_as_bucket_view=self.parameter_views,
             **hyperparameters(spec),
         )
 

@@ -15,6 +15,7 @@ from zerobench.subjects.plain import Plain
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.subjects.torch_fsdp1 import TorchFsdp1
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
+from zerobench.subjects.torch_zero1 import TorchZero1
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html"
 _FSDP1 = "https://docs.pytorch.org/docs/2.13/fsdp.html#torch.distributed.fsdp.CPUOffload"
@@ -81,6 +82,13 @@ class DdpBf16Hook(DdpFp16Hook):
     @classmethod
     def wire(cls, scenario: Scenario) -> str:
         return "bf16"
+
+
+class Zero1Views(TorchZero1):
+    """Each owner's parameters are views of one flat tensor."""
+
+    name = "torch-zero1-views"
+    parameter_views = True
 
 
 class _TwoReplicas(Plain):

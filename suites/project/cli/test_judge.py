@@ -23,7 +23,7 @@ from zerobench.judge.judgement import (
 from zerobench.judge.parts import Part
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Dtype, Optimizer, Scenario
-from zerobench.subject import State
+from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 
 _NAN = float("nan")
@@ -246,6 +246,23 @@ def test_gradients_within_their_bound() -> None:
     assert agree_within(*bounded(0.5), name="x") == pytest.approx(0.5)
     with pytest.raises(Disagreement, match="allowed"):
         agree_within(*bounded(1.01), name="x")
+
+
+def test_a_missing_gradient_of_zeros() -> None:
+    """Zeros may be missing, and a missing gradient may be zeros, if the engine takes one for the other; no more."""
+    scenario = Scenario(world=1)
+    one, other = recorded(scenario), recorded(scenario, subject="canonical")
+    for step in other.steps:
+        del step.gradients["a"]
+    bounds = [{name: torch.zeros_like(g) for name, g in step.gradients.items()} for step in other.steps]
+    zero = Policies(inactive_gradient="zero")
+    with pytest.raises(Disagreement, match="gradients, a"):
+        agree_within([one], other, bounds, name="x", policies=zero)
+    for step in one.steps:
+        step.gradients["a"].zero_()
+    assert agree_within([one], other, bounds, name="x", policies=zero) == 0
+    with pytest.raises(Disagreement, match="gradients, a"):
+        agree_within([one], other, bounds, name="x")
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 2**-24), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zerobench.cli.commands import main
-from zerobench.conform import page, verdicts
+from zerobench.conform import matrix, page, verdicts
 
 _ENGINE = '''
 from zerobench.subjects.plain import Plain
@@ -62,13 +62,29 @@ def test_a_finding_is_in_its_cell_alone() -> None:
 
 def test_red_and_grey_cells_link_to_their_reasons() -> None:
     """Each link of the page has its target, in both forms."""
-    value = verdicts.compose([[_HEADER, _record(failure=_FAILURE), _record(property="x::test_b", ran={})]])
+    refused = _record(property="x::test_b", ran={}, outcome="skipped", reason="not built")
+    known = _record(property="x::test_c", known={"fsdp2/rank-dependent-block": 1})
+    value = verdicts.compose([[_HEADER, _record(failure=_FAILURE), refused, known]])
+    other = verdicts.compose([[_HEADER | {"subject": "other"}, _record(property="x::test_b")]])
+    value["engines"] += other["engines"]  # an engine that offers the property, so that the matrix has a row of it
     html, table = page.as_html(value), page.as_markdown(value)
-    for anchor in ("torch-fsdp2-exact-data", "torch-fsdp2-b"):
+    for anchor in ("torch-fsdp2-exact-data", "torch-fsdp2-reasons", "torch-fsdp2-known-findings"):
         assert f'href="#{anchor}"' in html
         assert f'id="{anchor}"' in html
         assert f"(#{anchor})" in table
         assert f'id="{anchor}"' in table
+    assert "b: not offered: not built" in table
+
+
+def test_a_row_has_the_stages_of_a_property() -> None:
+    """A property with a test for each stage is one row; its cell names the stages of the findings, or adds the runs."""
+    failed = _record(property="x::test_a[1]", failure=_FAILURE)
+    refused = _record(property="x::test_b[0]", ran={}, outcome="skipped", reason="no stage 0")
+    rest = [_record(property=f"x::test_{name}") for name in ("a[0]", "a[2]", "b[1]", "b[2]")]
+    [engine] = verdicts.compose([[_HEADER, failed, refused, *rest]])["engines"]
+    found = {words: cell.text for words, cell in matrix.cells(engine).items()}
+    assert found == {"a": "finding at stage 1", "b": "pass 4"}
+    assert json.loads(page.badge(engine))["message"] == "1 of 2 properties"
 
 
 def test_an_engine_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

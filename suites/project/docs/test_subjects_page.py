@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from zerobench.suites.meta import briefly
 from zerobench.suites.project.docs.pages import block
 from zerobench.suites.support import forked
@@ -33,6 +35,7 @@ def test_example_passes(tmp_path: Path) -> None:
     assert re.search(r"[1-9]\d* Scenarios on my_engine:HandMade", done.stdout), done.stdout
 
 
+@pytest.mark.rotating
 def test_broken_example_fails(tmp_path: Path) -> None:
     """The same engine without the division by the leaves fails, with a Scenario and a command to run it again."""
     done = _run(tmp_path, _EXAMPLE.replace("p.grad /= self.leaves", "pass"))

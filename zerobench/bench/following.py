@@ -8,19 +8,20 @@ and every engine can be held to bounds of a single step:
 3. the step is skipped if a leaf was bad or the engine's own gradient is not finite, and only if a sum may overflow;
    then nothing moves, bit for bit;
 4. the norm is that of the engine's own gradients, and parameters and states are those of the rule
-   (suites/support/update_rule.py), within their rounding bounds;
+   (zerobench/bench/update_rule.py), within their rounding bounds;
 5. the model's parameters are the fp32 values rounded, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from zerobench.bench.update_rule import Before, updated
 from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
@@ -29,13 +30,16 @@ from zerobench.oracles.rules import state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer
 from zerobench.subject import Policies, State
-from zerobench.suites.support.update_rule import Before, updated
 from zerobench.workload.data import DTYPES
 
 
-def first_step_that_does_not_follow(got: Trajectory, policies: Policies) -> Difference | None:
-    """The first value of a recording, with every state of every step, that does not follow from the one before."""
-    return next(_Follower(got, policies).differences(), None)
+def first_step_that_does_not_follow(got: Sequence[Trajectory], policies: Policies) -> Difference | None:
+    """The first value that does not follow from the step before; the recordings have every state of every step.
+
+    One rank's is held to it, in each Scenario another: the ranks agree (suites/equivalence/test_every_engine.py).
+    """
+    scenario = got[0].scenario
+    return next(_Follower(got[scenario.seed % scenario.world], policies).differences(), None)
 
 
 @dataclass(frozen=True)
