@@ -146,7 +146,8 @@ def test_another_number_of_ranks(two: Pool, three: Pool, stage: int, tmp_path: P
     first, ours, back = (tmp_path / name for name in ("first", "ours", "back"))
     expected = two.run(_train_and_save, "deepspeed", scenario, first, timeout=_LIMIT)[0]
     more = scenario.but(world=3)
-    with pytest.raises(RankFault, match="used a DP world size of 2 but the current world size is 3"):
+    refusal = "raised AssertionError" if stage == 3 else "used a DP world size of 2 but the current world size is 3"
+    with pytest.raises(RankFault, match=refusal):  # at stage 3 rank 2 finds no file of its own
         three.run(_load, "deepspeed", more, first, timeout=_LIMIT)
     two.run(_load, "reference", scenario, first, 0, ours, timeout=_LIMIT)
     export_deepspeed_checkpoint(ours, back, config(more), world=3)
