@@ -5,7 +5,8 @@ Start with :class:`zerobench.engine.engine.Engine`; docs/reference/contract.md d
 
 from zerobench.engine.checkpoint.deepspeed.writing import export_deepspeed_checkpoint
 from zerobench.engine.checkpoint.offline import describe_checkpoint, export_checkpoint, verify_checkpoint
-from zerobench.engine.engine import Engine, initialize
+from zerobench.engine.construction import initialize
+from zerobench.engine.engine import Engine
 from zerobench.engine.errors import CheckpointError, ConfigError, KernelError, OffloadError, RankMismatch
 from zerobench.engine.inspect import (
     GatheredParameters,

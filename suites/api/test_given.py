@@ -141,8 +141,8 @@ def test_its_gpu_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen = []
     monkeypatch.setattr("torch.cuda.device", made_current)
-    monkeypatch.setattr("zerobench.engine.engine._device", lambda *_: torch.device("cuda", 1))
-    monkeypatch.setattr("zerobench.engine.engine.Engine", lambda *_: seen.append(current[-1]))
+    monkeypatch.setattr("zerobench.engine.construction._device", lambda *_: torch.device("cuda", 1))
+    monkeypatch.setattr("zerobench.engine.construction.Engine", lambda *_: seen.append(current[-1]))
     _engine(_linear())
     assert seen == [torch.device("cuda", 1)]
     assert current == [torch.device("cuda", 0)]

@@ -29,7 +29,7 @@ class Late(Reference):
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         with (
-            mock.patch("zerobench.engine.engine.Ranks", _LateRanks),
+            mock.patch("zerobench.engine.construction.Ranks", _LateRanks),
             mock.patch("zerobench.engine.state.assignment.Copies", _LateCopies),
         ):
             super().__init__(model, scenario, group)

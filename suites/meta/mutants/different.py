@@ -99,7 +99,7 @@ class RightByOtherCollectives(Reference):
     """Moves the same values by other collectives."""
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        with mock.patch("zerobench.engine.engine.Ranks", _OtherRanks):
+        with mock.patch("zerobench.engine.construction.Ranks", _OtherRanks):
             super().__init__(model, scenario, group)
 
     @classmethod
