@@ -19,7 +19,7 @@ import zerobench
 from zerobench.engine.optim.check import Outcome, PendingOutcome
 from zerobench.engine.optim.step import Stepper
 from zerobench.ranks import Pool
-from zerobench.suites.support.waits import waits
+from zerobench.suites.support.waiting import waits
 
 _PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},

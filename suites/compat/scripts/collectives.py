@@ -16,7 +16,7 @@ from deepspeed.utils.timer import SynchronizedWallClockTimer
 from torch import nn
 
 
-def collectives(rank, world):
+def exchange(rank, world):
     value = torch.tensor([rank + 1.0], device=get_accelerator().current_device_name())
     dist.all_reduce(value, op=dist.ReduceOp.SUM)
     seen = [torch.zeros(1) for _ in range(world)]
@@ -50,7 +50,7 @@ def main():
     logger.warning_once("one warning")
     logger.warning_once("one warning")
     log_dist(f"{accelerator.device_name()} {accelerator.is_bf16_supported()}", ranks=[0], level=logging.INFO)
-    outcome = collectives(rank, world)
+    outcome = exchange(rank, world)
     if rank == 0:
         print(outcome, groups._get_data_parallel_world_size(), deepspeed.__version__.split("+")[0])
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))

@@ -88,7 +88,9 @@ def test_command_exists(command: str, sessions: set[str]) -> None:
         assert all((ROOT / suite).exists() for suite in _suites(arguments))
     else:
         assert re.match(
-            r"python -m pip install |python (limited|resume)\.py |cat zerobench-(bench|mutants)/report\.md >> ", command
+            r"python -m pip install |python (limited|resume)\.py |cat zerobench-(bench|mutants)/report\.md >> "
+            r"|python -m zerobench\.compat -m accelerate\.commands\.launch ",
+            command,
         )
 
 
