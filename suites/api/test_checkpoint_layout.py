@@ -269,6 +269,9 @@ def test_weights_and_numbers(stage: int, own: tuple[Path, dict[str, Any]], tmp_p
     weights = [load_file(tmp_path / f"{name}.safetensors") for name in ("own", "foreign")]
     assert weights[0].keys() == weights[1].keys()
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+    trained = [read_weights(source, frozen=False) for source in (own[0], tmp_path)]
+    assert trained[0].keys() == trained[1].keys()
+    assert all(value.equal(weights[0][name]) for name, value in trained[1].items())
     found, expected = zerobench.describe_checkpoint(tmp_path), zerobench.describe_checkpoint(own[0])
     for key in ("latest", "global_steps", "skipped_steps", "parameters", "leftovers"):
         assert found[key] == expected[key], key

@@ -133,7 +133,7 @@ class DeepSpeed(Subject):
         return {name: value / scale for name, value in self._read(self.zero.utils.safe_get_full_grad).items()}
 
     def _read(self, get: Any, *key: str) -> State:
-        found = {name: get(p, *key) for name, p in self.trained.items()}
+        found = {name: p if _is_empty(p) else get(p, *key) for name, p in self.trained.items()}
         return {name: value.detach().float() for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:
@@ -203,6 +203,11 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _is_empty(parameter: nn.Parameter) -> bool:
+    """Whether it has no element; DeepSpeed's reading functions return None then."""
+    return not getattr(parameter, "ds_numel", parameter.numel())
 
 
 def _unsupported_setting(scenario: Scenario) -> str | None:
