@@ -32,6 +32,8 @@ class Cell:
             stages = ", ".join(filter(None, (_argument(part) for part in self.findings)))
             return f"finding at stage {stages}" if stages else FINDING
         ran = sum(cell["run"] for part in self.parts for cell in part["cells"])
+        if self.verdict == KNOWN:
+            return f"{KNOWN}, held {ran}"
         return f"{self.verdict} {ran}" if ran and self.verdict in (PASS, NOT_ENOUGH) else self.verdict
 
     @property

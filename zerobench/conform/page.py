@@ -18,7 +18,7 @@ from zerobench.report import markdown
 _CLASSES = {FINDING: "bad", KNOWN: "known", PASS: "good", NOT_OFFERED: "off", NOT_ENOUGH: "off"}
 _LEGEND = (
     "pass: held in every Scenario that ran, of which there are as many as the number; finding: it did not, at these "
-    "stages; known finding: the draws that a known finding describes were set aside, and it is still there; not "
+    "stages; known finding: the draws that a known finding describes were set aside, and the others held; not "
     "offered: the engine documents that it is missing; not enough: too few Scenarios ran to say anything."
 )
 _LINK = re.compile(r"https?://[^\s]+")
