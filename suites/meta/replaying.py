@@ -6,6 +6,7 @@ import shlex
 
 from zerobench.bench.replay import compare_again
 from zerobench.cli import options
+from zerobench.cli.replay_options import replay_command
 from zerobench.errors import Disagreement, Finding
 from zerobench.ranks import Pool, RankFault
 from zerobench.suites.meta.points import place_of
@@ -24,7 +25,7 @@ def demand_reproduced(failure: Disagreement | RankFault, pool: Pool) -> None:
 
 def _found(command: str, pool: Pool) -> Finding | None:
     """The place that the command finds."""
-    given = options.replay_command(options.parser().parse_args(shlex.split(command)))
+    given = replay_command(options.parser().parse_args(shlex.split(command)))
     try:
         return compare_again(given, pool).finding
     except RankFault as fault:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from zerobench.cli import options
 from zerobench.cli.messages import complain, say_written
+from zerobench.cli.replay_options import replay_command
 from zerobench.errors import RankFailure, Unmeasured, UsageError
 from zerobench.machine.launch import Launch
 from zerobench.results import Json
@@ -124,7 +125,7 @@ def _conform(given: argparse.Namespace) -> int:
 def _replay(given: argparse.Namespace) -> int:
     from zerobench.bench.replay import compare_again
 
-    found = compare_again(options.replay_command(given))
+    found = compare_again(replay_command(given))
     print(found.text)
     return 0 if found.right else 1
 

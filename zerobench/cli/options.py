@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
 from zerobench import __version__
 from zerobench.bench.plan import STAGES_OF_ZERO
+from zerobench.cli.replay_options import add_replay
+from zerobench.cli.values import names, number, offloads, one_of, stages, whole
 from zerobench.compat.launcher.options import add_launch
-from zerobench.errors import UsageError, unknown
+from zerobench.errors import UsageError
 from zerobench.gate.grid import SUBJECT
-from zerobench.judge.command import Account, ReplayCommand
-from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.machine.launch import Launch
-from zerobench.scenario import Dtype, Gpt, Odd, OffloadTarget, Optimizer, Recompute, Scenario
+from zerobench.scenario import Dtype, Gpt, Odd, Optimizer, Recompute, Scenario
 from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
@@ -48,7 +47,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"zerobench {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands.add_parser("run", help="train a model with several engines and report", allow_abbrev=False))
-    _add_replay(commands.add_parser("replay", help="find a failure again, as it prints it", allow_abbrev=False))
+    add_replay(commands.add_parser("replay", help="find a failure again, as it prints it", allow_abbrev=False))
     doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
     doctor.description = (
         "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 if something is "
@@ -68,59 +67,6 @@ def parser() -> Parser:
     _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
     add_launch(commands.add_parser("launch", help="run a DeepSpeed job on the reference engine", allow_abbrev=False))
     return top
-
-
-def _add_replay(replay: argparse.ArgumentParser) -> None:
-    replay.description = (
-        "Runs a subject in a Scenario and judges it by the oracles, by another run or by closed forms. Exit code 0: it "
-        "is right, or does not offer the Scenario; 1: it is wrong; 2: the input."
-    )
-    add = replay.add_argument
-    add("scenario", type=Scenario.from_json, metavar="SCENARIO", help="the Scenario as JSON")
-    add("--subject", default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
-    add(
-        "--against",
-        type=Scenario.from_json,
-        metavar="SCENARIO",
-        help="require the bits of a run in this Scenario; default: the same Scenario",
-    )
-    add("--against-subject", metavar="NAME", help="require the bits of this subject; default: the same subject")
-    add(
-        "--parts", type=_parts, default=ALL_PARTS, metavar="A,B", help="require the bits of these parts of a step alone"
-    )
-    add(
-        "--beside",
-        type=Scenario.from_json,
-        metavar="SCENARIO",
-        help="let another engine train this one by turns, in the same processes",
-    )
-    add(
-        "--saved-by",
-        type=Scenario.from_json,
-        metavar="SCENARIO",
-        help="begin with the state that the subject saves after this one, and require the bits of an uninterrupted run",
-    )
-    add("--bound", action="store_true", help="hold the gradients to the rounding bound of their sum")
-    add("--each-step", action="store_true", help="hold every step to the state that the engine had before it")
-    add("--zeros-alike", action="store_true", help="take -0 for +0")
-    add("--bytes", type=_one_of("account", get_args(Account)), metavar="ACCOUNT", help=", ".join(get_args(Account)))
-
-
-def replay_command(given: argparse.Namespace) -> ReplayCommand:
-    """The comparison that the options of ``replay`` describe."""
-    return ReplayCommand(
-        given.scenario,
-        given.subject,
-        given.parts,
-        given.against,
-        given.against_subject,
-        given.bytes,
-        given.bound,
-        given.beside,
-        given.each_step,
-        given.zeros_alike,
-        given.saved_by,
-    )
 
 
 def _add_checkpoint(checkpoint: argparse.ArgumentParser) -> None:
@@ -147,7 +93,7 @@ def _add_checkpoint(checkpoint: argparse.ArgumentParser) -> None:
     dtypes = get_args(Dtype)
     export.add_argument("--dtype", choices=dtypes, default="fp32", help="of floating-point parameters (default: fp32)")
     export.add_argument("--config", type=Path, metavar="FILE", help="of --format deepspeed: its job's configuration")
-    ranks = _whole("ranks", 1)
+    ranks = whole("ranks", 1)
     export.add_argument("--ranks", type=ranks, metavar="N", help="of --format deepspeed: the number of its ranks")
 
 
@@ -180,8 +126,8 @@ def _add_conform(conform: argparse.ArgumentParser) -> None:
         "the input."
     )
     add = conform.add_argument
-    add("--subjects", type=_names, default=(SUBJECT,), metavar="A,B", help=f"default: {SUBJECT}")
-    add("--profile", type=_one_of("profile", PROFILES), default="quick", metavar="NAME", help=", ".join(PROFILES))
+    add("--subjects", type=names, default=(SUBJECT,), metavar="A,B", help=f"default: {SUBJECT}")
+    add("--profile", type=one_of("profile", PROFILES), default="quick", metavar="NAME", help=", ".join(PROFILES))
     add("--out", type=Path, default=Path("zerobench-conformance"), metavar="DIR", help="default: zerobench-conformance")
     add(
         "--merge", type=Path, nargs="+", default=[], metavar="FILE", help="merge these conformance.json and run nothing"
@@ -229,11 +175,11 @@ def _add_run(run: argparse.ArgumentParser) -> None:
 
 
 def _add_subjects(add: Callable[..., object]) -> None:
-    add("--subjects", type=_names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
-    add("--stages", type=_stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
+    add("--subjects", type=names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
+    add("--stages", type=stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
     add(
         "--offload",
-        type=_offload,
+        type=offloads,
         default=("none",),
         metavar="none,cpu",
         help="a case each from stage 1 on: none, cpu or nvme; default: none",
@@ -242,42 +188,40 @@ def _add_subjects(add: Callable[..., object]) -> None:
 
 
 def _add_job(add: Callable[..., object]) -> None:
-    add("--ranks", type=_whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
+    add("--ranks", type=whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
     add(
         "--model",
-        type=_one_of("model", SIZES),
+        type=one_of("model", SIZES),
         default="mini",
         metavar="NAME",
         help=f"{', '.join(SIZES)}; default: mini",
     )
-    add("--dtype", type=_one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
+    add("--dtype", type=one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
     add(
         "--recompute",
-        type=_one_of("recomputation", get_args(Recompute)),
+        type=one_of("recomputation", get_args(Recompute)),
         default="none",
         metavar="HOW",
         help="activations of blocks: none, reentrant or non_reentrant; default: none, kept",
     )
     add(
         "--accumulation",
-        type=_whole("accumulation", 1),
+        type=whole("accumulation", 1),
         default=1,
         metavar="A",
         help="micro-steps in a step; default: 1",
     )
-    add(
-        "--clip", type=_number("clip"), default=0.0, metavar="NORM", help="clip gradients to this norm; default: 0, off"
-    )
+    add("--clip", type=number("clip"), default=0.0, metavar="NORM", help="clip gradients to this norm; default: 0, off")
     add(
         "--steps",
-        type=_whole("steps", 1),
+        type=whole("steps", 1),
         default=_STEPS,
         metavar="N",
         help="the first 3, or half, warm up; default: 15",
     )
     add("--data", default="", metavar="FILE", help="text for a GPT; default: the English of pydoc_data.topics")
-    add("--device", type=_one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
-    add("--seed", type=_whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
+    add("--device", type=one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
+    add("--seed", type=whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
 
 
 def _add_ways(add: Callable[..., object]) -> None:
@@ -286,7 +230,7 @@ def _add_ways(add: Callable[..., object]) -> None:
     add("--times-only", action="store_true", help="judge nothing and meter neither memory nor traffic")
     add(
         "--time-limit",
-        type=_number("time-limit"),
+        type=number("time-limit"),
         default=120.0,
         metavar="S",
         help="of one step, seconds; default: 120",
@@ -325,60 +269,3 @@ def base_scenario(options: argparse.Namespace, launch: Launch | None = None) -> 
 def warmup(steps: int) -> int:
     """The number of first steps that are not timed."""
     return min(_WARMUP, steps // 2)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Distinct names, separated by commas."""
-    names = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
-    if not names:
-        raise UsageError(f"--subjects: expected names between commas, got {text!r}")
-    return names
-
-
-def _parts(text: str) -> tuple[Part, ...]:
-    one = _one_of("part", ALL_PARTS)
-    named = [one(part.strip()) for part in text.split(",")]
-    return tuple(part for part in ALL_PARTS if part in named)
-
-
-def _stages(text: str) -> tuple[int, ...]:
-    one = _one_of("stage", map(str, STAGES_OF_ZERO))
-    return tuple(dict.fromkeys(int(one(stage.strip())) for stage in text.split(",")))
-
-
-def _offload(text: str) -> tuple[str, ...]:
-    one = _one_of("offload", get_args(OffloadTarget))
-    return tuple(dict.fromkeys(one(target.strip()) for target in text.split(",")))
-
-
-def _one_of(kind: str, known: Iterable[str]) -> Callable[[str], str]:
-    names = list(known)
-
-    def parse(text: str) -> str:
-        if text not in names:
-            raise unknown(kind, text, names)
-        return text
-
-    return parse
-
-
-def _whole(flag: str, least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise UsageError(f"--{flag}: expected a whole number of at least {least}, got {text!r}")
-        return int(text)
-
-    return parse
-
-
-def _number(flag: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < math.inf:
-            raise UsageError(f"--{flag}: expected a number of at least 0, got {text!r}")
-        return value
-
-    return parse
