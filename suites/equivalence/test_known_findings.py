@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zerobench import findings, subjects
@@ -34,10 +36,12 @@ def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
 
 
 def _outcome(trials: Trials, command: ReplayCommand) -> str:
-    """``right``, or the kind of the failure."""
+    """``right``, or the kind of the failure: of the whole run, or of a step."""
+    by_step = replace(command, each_step=True)
     with Pool(command.scenario.world, idle=IDLE) as ranks:  # its own, as ranks may hang or die
         try:
-            return "right" if compare_again(command, ranks, TIME_LIMIT).right else "wrong"
+            judged = (compare_again(each, ranks, TIME_LIMIT).right for each in (command, by_step))
+            return "right" if all(judged) else "wrong"
         except RankFault as fault:
             return _KINDS[fault.kind]
         except RankFailure:
