@@ -38,7 +38,7 @@ class AccelerateDdp(TorchDdp):
         return super().unsupported(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.accelerator = _accelerator(scenario)
+        self.accelerator = _accelerator(scenario, self.looks_for_unused(scenario))
         super().__init__(model, scenario, group)
         self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
 
@@ -73,7 +73,7 @@ class AccelerateDdp(TorchDdp):
         return norm
 
 
-def _accelerator(scenario: Scenario) -> Any:
+def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
     """An Accelerator of its own: the package keeps one state for a process."""
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -83,7 +83,7 @@ def _accelerator(scenario: Scenario) -> Any:
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
     for state in (AcceleratorState, GradientState, PartialState):
         state._shared_state.clear()
-    options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=True)
+    options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=looks_for_unused)
     return Accelerator(
         cpu=scenario.device == "cpu",
         gradient_accumulation_steps=scenario.accumulation,

@@ -46,7 +46,7 @@ class TorchDdp(Plain):
         odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
         if cls.static_graph:
             return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if odd.routed else None
-        return _unsupported_recomputation(scenario)
+        return _unsupported_recomputation(scenario, cls.looks_for_unused(scenario))
 
     @classmethod
     def wire(cls, scenario: Scenario) -> str:
@@ -57,13 +57,20 @@ class TorchDdp(Plain):
     def theory(cls) -> Theory:
         return peers.Ddp()
 
+    @classmethod
+    def looks_for_unused(cls, scenario: Scenario) -> bool:
+        """Whether DDP walks the graph of each forward for parameters that it does not use."""
+        if cls.find_unused is not None:
+            return cls.find_unused
+        return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
+
     def _wrap(self) -> nn.Module:
         module = DistributedDataParallel(
             self.model,
             process_group=self.group,
             gradient_as_bucket_view=self.bucket_view,
             static_graph=self.static_graph,
-            find_unused_parameters=_some_unused(self.scenario) if self.find_unused is None else self.find_unused,
+            find_unused_parameters=self.looks_for_unused(self.scenario),
         )
         module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
         return module
@@ -89,11 +96,6 @@ class TorchDdp(Plain):
         return self.optimizer.state_dict()
 
 
-def _some_unused(scenario: Scenario) -> bool:
-    """Whether a forward may leave a trainable parameter unused."""
-    return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
-
-
 def _unsupported_sum(scenario: Scenario) -> str | None:
     """Every all-reduce except the first of a step averages values again that were averaged before."""
     again = scenario.reduction == "micro_step" and scenario.accumulation > 1
@@ -102,11 +104,11 @@ def _unsupported_sum(scenario: Scenario) -> str | None:
     return None
 
 
-def _unsupported_recomputation(scenario: Scenario) -> str | None:
+def _unsupported_recomputation(scenario: Scenario, looks_for_unused: bool) -> str | None:
     """Reentrant recomputation runs a backward inside the backward; DDP's bookkeeping does not support that."""
     if scenario.model.recompute != "reentrant":
         return None
-    if _some_unused(scenario):
+    if looks_for_unused:
         return f"DDP looks for unused parameters under reentrant recomputation only with static_graph: {_PAGE}"
     if isinstance(scenario.model, Odd) and scenario.model.reused:
         return f"DDP recomputes a block twice only with static_graph: {_PAGE}"
