@@ -216,6 +216,11 @@ class Scenario:
         return any(skipped.issuperset(range(resume)) for resume in self.resumes)
 
     @property
+    def evaluated_before_update(self) -> bool:
+        """Whether an evaluation comes between a backward and the update of its step."""
+        return any(read.what == "evaluation" and read.at > 0 for read in self.reads)
+
+    @property
     def optimizer_at(self) -> OffloadTarget:
         """The place of an owner's optimizer states; "none" is the device, also if the stage does not shard them."""
         return self.offload_optimizer if self.placement.optimizer else "none"
