@@ -70,7 +70,8 @@ def _steps(text: str) -> Iterator[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them, and those that the page has of its own."""
     prose = re.sub(r"^```.*?^```$", "", read(page), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    own = re.findall(r'<a id="([\w-]+)">', prose)
+    return {*own, *(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)}

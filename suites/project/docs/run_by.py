@@ -67,10 +67,10 @@ COMMANDS: dict[str, str] = {
     r"nox --no-venv -s .*": f"{_HERE}/test_ci.py::test_command_exists",
     r"python limited\.py (cpu|nvme) /tmp": f"{_HERE}/test_offload_page.py::test_example",
     r"python -m pip install -e '\.\[hf\]'": f"{_HERE}/test_ci.py::test_extras_exist",
-    r"zerobench launch --num_gpus 2 docs/examples/\S+\.py --deepspeed docs/examples/\S+\.json": (
+    r"zerobench launch --num_gpus 2 docs/examples/\S+\.py --deepspeed docs/examples/\S+( --fp16)?": (
         f"{_JOBS}::test_the_seeds_configuration"
     ),
-    r"torchrun --nproc_per_node 2 -m zerobench\.compat docs/examples/\S+\.py --deepspeed docs/examples/\S+\.json": (
+    r"torchrun --nproc_per_node 2 -m zerobench\.compat docs/examples/\S+\.py --deepspeed docs/examples/\S+( --fp16)?": (
         f"{_JOBS}::test_stages"
     ),
     r"python -m zerobench\.compat -m accelerate\.commands\.launch .* -m zerobench\.compat train\.py": (
