@@ -16,8 +16,7 @@ from zerobench.engine.checkpoint.deepspeed.trained import (
     Pieces,
     Trained,
     narrow,
-    of_flat_groups,
-    of_parameter_parts,
+    of_ranks,
     of_whole,
 )
 from zerobench.engine.checkpoint.parts import Parts
@@ -107,10 +106,9 @@ class DeepSpeedSource:
         return self._models[0]
 
     def _of_stage(self, optimizers: list[dict[str, Any]]) -> Trained:
-        if optimizers and "fp32_flat_groups" in optimizers[0]:
-            return of_parameter_parts(self._model["param_shapes"], optimizers)
-        if optimizers:
-            return of_flat_groups(self._model["param_shapes"], optimizers)
+        found = of_ranks(self._model["param_shapes"], optimizers)
+        if found is not None:
+            return found
         return of_whole(self._model["optimizer"], self._model["module"], group_members(self._parts))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

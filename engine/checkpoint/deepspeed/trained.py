@@ -40,6 +40,14 @@ class Trained:
             self.steps[name] = step
 
 
+def of_ranks(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]) -> Trained | None:
+    """From each rank's optimizer state; None at stage 0, where the ranks have no states of their own."""
+    if not ranks:
+        return None
+    of_stage = of_parameter_parts if "fp32_flat_groups" in ranks[0] else of_flat_groups
+    return of_stage(shapes, ranks)
+
+
 def of_flat_groups(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]) -> Trained:
     """Of stages 1 and 2, from the groups' shapes and each rank's optimizer state."""
     found = Trained()

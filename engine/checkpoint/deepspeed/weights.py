@@ -15,8 +15,7 @@ from zerobench.engine.checkpoint.deepspeed.trained import (
     Pieces,
     Trained,
     narrow,
-    of_flat_groups,
-    of_parameter_parts,
+    of_ranks,
     of_whole,
 )
 from zerobench.engine.checkpoint.pieces import MASTER
@@ -38,7 +37,9 @@ class DeepSpeedWeights:
         optimizers = [pickles.read(path) for path in optimizer_files(folder)]
         with pickles.understood(folder):
             check_ranks(folder, self._model["dp_world_size"])
-            self._trained = self._of_stage([each["optimizer_state_dict"] for each in optimizers])
+            states = [each["optimizer_state_dict"] for each in optimizers]
+            sharded = of_ranks(self._model["param_shapes"], states)
+            self._trained = self._of_stage_0() if sharded is None else sharded
             skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or ())}
             self.whole = {name: self._whole(name) for name in self._model["module"] if name not in skipped}
             self.buffers: dict[str, Tensor] = {
@@ -53,13 +54,6 @@ class DeepSpeedWeights:
     @property
     def _model(self) -> dict[str, Any]:
         return self._models[0]
-
-    def _of_stage(self, optimizers: list[dict[str, Any]]) -> Trained:
-        if optimizers and "fp32_flat_groups" in optimizers[0]:
-            return of_parameter_parts(self._model["param_shapes"], optimizers)
-        if optimizers:
-            return of_flat_groups(self._model["param_shapes"], optimizers)
-        return self._of_stage_0()
 
     def _of_stage_0(self) -> Trained:
         """Of stage 0, whose groups have no names: in fp32 the module has the weights; in 16 bits, if there is one group
