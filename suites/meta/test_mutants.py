@@ -86,7 +86,6 @@ WRONG = [
     *WATCHED,
     *RECOVERY,
     *RARE,
-    *SHARED,
 ]
 #: It raises if a run reads more states, so that the command, which reads all, finds another place.
 NOT_REPLAYED = [ReadsTheWrongSubGroup]
@@ -106,6 +105,14 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     properties = BITS if mutant.promises_bits else PROMISES_NOTHING
     failure = _first_failure(trials, properties)
     demand_caught(trials, mutant, failure, replayed=mutant not in NOT_REPLAYED)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", SHARED, ids=lambda mutant: mutant.__name__)
+def test_shared_state_is_caught(pool: Pool, mutant: Any) -> None:
+    """If engines of one process share a state, one of them fails when they take turns; alone each is right."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, _first_failure(trials, [test_turns.test_engines_take_turns], patience=[110]))
 
 
 @pytest.mark.rotating

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -205,10 +206,10 @@ def train_in_turns(
     """
     evaluate = "evaluation" in reading.parts
     with refusals(subject):
-        runs = [
-            Run(load(subject), scenario, group, reading.every, last=reading.last, evaluate=evaluate),
-            Run(load(subject), beside, group),
-        ]
+        own = partial(Run, load(subject), scenario, group, reading.every, last=reading.last, evaluate=evaluate)
+        other = partial(Run, load(subject), beside, group)
+        first, second = (other, own) if scenario.seed % 2 else (own, other)  # an engine may take from an earlier one
+        runs = [first(), second()]
         done: list[Trajectory] = []
         while runs:
             ended = [run for run in runs if not run.step()]
