@@ -10,6 +10,7 @@ import pytest
 
 from zerobench.cli.commands import main
 from zerobench.conform import matrix, page, verdicts
+from zerobench.suites.support.conformance import without_folders
 
 _ENGINE = '''
 from zerobench.subjects.plain import Plain
@@ -85,6 +86,12 @@ def test_a_row_has_the_stages_of_a_property() -> None:
     found = {words: cell.text for words, cell in matrix.cells(engine).items()}
     assert found == {"a": "finding at stage 1", "b": "pass 4"}
     assert json.loads(page.badge(engine))["message"] == "1 of 2 properties"
+
+
+def test_a_result_names_no_folder_of_a_machine() -> None:
+    """A traceback's files, of an engine and of Python itself, are named from the search path."""
+    told = f'File "{json.__file__}", line 1, and File "{page.__file__}", line 2'
+    assert without_folders(told) == 'File "json/__init__.py", line 1, and File "zerobench/conform/page.py", line 2'
 
 
 def test_an_engine_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
