@@ -90,6 +90,11 @@ class Unit:
         return gaps
 
 
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    return torch.empty(shape, device="meta").stride()
+
+
 def dense_stride(parameter: Tensor) -> tuple[int, ...]:
     """The parameter's own strides if its elements fill their memory without gaps, else contiguous ones."""
     order = sorted(range(parameter.dim()), key=parameter.stride)
@@ -97,7 +102,7 @@ def dense_stride(parameter: Tensor) -> tuple[int, ...]:
     for d in order:
         if parameter.size(d) != 1:
             if parameter.stride(d) != expected:
-                return torch.empty(parameter.size(), device="meta").stride()
+                return row_major(parameter.size())
             expected *= parameter.size(d)
     return parameter.stride()
 

@@ -91,16 +91,17 @@ def verify_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> 
     """
     folder = find_checkpoint(Path(load_dir), tag)
     if is_deepspeed(folder):
-        return sum(DeepSpeedWeights(folder).describe()["files"].values())
+        return sum(DeepSpeedWeights(folder).sizes.values())
     saved = open_record(folder)
     for name, file in saved.files.items():
         with opened(folder / name) as descriptor:
             stored = Stored(name, 0, (file.header,))
             header = torch.empty(file.header_bytes, dtype=torch.uint8)
             shard_file.read(descriptor, folder / name, stored, file.header_bytes, 0, header)
+    values = StoredValues(folder, saved)
     for key, tensor in saved.tensors.items():
         for chunk in tensor.chunks:
-            StoredValues(folder, saved).read(key, chunk.offset, chunk.offset + chunk.elements)
+            values.read(key, chunk.offset, chunk.offset + chunk.elements)
     return sum(file.bytes for file in saved.files.values())
 
 

@@ -74,11 +74,14 @@ class StoredValues:
 
     def parameter_key(self, name: str) -> str:
         """The key of a parameter's own values."""
-        return f"{MASTER if self.record.contents.parameters[name].trained else FROZEN}.{name}"
+        return f"{self._own_kind(name)}.{name}"
 
     def whole_parameter(self, name: str) -> Tensor:
         """A parameter's own values, in its shape."""
-        return self.whole(self.parameter_key(name).split(".", 1)[0], name)
+        return self.whole(self._own_kind(name), name)
+
+    def _own_kind(self, name: str) -> str:
+        return MASTER if self.record.contents.parameters[name].trained else FROZEN
 
     def whole(self, kind: str, name: str) -> Tensor:
         """A parameter's values of a kind, in its shape."""

@@ -133,6 +133,7 @@ def adam_definition(
     tensors = master, gradient, exp_avg, exp_avg_sq
     for here, which, (decay, l2, weight1, beta2, weight2, root2, eps, step_size) in each(bounds, scalars):
         factor = factors[which]
+        updates = ~factor.isnan()
         for part in tiles(here.stop - here.start):
             p, g, m, v = before = [tensor[here][part] for tensor in tensors]
             g = g.float() * factor
@@ -142,7 +143,7 @@ def adam_definition(
             m = fma(weight1, g - m, m) if weight1 < 0.5 else fma(scalar(weight1 - 1, g), g - m, g)
             v = fma(weight2 * g, g, v * beta2)
             p = p + (step_size * m) / (sqrt(v) / scalar(root2, v) + eps)
-            replace(~factor.isnan(), (before[0], *before[2:]), (p, m, v))
+            replace(updates, (before[0], *before[2:]), (p, m, v))
             if copy is not None:
                 copy[here][part].copy_(before[0])
 
@@ -159,6 +160,7 @@ def sgd_definition(
     """SGD in torch: the specification."""
     for here, which, (l2, momentum, step_size) in each(bounds, scalars):
         factor = factors[which]
+        updates = ~factor.isnan()
         for part in tiles(here.stop - here.start):
             p, g = master[here][part], gradient[here][part].float() * factor
             if l2 != 0:
@@ -166,8 +168,8 @@ def sgd_definition(
             if momentum_buffer is not None and momentum != 0:
                 buffer = momentum_buffer[here][part]
                 g = buffer * momentum + g
-                replace(~factor.isnan(), [buffer], [g])
-            replace(~factor.isnan(), [p], [fma(step_size, g, p)])
+                replace(updates, [buffer], [g])
+            replace(updates, [p], [fma(step_size, g, p)])
             if copy is not None:
                 copy[here][part].copy_(p)
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zerobench.engine.ops.runs import Run, one_run
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.update import AdamValues, adam_step
-from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.rules.rule import Amount, Beta, Group, KernelRule
 from zerobench.engine.section import Section
 
 
@@ -24,7 +24,7 @@ class AdamParams(Section):
     adam_w_mode: bool = True
 
 
-class Adam(Rule[AdamValues]):
+class Adam(KernelRule[AdamValues]):
     """Both types. A group is AdamW if ``decoupled_weight_decay`` (torch's name) is set, else Adam."""
 
     types = ("Adam", "AdamW")
@@ -43,17 +43,6 @@ class Adam(Rule[AdamValues]):
     def values(self, group: Group, step: int) -> AdamValues:
         (beta1, beta2), decoupled = group["betas"], group["decoupled_weight_decay"]
         return AdamValues(float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], decoupled, step)
-
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: AdamValues,
-    ) -> None:
-        self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))
 
     def update_runs(
         self,

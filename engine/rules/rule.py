@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from zerobench.engine.ops.runs import Run
+from zerobench.engine.ops.runs import Run, one_run
 from zerobench.engine.section import Section
 
 #: The hyperparameters of one rule: a frozen dataclass.
@@ -97,3 +97,18 @@ class Rule(ABC, Generic[Values]):
             parts = [state[run.here] for state in states]
             written = None if copy is None else copy[run.here]
             self.update(master[run.here], gradient[run.here], parts, written, run.factor(factors), run.values)
+
+
+class KernelRule(Rule[Values]):
+    """A rule with a kernel for all runs, which :meth:`update_runs` calls; a single run goes the same way."""
+
+    def update(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factor: Tensor,
+        values: Values,
+    ) -> None:
+        self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))

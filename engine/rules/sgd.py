@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zerobench.engine.ops.runs import Run, one_run
+from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.update import SgdValues, sgd_step
-from zerobench.engine.rules.rule import Amount, Group, Rule
+from zerobench.engine.rules.rule import Amount, Group, KernelRule
 from zerobench.engine.section import Section
 
 
@@ -21,7 +21,7 @@ class SgdParams(Section):
     weight_decay: Amount = 0.0
 
 
-class Sgd(Rule[SgdValues]):
+class Sgd(KernelRule[SgdValues]):
     """If one group has momentum, all groups keep a buffer; groups without momentum do not use theirs."""
 
     types = ("SGD",)
@@ -34,17 +34,6 @@ class Sgd(Rule[SgdValues]):
 
     def values(self, group: Group, step: int) -> SgdValues:
         return SgdValues(float(group["lr"]), group["momentum"], group["weight_decay"])
-
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: SgdValues,
-    ) -> None:
-        self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))
 
     def update_runs(
         self,

@@ -140,7 +140,7 @@ def configure(
 ) -> None:
     """Set the logger's options."""
     given = {"enabled": enabled, "prof_all": prof_all, "prof_ops": prof_ops, "verbose": verbose, "debug": debug}
-    comms_logger.configure({key: value for key, value in given.items() if value is not None})
+    comms_logger.configure(given)
 
 
 def log_summary(show_straggler: bool = False, return_dict: bool = False) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from zerobench.compat.accelerator import get_accelerator
+from zerobench.compat.timers import now
 
 _LINE = "{:<70}  {:<8}"
 
@@ -44,11 +43,11 @@ class FlopsProfiler:
         """Begin to count."""
         self._counter = FlopCounterMode(display=False)
         self._counter.__enter__()  # type: ignore[no-untyped-call]
-        self.started, self._duration, self._begun = True, 0.0, _now()
+        self.started, self._duration, self._begun = True, 0.0, now()
 
     def stop_profile(self) -> None:
         """End; the numbers stay until the next start."""
-        self._duration = _now() - self._begun
+        self._duration = now() - self._begun
         self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def end_profile(self) -> None:
@@ -217,8 +216,3 @@ def get_model_profile(
     found = (profiler.get_total_flops(as_string), profiler.get_total_macs(as_string))
     profiler.end_profile()
     return *found, profiler.get_total_params(as_string)
-
-
-def _now() -> float:
-    get_accelerator().synchronize()
-    return time.perf_counter()

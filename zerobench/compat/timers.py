@@ -31,7 +31,7 @@ class Timer:
         """
         if self.started_:
             raise RuntimeError(f"the timer {self.name_!r} has been started already; stop it first")
-        self._begun = _now()
+        self._begun = now()
 
     def stop(self, reset: bool = False, record: bool = False) -> None:
         """Add the time since the start.
@@ -41,7 +41,7 @@ class Timer:
         """
         if self._begun is None:
             raise RuntimeError(f"the timer {self.name_!r} does not run; start it first")
-        self._records.append(_now() - self._begun)
+        self._records.append(now() - self._begun)
         self._begun = None
 
     def reset(self) -> None:
@@ -138,14 +138,14 @@ class ThroughputTimer:
 
     def start(self) -> None:
         """A micro-step begins."""
-        self._begun = _now()
+        self._begun = now()
 
     def stop(self, global_step: bool = False, report_speed: bool = True) -> None:
         """A micro-step ends, and a step if ``global_step`` is set."""
         if self._begun is None:
             return
         counts = self.global_step_count >= self.start_step
-        self._of_step += _now() - self._begun if counts else 0.0
+        self._of_step += now() - self._begun if counts else 0.0
         self._begun = None
         self.micro_step_count += 1
         if not global_step:
@@ -179,6 +179,7 @@ def trim_mean(data: list[float], trim_percent: float) -> float:
     return sum(kept) / len(kept) if kept else 0.0
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds of a clock, when the device's work before the call has ended."""
     get_accelerator().synchronize()
     return time.perf_counter()

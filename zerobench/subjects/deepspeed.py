@@ -62,7 +62,7 @@ class DeepSpeed(Subject):
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
         self.micro_steps = 0
-        with _quiet(), self._own_linear():
+        with warnings.catch_warnings(action="ignore"), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
@@ -186,23 +186,15 @@ class DeepSpeed(Subject):
         return [tensor for tensor in kept if isinstance(tensor, Tensor)]
 
     def save(self, directory: Path) -> None:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             self.engine.save_checkpoint(str(directory))
 
     def load(self, directory: Path) -> None:
-        with _quiet(), self._own_linear():
+        with warnings.catch_warnings(action="ignore"), self._own_linear():
             self.engine.load_checkpoint(str(directory))
 
     def close(self) -> None:
         self.engine.destroy()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of DeepSpeed's uses of deprecated functions."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _is_empty(parameter: nn.Parameter) -> bool:
@@ -240,8 +232,7 @@ def _imported(device: str) -> Any:
     """The package; its accelerator is set before it looks for one."""
     os.environ.setdefault("DS_ACCELERATOR", device)
     _tell_device(device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise compiled here, used in inference only

@@ -59,8 +59,7 @@ class FairscaleOss(Plain):
         return wrapped
 
     def _sharded(self, trained: dict[str, nn.Parameter]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             from fairscale.optim.oss import OSS
 
         spec = self.scenario.optimizer

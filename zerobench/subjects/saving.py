@@ -32,8 +32,7 @@ def save_sharded(model: nn.Module, optimizer: torch.optim.Optimizer, directory: 
     """Save the shards of all ranks. A collective."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a directory with an earlier state
+    with warnings.catch_warnings(action="ignore"):  # of a directory with an earlier state
         save(_state(model, optimizer), checkpoint_id=directory, process_group=group)
 
 
@@ -42,8 +41,7 @@ def load_sharded(model: nn.Module, optimizer: torch.optim.Optimizer, directory: 
     from torch.distributed.checkpoint.state_dict import set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         state = _state(model, optimizer)
         load(state, checkpoint_id=directory, process_group=group)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])

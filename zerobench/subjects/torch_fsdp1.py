@@ -41,6 +41,7 @@ class TorchFsdp1(Plain):
     """Each block's parameters are one flat parameter, sharded evenly; the shards are the fp32 masters.
 
     A parameter keeps its name (``use_orig_params``); between steps it is a view into this rank's shard, maybe empty.
+    FSDP1 announces its end, and each of its choices, as warnings, which are ignored here.
     """
 
     name = "torch-fsdp1"
@@ -74,7 +75,7 @@ class TorchFsdp1(Plain):
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.named = {p: name for name, p in model.named_parameters()}
         self.groups = _groups(scenario, group)
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             super().__init__(model, scenario, group)
         self.working = self.masters = self._trained()
 
@@ -114,7 +115,10 @@ class TorchFsdp1(Plain):
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:
         """Inside, every parameter is whole on every rank, in fp32."""
-        with _quiet(), FullyShardedDataParallel.summon_full_params(self.module, writeback=False, with_grads=gradients):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            FullyShardedDataParallel.summon_full_params(self.module, writeback=False, with_grads=gradients),
+        ):
             yield
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
@@ -122,14 +126,14 @@ class TorchFsdp1(Plain):
         return nullcontext() if needed else self.module.no_sync()
 
     def micro_step(self, batch: Batch) -> Tensor:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             return super().micro_step(batch)
 
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
         assert isinstance(self.module, FullyShardedDataParallel)
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             return self.module.clip_grad_norm_(self.scenario.clip or math.inf)
 
     @torch.no_grad()
@@ -158,7 +162,10 @@ class TorchFsdp1(Plain):
         with self._whole():
             empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.working.items()}
         whole = FullStateDictConfig(rank0_only=False), FullOptimStateDictConfig(rank0_only=False)
-        with _quiet(), FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole),
+        ):
             found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, group=self.group)["state"]
         return {
             name: {key: found.get(name, {}).get(key, zero) for key, zero in states.items()}
@@ -166,11 +173,11 @@ class TorchFsdp1(Plain):
         }
 
     def save(self, directory: Path) -> None:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             save_sharded(self.module, self.optimizer, directory, self.group)
 
     def load(self, directory: Path) -> None:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             load_sharded(self.module, self.optimizer, directory, self.group)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
@@ -188,11 +195,3 @@ def _groups(scenario: Scenario, group: dist.ProcessGroup) -> Groups:
     if scenario.replicate == 1:
         return group
     return mesh.groups(group, scenario.mesh.shard)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """FSDP1 announces its end, and each of its choices, as warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

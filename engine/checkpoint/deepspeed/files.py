@@ -74,13 +74,12 @@ def _ranks(folder: Path, like: str) -> int:
     return len(found)
 
 
-def check_ranks(folder: Path, world: int) -> None:
-    """Check that there are files of as many ranks as saved the checkpoint.
+def check_ranks(folder: Path, models: list[Path], optimizers: list[Path], world: int) -> None:
+    """Check that the files of a checkpoint are of as many ranks as saved it.
 
     Raises:
         CheckpointError: there are fewer or more.
     """
-    models, optimizers = model_files(folder), optimizer_files(folder)
     for found in (models if models[0].name != WHOLE_MODEL else [], optimizers):
         if found and len(found) != world:
             raise CheckpointError(

@@ -35,6 +35,7 @@ from zerobench.engine.checkpoint.record import (
 from zerobench.engine.checkpoint.safetensors import dtype_name
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.config.schema import DTYPES
+from zerobench.engine.layout import row_major
 
 #: The keys of a model's file that are DeepSpeed's own; all others are the client's.
 _OWN = {
@@ -67,11 +68,6 @@ class Values:
         return torch.cat(narrow(self.pieces, start, stop, key))
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The stride of a contiguous tensor."""
-    return tuple(torch.empty(shape, device="meta").stride())
-
-
 class DeepSpeedSource:
     """A checkpoint of DeepSpeed's, for one engine, whose groups give the names that stage 0 does not save.
 
@@ -80,19 +76,20 @@ class DeepSpeedSource:
     """
 
     def __init__(self, folder: Path, parts: Parts) -> None:
-        self._parts, self._folder = parts, folder
-        files = [*model_files(folder), *optimizer_files(folder)]
+        self._parts = parts
+        models, optimizers = model_files(folder), optimizer_files(folder)
+        files = [*models, *optimizers]
         for path in files[parts.ranks.rank :: parts.ranks.world]:
             pickles.check(path)
         self.identity = ", ".join(f"{path.name}: {path.stat().st_size}" for path in files)
-        self._models = [pickles.read(path) for path in model_files(folder)]
-        optimizers = [pickles.read(path) for path in optimizer_files(folder)]
+        self._models = [pickles.read(path) for path in models]
+        states = [pickles.read(path) for path in optimizers]
         with pickles.understood(folder):
-            self._fill([each["optimizer_state_dict"] for each in optimizers])
+            self.world = int(self._model["dp_world_size"])
+            check_ranks(folder, models, optimizers, self.world)
+            self._fill([each["optimizer_state_dict"] for each in states])
 
     def _fill(self, optimizers: list[dict[str, Any]]) -> None:
-        self.world = int(self._model["dp_world_size"])
-        check_ranks(self._folder, self.world)
         self._own = parameter_entries(self._parts)
         self._trained = self._of_stage(optimizers)
         state = optimizers[0] if optimizers else self._model["optimizer"]

@@ -30,15 +30,15 @@ class DeepSpeedWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files = [*model_files(folder), *optimizer_files(folder)]
+        models, optimizers = model_files(folder), optimizer_files(folder)
+        self._files = [*models, *optimizers]
         for path in self._files:
             pickles.check(path)
-        self._models = [pickles.read(path) for path in model_files(folder)]
-        optimizers = [pickles.read(path) for path in optimizer_files(folder)]
+        self._models = [pickles.read(path) for path in models]
+        states = [pickles.read(path) for path in optimizers]
         with pickles.understood(folder):
-            check_ranks(folder, self._model["dp_world_size"])
-            states = [each["optimizer_state_dict"] for each in optimizers]
-            sharded = of_ranks(self._model["param_shapes"], states)
+            check_ranks(folder, models, optimizers, self._model["dp_world_size"])
+            sharded = of_ranks(self._model["param_shapes"], [each["optimizer_state_dict"] for each in states])
             self._trained = self._of_stage_0() if sharded is None else sharded
             skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or ())}
             self.whole = {name: self._whole(name) for name in self._model["module"] if name not in skipped}
@@ -50,6 +50,11 @@ class DeepSpeedWeights:
     def trained(self) -> Collection[str]:
         """The names of the parameters that have an fp32 master."""
         return self._trained.shapes
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file."""
+        return {path.name: path.stat().st_size for path in self._files}
 
     @property
     def _model(self) -> dict[str, Any]:
@@ -101,5 +106,5 @@ class DeepSpeedWeights:
             "lr_scheduler": None if self._model["lr_scheduler"] is None else "of a class that DeepSpeed does not save",
             "bytes": kinds,
             "header_bytes": 0,
-            "files": {path.name: path.stat().st_size for path in self._files},
+            "files": self.sizes,
         }

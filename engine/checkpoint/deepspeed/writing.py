@@ -26,6 +26,7 @@ from zerobench.engine.checkpoint.record import Contents
 from zerobench.engine.checkpoint.values import StoredValues, find_checkpoint, open_record
 from zerobench.engine.config.schema import DTYPES
 from zerobench.engine.errors import CheckpointError
+from zerobench.engine.layout import row_major
 
 #: The version of DeepSpeed whose layout is written.
 VERSION = "0.19.8"
@@ -95,7 +96,7 @@ class _Export:
                 f"the checkpoint was trained in {self._contents.dtype}, and the configuration says {given}"
             )
         for name, entry in self._contents.parameters.items():
-            if entry.stride != torch.empty(entry.shape, device="meta").stride():
+            if entry.stride != row_major(entry.shape):
                 raise CheckpointError(f"parameter {name!r} is not contiguous, and DeepSpeed trains no such parameter")
         if not self._contents.frozen:
             raise CheckpointError(
