@@ -8,7 +8,7 @@ from hypothesis import assume
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand_account, skip_unless_offered
-from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn_at_each_stage, scenarios
 from zerobench.suites.support.trials import Trials
 
 
@@ -21,7 +21,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "traffic")
 
 
-@drawn(scenarios(**UNDISTURBED))
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED), share=0.25)
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, calls and bytes are those of the closed form."""
     assume(counted.offers(scenario))

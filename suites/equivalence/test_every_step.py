@@ -118,7 +118,7 @@ def test_dynamic_loss_scale_follows(trials: Trials, scenario: Scenario) -> None:
     _follows(trials, trials.nearest(scenario, "accumulation", "dtype", "loss_scale", "poison"))
 
 
-def _dyadic(stage: int, steps: int) -> st.SearchStrategy[Scenario]:
+def _dyadic(stage: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Scenario]:
     return scenarios(
         stage=stage,
         model=models(**SMALL_DYADIC, routed=True, routes=_ROUTES),

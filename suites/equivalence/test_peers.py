@@ -15,7 +15,15 @@ from zerobench.scenario import Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.rounding import IeeeDdp
-from zerobench.suites.support.strategies import DYADIC_MODELS, UNDISTURBED, drawn, models, optimizers, scenarios
+from zerobench.suites.support.strategies import (
+    DYADIC_MODELS,
+    UNDISTURBED,
+    drawn,
+    drawn_at_each_stage,
+    models,
+    optimizers,
+    scenarios,
+)
 from zerobench.suites.support.trials import Trials, exact
 
 _LR = among("lr", 1e-2, 1e-3)
@@ -54,7 +62,7 @@ _OF_DDP = {
 }
 
 
-@drawn(scenarios(**_OF_DDP), share=2)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **_OF_DDP), share=0.65)
 def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
     """In fp32, with A = 1 and one or two ranks, torch DDP with torch.optim adds in the same order: the same bits,
     except the sign of a zero: the contract adds to +0, and DDP on one rank adds nothing."""
@@ -70,10 +78,16 @@ def test_equals_ddp_bitwise(bits: Trials, scenario: Scenario) -> None:
 _EXACT_SHARES = among("accumulation", 1, 2, 4)
 
 
-@drawn(scenarios(steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()), share=4, of_bits=1)
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage, steps=1, accumulation=_EXACT_SHARES, clip=0.0, accumulator_dtype=None, poison=()
+    ),
+    of_bits=0.5,
+    least=0.0,
+)
 def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scenario) -> None:
     """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
-    scenario = trials.nearest(scenario, "accumulation", "clip", "poison")
+    scenario = trials.nearest(scenario, "stage", "accumulation", "clip", "poison")
     expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True, policies=trials.subject.policies)
     assume(not expected.steps[0].skipped)
     bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
@@ -115,8 +129,9 @@ def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float,
         raise disagreement(found, ReplayCommand(scenario, trials.name))
 
 
-@drawn(
-    scenarios(
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
         model=models(buffers=False, dropout=0.0, routed=False),
         dtype="fp32",
         steps=1,
@@ -127,7 +142,8 @@ def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float,
         reads=(),
         optimizer=optimizers(name="sgd"),
     ),
-    share=0.5,
+    share=0.25,
+    least=0.0,
 )
 def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -> None:
     """A micro-steps of m samples give the gradient of one micro-step of A * m samples, within the error budget.
@@ -135,7 +151,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     Communication in 16 bits rounds each micro-step, and one large batch only once. Therefore the yardstick is the
     larger error of one large batch and of the canonical trainer with as many micro-steps.
     """
-    scenario = trials.nearest(scenario, "accumulation", "dtype", "clip")
+    scenario = trials.nearest(scenario, "stage", "accumulation", "dtype", "clip")
     large = scenario.but(accumulation=1, micro_batch=4)
     assume(trials.offers(large))
     got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(large, _PARAMETERS)[0]
@@ -146,8 +162,9 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     _within_budget(trials, scenario, "one large batch", error, yardstick)
 
 
-@drawn(
-    scenarios(
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
         model=DYADIC_MODELS,
         dtype="fp32",
         data="dyadic",
@@ -158,12 +175,12 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         communication_dtype=None,
         accumulator_dtype=None,
     ),
-    share=4,
-    of_bits=1.5,
+    of_bits=0.6,
+    least=0.0,
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""
-    scenario = trials.nearest(scenario, "data", "clip", "dtype")
+    scenario = trials.nearest(scenario, "stage", "data", "clip", "dtype")
     policies = trials.subject.policies
     expected = canonical(scenario, frozenset(["gradients", "parameters"]), policies=policies)
     assume(is_exact(expected, exact(scenario, policies)))

@@ -15,11 +15,11 @@ from zerobench.judge.difference import Difference
 from zerobench.judge.parts import Part
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.support.covering import PECULIAR
-from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, models, scenarios
+from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.75)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.25)
 def test_clipping(bits: Trials, scenario: Scenario) -> None:
     """The norm is the oracle's, the same bits on every rank, and the clipped update follows from it."""
     assume(bits.offers(scenario))
@@ -27,9 +27,10 @@ def test_clipping(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected, ("norm", "parameters"))
 
 
-@drawn(
-    st.tuples(
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
         scenarios(
+            stage=stage,
             model=DYADIC_MODELS,
             dtype="fp16",
             data="dyadic",
@@ -42,7 +43,7 @@ def test_clipping(bits: Trials, scenario: Scenario) -> None:
         ),
         st.sampled_from([0.25, 2.0, 8.0]),
     ),
-    share=1,
+    share=0.2,
 )
 def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenario, float]) -> None:
     """A static loss scale that is a power of two changes no bit if fp16 neither over- nor underflows, and on dyadic
@@ -56,9 +57,10 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
     bits.agree(scaled, base, parts)
 
 
-@drawn(
-    st.tuples(
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
         scenarios(
+            stage=stage,
             dtype="fp16",
             steps=5,
             model=models(dropout=0.0, width=st.sampled_from([1, 3, 5, 8])),
@@ -74,7 +76,7 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
         st.sets(st.integers(0, 4), max_size=4),
         st.integers(0, 11),
     ),
-    share=0.75,
+    share=0.2,
 )
 def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int]) -> None:
     """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says."""
@@ -85,7 +87,9 @@ def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], in
     bits.agree(trajectories, expected)
 
 
-@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.75)
+@drawn_at_each_stage(
+    lambda stage: st.tuples(scenarios(stage=stage, steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.25
+)
 def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     one, step, leaf = scenario
@@ -107,7 +111,7 @@ def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int
 def test_peculiar_parameters(bits: Trials, peculiarity: str) -> None:
     """Frozen, unused, used on one rank only, tied, reused, tiny, empty, 0-dimensional: each alone, at every stage."""
 
-    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.1)
+    @drawn(scenarios(model=models(**{peculiarity: True})), share=0.15)
     def check(scenario: Scenario) -> None:
         assume(bits.offers(scenario))
         trajectories, expected = bits.run_beside_canonical(scenario)

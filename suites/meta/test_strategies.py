@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from zerobench.engine.config.schema import Config
 from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
@@ -40,7 +41,9 @@ NOT_SET: dict[str, str] = {
 
 
 @cache
-def _drawn(label: str = "strategies", count: int = 300) -> tuple[Scenario, ...]:
+def _drawn(
+    label: str = "strategies", count: int = 300, strategy: st.SearchStrategy[Scenario] | None = None
+) -> tuple[Scenario, ...]:
     """Scenarios as the main property draws them; the covering has their combinations under ``label``."""
     found: list[Scenario] = []
 
@@ -56,7 +59,7 @@ def _drawn(label: str = "strategies", count: int = 300) -> tuple[Scenario, ...]:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    quietly(given(scenario=scenarios())(take))()
+    quietly(given(scenario=scenarios() if strategy is None else strategy)(take))()
     return tuple(found)
 
 
@@ -104,8 +107,11 @@ def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(covering, "SEED", 0)
     monkeypatch.setattr(covering.Covering, "fields", {})  # draws depend on those that the process has made
     monkeypatch.setattr(covering.Covering, "covered", {})
+    _drawn.__wrapped__()
+    anywhere = covering.Covering.covered.pop("strategies")
     main: Any = test_contract.test_equals_the_canonical_trainer
-    label = main.backend.removeprefix(covering.PREFIX)
-    _drawn.__wrapped__(), _drawn.__wrapped__(label, round(settings.get_profile("default").max_examples * main.share))
-    missing = covering.Covering.covered["strategies"] - covering.Covering.covered[label]
+    for each in main.by_stage:
+        count = round(settings.get_profile("default").max_examples * each.share)
+        _drawn.__wrapped__(each.backend.removeprefix(covering.PREFIX), count, each.strategy)
+    missing = anywhere.difference(*covering.Covering.covered.values())
     assert not missing, sorted(missing)[:20]

@@ -67,6 +67,7 @@ class Covering(PrimitiveProvider):
         self._drawn: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
         self._begun: Counter[tuple[str, int]] = Counter()  # rows with a value, whether they ran or not
         self._row: dict[str, int] = {}
+        self._fixed: dict[str, int] = {}  # what every row of this test has
         self._target: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._open: list[Combination] = []  # that no row has tried to have
@@ -85,9 +86,17 @@ class Covering(PrimitiveProvider):
             self._known, self._open = dict(fields), list(possible(fields))
             self._random.shuffle(self._open)
         while self._open:
-            if (combination := self._open.pop()) not in self._seen:
+            if (combination := self._open.pop()) not in self._seen and self._may_have(combination):
                 return dict(combination)
         return {}
+
+    def _may_have(self, combination: Combination) -> bool:
+        return all(self._fixed.get(name, position) == position for name, position in combination)
+
+    def fix(self, name: str, position: int, count: int) -> None:
+        """Every row of this test has one of the field's values."""
+        self.fields.setdefault(self.label, {})[name] = count
+        self._row[name] = self._fixed[name] = position
 
     def count(self) -> None:
         """The row has run: its combinations are not new any more."""
@@ -170,6 +179,14 @@ def _field(draw: st.DrawFn, name: str, values: tuple[T, ...], rare: bool) -> T:
     position = draw(_positions(len(values)))
     Covering.asked = None
     return values[position]
+
+
+@st.composite
+def fixed(draw: st.DrawFn, name: str, position: int, *values: T) -> T:
+    """The same one of ``values`` in every row, which takes part in the covering under ``name``."""
+    if Covering.active is not None:
+        Covering.active.fix(name, position, len(values))
+    return draw(st.just(values[position]))
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper, wraps
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from zerobench.suites.support.sizes import chunks, settings_of
 
 WORLDS = among("world", 1, 2, 3, 4)
 STAGES = among("stage", 0, 1, 2, 3)
+_EACH_STAGE = [covering.fixed("stage", stage, *range(4)) for stage in range(4)]
 DTYPES = among("dtype", "fp32", "bf16", "fp16")
 
 #: Static loss scales that leave fp16's range alone on these models.
@@ -183,31 +185,48 @@ def _by_promise(of_any: Callable[..., None], of_bits: Callable[..., None]) -> Ca
 
     @wraps(of_any)
     def chosen(trials: Any) -> None:
-        (of_bits if trials.subject.promises_bits else of_any)(trials)
+        (of_bits if trials.subject.promises_bits else of_any)(trials=trials)
 
     return chosen
 
 
 def drawn_at_each_stage(
-    strategy: Callable[[int], st.SearchStrategy[Any]], share: float = 1.0, *, least: float = 0.5
+    strategy: Callable[[st.SearchStrategy[int]], st.SearchStrategy[Any]],
+    share: float = 1.0,
+    *,
+    of_bits: float | None = None,
+    least: float = 0.5,
 ) -> Decorator:
     """Make a test of each stage, with draws of its own: a failure at one stage hides nothing at another.
 
-    ``strategy`` takes the stage; ``share`` is that of each test.
+    ``strategy`` takes that of the stage. ``share`` and the other arguments are those of each test; see :func:`drawn`.
     """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        by_stage = [drawn(strategy(each), share, least=least, label=f"[{each}]")(test) for each in range(4)]
+        by_stage: list[Any] = [
+            drawn(strategy(at), share, of_bits=of_bits, least=least, label=f"[{stage}]")(test)
+            for stage, at in enumerate(_EACH_STAGE)
+        ]
 
-        def at_stage(trials: Any, stage: int) -> None:
-            by_stage[stage](trials)
+        def at_stage(stage: int, **engine: Any) -> None:
+            by_stage[stage](**engine)
 
         decorated: Any = update_wrapper(at_stage, test)
         del decorated.__wrapped__  # pytest would take the fixtures of the test
-        decorated.by_stage = by_stage  # for the meta suite
+        decorated.__signature__ = _of_stage(test)
+        # for the meta suite: the tests, and one of all stages
+        decorated.by_stage, decorated.test = by_stage, by_stage[0].test
+        decorated.strategy, decorated.share = strategy(STAGES), 4 * share
+        decorated.backend = covering.backend(f"{test.__module__}.{test.__qualname__}")
         return pytest.mark.parametrize("stage", range(4))(decorated)  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _of_stage(test: Callable[..., None]) -> Signature:
+    """The signature of a test of one stage: the fixture of the engine under test, and the stage."""
+    engine = next(iter(signature(test).parameters))
+    return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in (engine, "stage")])
 
 
 #: Piecewise linear and without a division: exact on dyadic data.
