@@ -8,7 +8,7 @@ import pytest
 
 #: Of the tests marked ``ci`` or ``rotating`` one in so many runs in ``pytest``, others on other days, and all with
 #: ``--slow``.
-SHARE = 16
+SHARE = 30
 #: Folders whose tests start whole programs and jobs: they are marked ``ci``.
 PROGRAMS = ("suites/project/", "suites/meta/gate/", "suites/compat/", "suites/bench/", "suites/faults/")
 
