@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import zerobench
 from zerobench import report
@@ -23,7 +21,6 @@ from zerobench.cli import commands
 from zerobench.cli import run as run_command
 from zerobench.errors import UsageError
 from zerobench.results import Json, schema
-from zerobench.scenario import Odd, Scenario
 from zerobench.suites.project.cli import here
 from zerobench.suites.project.reports.page import markdown_tables, received
 from zerobench.suites.support.checkout import ROOT
@@ -233,127 +230,12 @@ def test_subjects_that_fail_are_told_and_the_others_go_on(broken: Done) -> None:
     assert "the flux is not aligned" in done.stdout
 
 
-def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    """The verdict and exit code 0, also if the subject does not offer the Scenario."""
-    scenario = Scenario(model=Odd(hidden=(4,)), world=2, stage=2, steps=1).to_json()
-    assert commands.main(["replay", scenario]) == 0
-    assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
-    assert commands.main(["replay", scenario, "--subject", "torch-ddp"]) == 0
-    assert "torch-ddp does not offer this Scenario: torch-ddp is stage 0" in capsys.readouterr().out
-
-
-def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    """The position, both values and the rank, exit code 1, and the command to run it again."""
-    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2).to_json()
-    command = ["replay", scenario, "--subject", "zerobench.suites.project.cli.broken:Stale"]
-    assert commands.main(command) == 1
-    said = capsys.readouterr().out
-    assert "where     step 0, parameters, blocks.1.up.weight[4, 0]" in said
-    assert "rank      1\n" in said
-    assert "got " in said
-    assert "expected " in said
-    assert "only the end differs, from element 20 of 70" in said
-    reproduce = next(line for line in said.splitlines() if line.strip().startswith("reproduce"))
-    assert shlex.split(reproduce)[1:] == ["zerobench", *command]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--against-subject reference", "differs from reference"),
-        ("--parts losses,parameters", "differs from canonical"),
-        ("--parts losses,norm", "right, the same bits as the canonical trainer"),
-        ("--bound", "of the gradients' rounding bound"),
-        ("--bytes received", "right, received to the byte"),
-    ],
-)
-def test_replay_by_another_measure(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option compares something else; a difference gives exit code 1 and the same command."""
-    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=1).to_json()
-    command = ["replay", scenario, "--subject", "zerobench.suites.project.cli.broken:Stale", *options.split()]
-    code, said = commands.main(command), capsys.readouterr().out
-    assert says in said
-    assert code == ("differs" in said)
-    if code:
-        assert shlex.split(said.splitlines()[-1])[1:] == ["zerobench", *command]
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """One line."""
     with pytest.raises(SystemExit) as end:
         commands.main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"zerobench {zerobench.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("", "required: COMMAND"),
-        ("rnu", "invalid choice: 'rnu'"),
-        ("run --model minni", "unknown model 'minni'; did you mean 'mini'?"),
-        ("run --subjects torch-dpd", "unknown subject 'torch-dpd'; did you mean 'torch-ddp'?"),
-        ("run --subjects ,", "--subjects: expected names between commas"),
-        ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
-        ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
-        ("run --subjects .engine:Engine", "cannot load the subject '.engine:Engine' (TypeError: "),
-        ("run --subjects unfinished:Engine", "unfinished:Engine' (SyntaxError: "),
-        ("run --subjects mistaken:Engine", "(NameError: name 'missing' is not defined, "),
-        ("run --subjects mistaken:Engine", "mistaken.py, line 2); name an importable package.module:Class"),
-        ("run --stages 0,4", "unknown stage '4'"),
-        ("run --recompute all", "unknown recomputation 'all'"),
-        ("run --model vit-tiny --data short", "--data: vit-tiny takes no text"),
-        ("run --dtype fp8", "unknown dtype 'fp8'"),
-        ("run --device tpu", "unknown device 'tpu'"),
-        ("run --ranks 0", "--ranks: expected a whole number of at least 1, got '0'"),
-        ("run --steps two", "--steps: expected a whole number of at least 1, got 'two'"),
-        ("run --clip -1", "--clip: expected a number of at least 0, got '-1'"),
-        ("run --clip nan", "--clip: expected a number of at least 0, got 'nan'"),
-        ("run --data no/such/file", "cannot read the data file 'no/such/file'"),
-        ("run --data short", "the text is too short"),
-        ("run --out short", "cannot write to 'short': 'short' is not a directory"),
-        ("run --out short/below", "cannot write to 'short/below'"),
-        ("run --out taken", "its 'report.md' is a directory"),
-        ("run --stage 3", "unrecognized arguments: --stage 3"),
-        ("replay {", "a Scenario must be a JSON object"),
-        ("replay '{\"stge\": 3}'", "unknown field of scenario 'stge'; did you mean 'stage'?"),
-        ("replay '{\"steps\": 0}'", "scenario.steps: expected at least 1, got 0"),
-        ("replay '{\"stage\": 9}'", "scenario.stage: expected 0 to 3, got 9"),
-        ("replay {} --subject nobody", "unknown subject 'nobody'"),
-        ("replay {} --against-subject nobody", "unknown subject 'nobody'"),
-        ("replay {} --parts loses", "unknown part 'loses'; did you mean 'losses'?"),
-        ("replay {} --bytes trafic", "unknown account 'trafic'; did you mean 'traffic'?"),
-    ],
-)
-def test_bad_input(
-    arguments: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One clear line, exit code 2, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    Path("short").write_text("too short")
-    Path("taken/report.md").mkdir(parents=True)
-    Path("unfinished.py").write_text("class Engine(\n")
-    Path("mistaken.py").write_text("def made():\n    return missing\n\n\nEngine = made()\n")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    code = commands.main(shlex.split(arguments))
-    output = capsys.readouterr()
-    assert code == 2
-    assert output.out == ""
-    assert output.err.startswith("zerobench: ")
-    assert output.err.count("\n") == 1
-    assert says in output.err
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """--device cuda without a GPU is bad input like any other."""
-    monkeypatch.chdir(tmp_path)
-    assert commands.main(["run", "--device", "cuda"]) == 2
-    assert "torch sees no CUDA GPU" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_ends_the_process_with_code_2() -> None:

@@ -1,14 +1,16 @@
-"""Replay: the settings of a case of ``zerobench run``, with memory in proportion to the model."""
+"""Replay: verdicts and exit codes, the settings of a case of ``zerobench run``, memory in proportion to the model."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from zerobench.bench.replay import compare_again
+from zerobench.cli import commands
 from zerobench.errors import UsageError
 from zerobench.judge.command import ReplayCommand
 from zerobench.ranks import Pool
@@ -58,3 +60,48 @@ def test_a_configuration_that_the_subject_refuses() -> None:
     scenario = Scenario(stage=1, world=1, offload_optimizer="cpu", offload_ratio=1.5)
     with pytest.raises(UsageError, match=r"reference: .*less than or equal to 1"):
         compare_again(ReplayCommand(scenario, "reference"))
+
+
+def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict and exit code 0, also if the subject does not offer the Scenario."""
+    scenario = Scenario(model=Odd(hidden=(4,)), world=2, stage=2, steps=1).to_json()
+    assert commands.main(["replay", scenario]) == 0
+    assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
+    assert commands.main(["replay", scenario, "--subject", "torch-ddp"]) == 0
+    assert "torch-ddp does not offer this Scenario: torch-ddp is stage 0" in capsys.readouterr().out
+
+
+def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """The position, both values and the rank, exit code 1, and the command to run it again."""
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=2).to_json()
+    command = ["replay", scenario, "--subject", _STALE]
+    assert commands.main(command) == 1
+    said = capsys.readouterr().out
+    assert "where     step 0, parameters, blocks.1.up.weight[4, 0]" in said
+    assert "rank      1\n" in said
+    assert "got " in said
+    assert "expected " in said
+    assert "only the end differs, from element 20 of 70" in said
+    reproduce = next(line for line in said.splitlines() if line.strip().startswith("reproduce"))
+    assert shlex.split(reproduce)[1:] == ["zerobench", *command]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--against-subject reference", "differs from reference"),
+        ("--parts losses,parameters", "differs from canonical"),
+        ("--parts losses,norm", "right, the same bits as the canonical trainer"),
+        ("--bound", "of the gradients' rounding bound"),
+        ("--bytes received", "right, received to the byte"),
+    ],
+)
+def test_replay_by_another_measure(options: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option compares something else; a difference gives exit code 1 and the same command."""
+    scenario = Scenario(model=Odd(hidden=(14, 14)), world=2, stage=3, steps=1).to_json()
+    command = ["replay", scenario, "--subject", _STALE, *options.split()]
+    code, said = commands.main(command), capsys.readouterr().out
+    assert says in said
+    assert code == ("differs" in said)
+    if code:
+        assert shlex.split(said.splitlines()[-1])[1:] == ["zerobench", *command]
