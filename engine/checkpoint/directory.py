@@ -23,6 +23,8 @@ from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.errors import CheckpointError
 
 LATEST = "latest"
+#: Of DeepSpeed's conversion to a universal checkpoint.
+_LATEST_UNIVERSAL = "latest_universal"
 _SAVING, _REPLACED = ".saving-", ".replaced-"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Of renameat2(2): paths are relative to the working directory; exchange the two names.
@@ -152,20 +154,28 @@ def _replace_latest(directory: Path, text: str) -> None:
 
 
 def read_latest(directory: Path) -> str | None:
-    """The tag in ``latest``; None if there is no such file. DeepSpeed's has no checksum.
+    """The tag in ``latest``, or in the file of DeepSpeed's converter; None if there is neither.
+
+    DeepSpeed's have no checksum.
 
     Raises:
         CheckpointError: it cannot be read, or its checksum is not that of the tag.
     """
-    path = directory / LATEST
+    for name in (LATEST, _LATEST_UNIVERSAL):
+        with suppress(FileNotFoundError):
+            return _tag_in(directory / name)
+    return None
+
+
+def _tag_in(path: Path) -> str:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        return None
+        raise
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")
-    if not check and is_deepspeed(directory / tag):
+    if not check and is_deepspeed(path.parent / tag):
         return checked_tag(tag)
     if check != f"{_check(tag)}\n":
         raise CheckpointError(

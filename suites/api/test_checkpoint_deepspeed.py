@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import io
-from collections.abc import Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from zerobench import export_deepspeed_checkpoint, subjects
 from zerobench.driver import flat, model_for, run_step, start, to_cpu
+from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
 from zerobench.subject import Subject
 from zerobench.subjects.deepspeed import DeepSpeed, config
+from zerobench.subjects.deepspeed_universal import convert_to_universal
+from zerobench.suites.api.universal import convert
 
 if importlib.util.find_spec("deepspeed") is None:
     pytest.skip("DeepSpeed is not installed; pip install 'zerobench[deepspeed]'", allow_module_level=True)
@@ -105,6 +107,47 @@ def test_import(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bo
             assert counters == (3, 0)
 
 
+class RoundRobin(DeepSpeed):
+    """DeepSpeed that orders the parameters of a flat group so that their gradients are reduced in turn."""
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        return {**config, "zero_optimization": {**config["zero_optimization"], "round_robin_gradients": True}}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_import_of_round_robin(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
+    """So it has if DeepSpeed orders its flat groups in another way; the universal form mixes the parameters up
+    (reports/findings/deepspeed/round-robin-order), as DeepSpeed's reading of masters does, and is refused."""
+    scenario = _SCENARIO.but(dtype="bf16", stage=stage, optimizer=Optimizer(second_group=True))
+    saved = two.run(_train_and_save, f"{__name__}:{RoundRobin.__name__}", scenario, tmp_path, timeout=_LIMIT)[0]
+    expected = {name: value for name, value in saved.items() if name.startswith("model")}
+    for got, counters in three.run(_load, "reference", scenario.but(world=3), tmp_path, timeout=_LIMIT):
+        _demand_equal({name: value for name, value in got.items() if name in expected}, expected)
+        masters = [name for name in got if name.startswith("master")]
+        assert all(got[name].bfloat16().equal(expected[name.replace("master", "model")]) for name in masters)
+        assert counters == (3, 0)
+    two.run(_to_universal, tmp_path, world=1, timeout=_LIMIT)
+    (tmp_path / "latest").unlink()
+    with pytest.raises(RankFault, match="conversion gives parameters the states of others"):
+        three.run(_load, "reference", scenario, tmp_path, world=2, timeout=_LIMIT)
+
+
+@pytest.mark.parametrize("universal", [False, True])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_import_of_offloaded_states(two: Pool, three: Pool, stage: int, universal: bool, tmp_path: Path) -> None:
+    """So it has if DeepSpeed keeps masters, optimizer states and at stage 3 parameters in host memory."""
+    offload: dict[str, Any] = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+    scenario = _SCENARIO.but(dtype="bf16", stage=stage, optimizer=Optimizer(second_group=True), **offload)
+    expected = two.run(_train_and_save, "deepspeed", scenario, tmp_path, timeout=_LIMIT)[0]
+    if universal:
+        two.run(_to_universal, tmp_path, world=1, timeout=_LIMIT)
+        (tmp_path / "latest").unlink()
+    for got, counters in three.run(_load, "reference", scenario.but(world=3), tmp_path, timeout=_LIMIT):
+        _demand_equal(got, expected)
+        assert counters == (3, 0)
+
+
 @pytest.mark.parametrize("second_group", [False, True])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("stage", range(4))
@@ -156,25 +199,6 @@ def test_another_number_of_ranks(two: Pool, three: Pool, stage: int, tmp_path: P
         assert counters == (3, 0)
 
 
-class UniversalDeepSpeed(DeepSpeed):
-    """DeepSpeed that loads universal checkpoints."""
-
-    def _config(self) -> dict[str, Any]:
-        return {**super()._config(), "checkpoint": {"load_universal": True}}
-
-
-def _to_universal(group: dist.ProcessGroup, directory: Path) -> None:
-    """DeepSpeed's own conversion, in one process."""
-    from deepspeed.checkpoint import ds_to_universal
-
-    tag = (directory / "latest").read_text(encoding="utf-8")
-    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
-    paths = {"input_folder": str(directory / tag), "output_folder": str(directory / "universal")}
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        ds_to_universal.main(SimpleNamespace(**paths, **options, inject_missing_state=True))
-    (directory / "latest_universal").write_text("universal", encoding="utf-8")
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_universal(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
     """A universal checkpoint keeps every state on the same and on another number of ranks, except frozen parameters
@@ -186,12 +210,55 @@ def test_universal(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
     expected = two.run(_train_and_save, "deepspeed", scenario, own, timeout=_LIMIT)[0]
     two.run(_load, "reference", scenario, own, 0, tmp_path / "ours", timeout=_LIMIT)
     export_deepspeed_checkpoint(tmp_path / "ours", exported, config(scenario), world=2)
-    universal = f"{__name__}:{UniversalDeepSpeed.__name__}"
     for directory in (own, exported):
         two.run(_to_universal, directory, world=1, timeout=_LIMIT)
         for ranks in (two, three):
             for got, counters in ranks.run(
-                _load, universal, scenario.but(world=ranks.world), directory, timeout=_LIMIT
+                _load, "deepspeed-universal", scenario.but(world=ranks.world), directory, timeout=_LIMIT
             ):
                 _demand_equal(got, expected)
                 assert counters == (3, 0)
+
+
+def _to_universal(group: dist.ProcessGroup, directory: Path) -> None:
+    convert_to_universal(directory)
+
+
+@pytest.mark.parametrize("second_group", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_import_of_universal(
+    two: Pool, three: Pool, stage: int, dtype: Any, second_group: bool, tmp_path: Path
+) -> None:
+    """An engine of another stage and world size has every state of a universal checkpoint, frozen parameters and
+    buffers among them; and the converter of the tests without DeepSpeed writes the same files."""
+    scenario = _SCENARIO.but(stage=stage, dtype=dtype, optimizer=Optimizer(second_group=second_group))
+    expected = two.run(_train_and_save, "deepspeed", scenario, tmp_path, timeout=_LIMIT)[0]
+    two.run(_to_universal, tmp_path, world=1, timeout=_LIMIT)
+    (tmp_path / "latest").unlink()
+    for other, world in ((3, 3), (stage, 2), (0, 1)):
+        changed = scenario.but(stage=other, world=world)
+        for got, counters in three.run(_load, "reference", changed, tmp_path, world=world, timeout=_LIMIT):
+            _demand_equal(got, expected)
+            assert counters == (3, 0)
+    convert(tmp_path / "global_step3", tmp_path / "of_the_tests")
+    _demand_same_files(tmp_path / "of_the_tests", tmp_path / "global_step3_universal")
+
+
+def _demand_same_files(got: Path, expected: Path) -> None:
+    """The same names, and equal content in plain types and tensors."""
+    names = [sorted(str(path.relative_to(each)) for path in each.rglob("*.pt")) for each in (got, expected)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert _plain(pickles.read_any(got / name)) == _plain(pickles.read_any(expected / name)), name
+
+
+def _plain(value: Any) -> Any:
+    """A content that compares by value; padding may be NaN, so tensors compare by their bits."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.reshape(-1).contiguous().view(torch.uint8).tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return vars(value) if hasattr(value, "__dict__") else value
