@@ -39,6 +39,7 @@ from zerobench.suites.meta.mutants.bytes import (
     KeepsGradientsDuringBackward,
 )
 from zerobench.suites.meta.mutants.checkpoints import RESUMING
+from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.ignored import IGNORED
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
@@ -130,11 +131,21 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("mutant", RESUMING, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*RESUMING, *THROUGH_DEEPSPEED], ids=lambda mutant: mutant.__name__)
 def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine loses or changes a part of its state in a checkpoint, it fails after the resume."""
+    """If an engine loses or changes a part of its state in a checkpoint, its own or one in DeepSpeed's layout, it fails
+    after the resume."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, _first_failure(trials, RESUMES))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("engine", RIGHT, ids=lambda engine: engine.__name__)
+def test_right_resume_passes(pool: Pool, engine: Any) -> None:
+    """An engine that resumes by way of DeepSpeed's layout is right."""
+    trials = Trials.of(pool, engine)
+    for each in RESUMES:
+        assert failure_of(partial(again(each, 10), trials)) is None
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -21,6 +21,7 @@ class DeepSpeedUniversal(DeepSpeed):
     """After each save rank 0 converts the files; a load takes the converted ones, on any number of ranks."""
 
     name = "deepspeed-universal"
+    resumes_at_any_world = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
