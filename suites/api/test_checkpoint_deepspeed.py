@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from zerobench import export_deepspeed_checkpoint, subjects
 from zerobench.driver import flat, model_for, run_step, start, to_cpu
 from zerobench.engine.checkpoint.deepspeed import pickles
+from zerobench.oracles.optimizer import build_optimizer
 from zerobench.ranks import Pool, RankFault
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
@@ -131,6 +133,53 @@ def test_import_of_round_robin(two: Pool, three: Pool, stage: int, tmp_path: Pat
     (tmp_path / "latest").unlink()
     with pytest.raises(RankFault, match="conversion gives parameters the states of others"):
         three.run(_load, "reference", scenario, tmp_path, world=2, timeout=_LIMIT)
+
+
+class Fused(DeepSpeed):
+    """DeepSpeed that takes torch's Adam for its fused one: at stage 0 it then keeps a flat tensor for each group."""
+
+    def __init__(self, model: torch.nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        fused = mock.patch("deepspeed.runtime.engine.FusedAdam", torch.optim.AdamW)  # its own must be compiled
+        given = mock.patch(
+            "zerobench.subjects.deepspeed._client", lambda spec, named: build_optimizer(spec.optimizer, named)
+        )
+        with fused, given:
+            super().__init__(model, scenario, group)
+
+    def _config(self) -> dict[str, Any]:
+        return {key: value for key, value in super()._config().items() if key != "optimizer"}
+
+    def _masters(self) -> dict[torch.Tensor, torch.Tensor]:
+        flat = zip(self.optimizer.fp16_groups, self.optimizer.fp32_groups_flat, strict=True)
+        return {each: part for whole, master in flat for each, part in zip(whole, _unflat(master, whole), strict=True)}
+
+    def _states(self, key: str) -> State:
+        pairs = zip(self.optimizer.fp16_groups, self.optimizer.optimizer.state.values(), strict=True)
+        kept = {
+            each: part for whole, state in pairs for each, part in zip(whole, _unflat(state[key], whole), strict=True)
+        }
+        return {name: kept[each] for name, each in self.trained.items()}
+
+
+def _unflat(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    parts = torch.split(flat.detach(), [each.numel() for each in like])
+    return (part.view(each.shape) for part, each in zip(parts, like, strict=True))
+
+
+@pytest.mark.parametrize("second_group", [False, True])
+@pytest.mark.parametrize("power", [4, None])
+def test_import_of_the_fused_layout(
+    two: Pool, three: Pool, power: int | None, second_group: bool, tmp_path: Path
+) -> None:
+    """So it has if DeepSpeed's stage 0 keeps one flat tensor for each group, with a dynamic and a static loss scale."""
+    scale = LossScale(static=8.0) if power is None else LossScale(initial_power=power, window=1)
+    scenario = _SCENARIO.but(stage=0, dtype="fp16", loss_scale=scale, optimizer=Optimizer(second_group=second_group))
+    expected = two.run(_train_and_save, f"{__name__}:{Fused.__name__}", scenario, tmp_path, timeout=_LIMIT)[0]
+    for other, world in ((3, 3), (0, 2), (1, 1)):
+        changed = scenario.but(stage=other, world=world)
+        for got, counters in three.run(_load, "reference", changed, tmp_path, world=world, timeout=_LIMIT):
+            _demand_equal({name: got[name] for name in expected}, expected)
+            assert counters == (3, 0)
 
 
 @pytest.mark.parametrize("universal", [False, True])
