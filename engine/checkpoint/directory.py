@@ -196,10 +196,13 @@ def folder_of(directory: Path, tag: str) -> Path:
         CheckpointError: there is none, or it is a symbolic link out of the directory.
     """
     folder = directory / checked_tag(tag)
-    if not folder.is_dir():
-        tags = [each.name for each in directory.iterdir() if each.is_dir()] if directory.is_dir() else []
-        known = ", ".join(sorted(name for name in tags if not name.startswith("."))) or "none"
-        raise CheckpointError(f"{str(directory)!r} has no checkpoint {tag!r} (it has: {known})")
+    with failed(f"open the checkpoint {str(folder)!r}"):
+        if not folder.is_dir():
+            tags = [each.name for each in directory.iterdir() if each.is_dir()] if directory.is_dir() else []
+            known = ", ".join(sorted(name for name in tags if not name.startswith("."))) or "none"
+            raise CheckpointError(f"{str(directory)!r} has no checkpoint {tag!r} (it has: {known})")
+        for each in folder.iterdir():
+            each.lstat()
     if folder.resolve().parent != directory.resolve():
         raise CheckpointError(f"{str(folder)!r} is a symbolic link out of the directory; load from {folder.resolve()}")
     return folder

@@ -17,6 +17,7 @@ from torch import Tensor
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.deepspeed.files import UNIVERSAL
 from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Shapes, Trained, plain, step_of
+from zerobench.engine.checkpoint.directory import failed
 from zerobench.engine.checkpoint.pieces import MASTER
 from zerobench.engine.errors import CheckpointError
 
@@ -58,12 +59,15 @@ def _of_parameter(folder: Path, name: str) -> list[Path]:
             f"the states of parameter {name!r} lie outside {str(folder)!r}, behind a symbolic link or by their name; "
             "convert the checkpoint again"
         )
-    if not inside.is_dir():
+    with failed(f"open the folder of parameter {name!r} in {str(folder)!r}"):
+        there = inside.is_dir()
+        found = {path for path in inside.iterdir() if path.suffix == _SUFFIX} if there else set()
+    if not there:
         raise CheckpointError(
             f"{str(folder)!r} has no folder {UNIVERSAL!r} with a folder of parameter {name!r} in it; "
             "convert the checkpoint again, or load a whole copy"
         )
-    return sorted({inside / f"{_MASTER}{_SUFFIX}", *inside.glob(f"*{_SUFFIX}")})
+    return sorted({inside / f"{_MASTER}{_SUFFIX}", *found})
 
 
 def of_universal(folder: Path, shapes: Sequence[Shapes], common: dict[str, Any]) -> Trained:
