@@ -86,22 +86,24 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
 )
 def test_exact_data_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So has one with more leaves if every sum is exact."""
-    command = _command(trials, *scenario, leaves=4, parts=in_order(_VALUES), zeros_alike=True)
+    command = _command(trials, *scenario, "name", leaves=4, parts=in_order(_VALUES), zeros_alike=True)
     policies = trials.subject.policies
     expected = canonical(command.scenario, frozenset(["gradients", "parameters"]), policies=policies)
     assume(is_exact(expected, exact(command.scenario, policies)))
     _demand_bits(trials, command)
 
 
-def _command(trials: Trials, scenario: Scenario, worlds: Sequence[int], leaves: int, **compared: Any) -> ReplayCommand:
+def _command(
+    trials: Trials, scenario: Scenario, worlds: Sequence[int], *fixed: str, leaves: int, **compared: Any
+) -> ReplayCommand:
     """The comparison of a run that one number of ranks begins and another one ends; drop the draw if the engine refuses
     one of them, or if a known finding describes it."""
     if not trials.subject.resumes_at_any_world:
         pytest.skip(f"{trials.name} resumes on as many ranks alone")
-    fixed = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation")
+    kept = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
     stages = [stage for stage in range(4) if trials.subject.unsupported(_PLAIN.but(stage=stage)) is None]
     offered = scenario.but(stage=stages[scenario.stage % len(stages)])
-    near = trials.nearest(_on(offered, worlds[0], leaves), *fixed)
+    near = trials.nearest(_on(offered, worlds[0], leaves), *kept)
     other = _on(near, worlds[1], leaves)
     assume(trials.offers(other))
     [saved] = near.resumes

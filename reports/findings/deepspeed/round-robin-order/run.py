@@ -78,8 +78,8 @@ def run(rank: int, store: str, folder: str, wrong: Any) -> None:
             ("universal", converted(engine, f"{folder}/{round_robin}")),
         ):
             if rank == 0:
-                values = [sorted(set(each)) for each in got]
-                print(f"round_robin_gradients {round_robin}, {what}: expected [[0.0], [1.0], [2.0], [3.0]], got {values}")
+                values = [[sorted(set(each)) for each in values] for values in (expected, got)]
+                print(f"round_robin_gradients {round_robin}, {what}: expected {values[0]}, got {values[1]}")
                 wrong.value |= got != expected
     dist.destroy_process_group()
 
