@@ -168,6 +168,7 @@ def _extra_state(path: Path) -> None:
         (lambda d: _replace(d / _WEIGHT / "fp32.pt", torch.zeros(7)), "'fp32.pt' of parameter .* has 7 elements, and"),
         (lambda d: _replace(d / _WEIGHT / "fp32.pt", [1]), "is no checkpoint of DeepSpeed's, or of a version"),
         (lambda d: _replace(d / _WEIGHT / "step.pt", "many"), "is no checkpoint of DeepSpeed's, or of a version"),
+        (lambda d: _replace(d / _WEIGHT / "step.pt", float("inf")), "is no checkpoint of DeepSpeed's, or of a version"),
         (lambda d: _replace(d / "zero/optimizer_state.pt", {}), "is no checkpoint of DeepSpeed's, or of a version"),
         (lambda d: _extra_state(d / _WEIGHT / "exp_avg_sq.pt"), "the optimizer has the rule of another kind"),
     ],

@@ -111,7 +111,7 @@ def understood(folder: Path) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(
             f"{str(folder)!r} is no checkpoint of DeepSpeed's, or of a version that is not known: "
             f"{type(error).__name__}: {error}"
