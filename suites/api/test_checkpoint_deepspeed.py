@@ -182,6 +182,19 @@ def test_import_of_the_fused_layout(
             assert counters == (3, 0)
 
 
+@pytest.mark.parametrize(("stage", "universal"), [(0, False), (1, False), (2, False), (3, False), (1, True), (2, True)])
+def test_import_before_the_first_update(two: Pool, three: Pool, stage: int, universal: bool, tmp_path: Path) -> None:
+    """So it has after a skipped step alone, when DeepSpeed's optimizer has no states yet."""
+    scenario = _SCENARIO.but(stage=stage, dtype="fp16", steps=1, poison=((0, 0),))
+    expected = two.run(_train_and_save, "deepspeed", scenario, tmp_path, timeout=_LIMIT)[0]
+    if universal:
+        two.run(_to_universal, tmp_path, world=1, timeout=_LIMIT)
+        (tmp_path / "latest").unlink()
+    for got, counters in three.run(_load, "reference", scenario.but(world=3), tmp_path, timeout=_LIMIT):
+        _demand_equal(got, expected)
+        assert counters == (1, 1)
+
+
 @pytest.mark.parametrize("universal", [False, True])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_import_of_offloaded_states(two: Pool, three: Pool, stage: int, universal: bool, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class DeepSpeedSource:
         self._own = parameter_entries(self._parts)
         self._trained = opened.trained or self._of_stage_0()
         self.tensors: dict[str, Values] = {}
+        self._add_initial_states()
         self._add_values()
         self.contents = self._contents(opened.optimizer)
         self.client_state = {key: value for key, value in self._model.items() if key not in _OWN}
@@ -101,6 +102,19 @@ class DeepSpeedSource:
             for name, value in self._model["module"].items()
             if name not in skipped
         }
+
+    @property
+    def _applied(self) -> int:
+        """The number of updates."""
+        return int(self._model["global_steps"] - self._model["skipped_steps"])
+
+    def _add_initial_states(self) -> None:
+        """Before the first update DeepSpeed has no states; every rule here begins with zeros."""
+        if self._applied == 0:
+            for name, shape in self._trained.shapes.items():
+                zeros = torch.zeros(()).expand(torch.Size(shape).numel())
+                for kind in self._parts.optimizer.state_names:
+                    self._trained.values.setdefault(f"{kind}.{name}", [zeros])
 
     def _add_values(self) -> None:
         for key, pieces in self._trained.values.items():
@@ -169,14 +183,13 @@ class DeepSpeedSource:
     def _optimizer(self) -> OptimizerEntry:
         kinds = {key.split(".", 1)[0] for key in self._trained.values} - {MASTER}
         own = self._parts.optimizer
-        states = tuple(sorted(kinds)) or own.state_names  # DeepSpeed has none before the first step
+        states = tuple(sorted(kinds)) or own.state_names
         rule = _RULES.get(states, "of another kind") if kinds else rule_name(self._parts)
-        applied = self._model["global_steps"] - self._model["skipped_steps"]
         return OptimizerEntry(
             rule=rule,
             states=states,
             groups=tuple(self._group(index, *each) for index, each in enumerate(self._trained.groups)),
-            steps={name: self._trained.steps.get(name, applied) for name in self._trained.shapes},
+            steps={name: self._trained.steps.get(name, self._applied) for name in self._trained.shapes},
         )
 
     def _group(self, index: int, names: list[str], options: Mapping[str, Any]) -> GroupEntry:
