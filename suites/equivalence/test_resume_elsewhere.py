@@ -84,7 +84,7 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
     ),
     share=0.2,
 )
-def test_exact_data_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+def test_exact_sums_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So has one with more leaves if every sum is exact."""
     command = _command(trials, *scenario, "name", leaves=4, parts=in_order(_VALUES), zeros_alike=True)
     policies = trials.subject.policies
