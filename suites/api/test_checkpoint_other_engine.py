@@ -213,6 +213,28 @@ def test_extra_files(own: tuple[Path, dict[str, Any]], foreign: Path) -> None:
     assert _states(loading) == own[1]
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_without_states(stage: int, own: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Before the first update DeepSpeed's files have no optimizer states, which begin with zeros; after it, states that
+    are missing are refused."""
+    new, loading = saved.engine(0), saved.engine(1)
+    new.save_checkpoint(tmp_path / "new")
+    for directory in (tmp_path / "new", own[0]):
+        folder = _exported(stage)(directory, tmp_path / "foreign" / directory.name).parent
+        [tag] = (each for each in folder.iterdir() if each.is_dir())
+        for path in tag.glob("*_optim_states.pt"):
+            content = pickles.read(path)
+            content["optimizer_state_dict"]["base_optimizer_state" if stage == 2 else "optimizer_state_dict"][
+                "state"
+            ] = {}
+            _rewrite(path, content)
+        if directory == own[0]:
+            _refused(loading, tag, "tensor 'exp_avg.body.0.weight' is missing")
+        else:
+            loading.load_checkpoint(folder)
+            assert _states(loading) == _states(new)
+
+
 def test_a_folder_elsewhere(folder: Path, tmp_path: Path) -> None:
     """A tag that is a symbolic link out of the directory is refused."""
     (tmp_path / "links").mkdir()
