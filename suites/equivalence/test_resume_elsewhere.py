@@ -102,8 +102,8 @@ def _command(
         pytest.skip(f"{trials.name} resumes on as many ranks alone")
     kept = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
     stages = [stage for stage in range(4) if trials.subject.unsupported(_PLAIN.but(stage=stage)) is None]
-    offered = scenario.but(stage=stages[scenario.stage % len(stages)])
-    near = trials.nearest(_on(offered, worlds[0], leaves), *kept)
+    drawn_at = scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
+    near = trials.nearest(_on(drawn_at, worlds[0], leaves), *kept)
     other = _on(near, worlds[1], leaves)
     assume(trials.offers(other))
     [saved] = near.resumes

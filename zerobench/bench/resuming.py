@@ -19,7 +19,7 @@ def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, director
     with closing(start(subjects.load(name), scenario, group)) as subject:
         steps = [run_step(subject, scenario, index, rank, every) for index in range(scenario.steps)]
         subject.save(directory)
-    return Trajectory(subject.name, scenario, rank, steps)
+    return Trajectory(name, scenario, rank, steps)
 
 
 def resume_at(
@@ -35,4 +35,4 @@ def resume_at(
         subject.load(directory)
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
-    return Trajectory(subject.name, scenario, rank, steps)
+    return Trajectory(name, scenario, rank, steps)
