@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
@@ -28,8 +28,6 @@ _SCALE = Points("loss_scale", "skipped", "norm", "losses", "gradients")
 
 class RightThroughDeepSpeed(Mutant):
     """Exports its checkpoint to DeepSpeed's layout, of one rank more, and loads that; nothing is wrong."""
-
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -144,12 +142,16 @@ class CountsStepsFromOne(_ChangesTheTrained):
 
 
 class MixesTheOrderOfRanks(RightThroughDeepSpeed):
+    points_at = _VALUES
+
     def sabotaged(self) -> AbstractContextManager[Any]:
         return _replaced(opened, "of_ranks", lambda original: lambda shapes, ranks: original(shapes, ranks[::-1]))
 
 
 class ReadsPaddingAsValues(RightThroughDeepSpeed):
     """Strips the padding of a partition from its beginning: that at its end is read as values."""
+
+    points_at = _VALUES
 
     def sabotaged(self) -> AbstractContextManager[Any]:
         def flat(original: Any) -> Any:
