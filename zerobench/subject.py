@@ -127,6 +127,8 @@ class Subject(ABC):
     moves: ClassVar[bool] = False
     #: Has :meth:`save` and :meth:`load`.
     resumes: ClassVar[bool] = False
+    #: :meth:`load` also takes what another number of ranks has saved.
+    resumes_at_any_world: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
 
@@ -204,7 +206,10 @@ class Subject(ABC):
         raise NotImplementedError(f"{self.name} sets resumes and has no save()")
 
     def load(self, directory: Path) -> None:
-        """Load the last state that a subject of the same class and Scenario saved; before the first step."""
+        """Load the last state that a subject of the same class and Scenario saved; before the first step.
+
+        If :attr:`resumes_at_any_world` is set, the Scenario that saved may have another world and accumulation.
+        """
         raise NotImplementedError(f"{self.name} sets resumes and has no load()")
 
     def close(self) -> None:

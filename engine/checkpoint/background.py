@@ -22,17 +22,18 @@ class BackgroundWrite:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._stored: list[Stored] = []
 
     def write(self, path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tuple[FileEntry, list[Stored]]:
-        """Like shard_file.write, whose errors :meth:`join` raises."""
+        """Like shard_file.write, whose checksums :meth:`join` returns and whose errors it raises."""
         copies = [tensor.clone() for tensor in values]
         self._thread = threading.Thread(target=self._run, args=(path, ranges, copies), name="zerobench-checkpoint")
         self._thread.start()
-        return shard_file.described(path.name, ranges, copies)
+        return shard_file.planned(path.name, ranges)
 
     def _run(self, path: Path, ranges: Sequence[Range], copies: Sequence[Tensor]) -> None:
         try:
-            shard_file.write(path, ranges, copies)
+            _, self._stored = shard_file.write(path, ranges, copies)
         except BaseException as error:  # noqa: BLE001 - join() raises it
             self._error = error
 
@@ -41,12 +42,17 @@ class BackgroundWrite:
         """Whether the thread has ended."""
         return self._thread is None or not self._thread.is_alive()
 
-    def join(self) -> None:
-        """Wait until the file is on the drive, and raise the error if it could not be written."""
+    def join(self) -> list[Stored]:
+        """Wait until the file is on the drive, and raise the error if it could not be written.
+
+        Returns:
+            The position of each piece, with the checksums of its blocks.
+        """
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
             raise self._error
+        return self._stored
 
 
 class PendingSave:

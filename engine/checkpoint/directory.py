@@ -23,6 +23,8 @@ from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.errors import CheckpointError
 
 LATEST = "latest"
+#: Of DeepSpeed's conversion to a universal checkpoint.
+_LATEST_UNIVERSAL = "latest_universal"
 _SAVING, _REPLACED = ".saving-", ".replaced-"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Of renameat2(2): paths are relative to the working directory; exchange the two names.
@@ -152,20 +154,28 @@ def _replace_latest(directory: Path, text: str) -> None:
 
 
 def read_latest(directory: Path) -> str | None:
-    """The tag in ``latest``; None if there is no such file. DeepSpeed's has no checksum.
+    """The tag in ``latest``, or in the file of DeepSpeed's converter; None if there is neither.
+
+    DeepSpeed's have no checksum.
 
     Raises:
         CheckpointError: it cannot be read, or its checksum is not that of the tag.
     """
-    path = directory / LATEST
+    for name in (LATEST, _LATEST_UNIVERSAL):
+        with suppress(FileNotFoundError):
+            return _tag_in(directory / name)
+    return None
+
+
+def _tag_in(path: Path) -> str:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        return None
+        raise
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")
-    if not check and is_deepspeed(directory / tag):
+    if not check and is_deepspeed(path.parent / tag):
         return checked_tag(tag)
     if check != f"{_check(tag)}\n":
         raise CheckpointError(
@@ -186,10 +196,13 @@ def folder_of(directory: Path, tag: str) -> Path:
         CheckpointError: there is none, or it is a symbolic link out of the directory.
     """
     folder = directory / checked_tag(tag)
-    if not folder.is_dir():
-        tags = [each.name for each in directory.iterdir() if each.is_dir()] if directory.is_dir() else []
-        known = ", ".join(sorted(name for name in tags if not name.startswith("."))) or "none"
-        raise CheckpointError(f"{str(directory)!r} has no checkpoint {tag!r} (it has: {known})")
+    with failed(f"open the checkpoint {str(folder)!r}"):
+        if not folder.is_dir():
+            tags = [each.name for each in directory.iterdir() if each.is_dir()] if directory.is_dir() else []
+            known = ", ".join(sorted(name for name in tags if not name.startswith("."))) or "none"
+            raise CheckpointError(f"{str(directory)!r} has no checkpoint {tag!r} (it has: {known})")
+        for each in folder.iterdir():
+            each.lstat()
     if folder.resolve().parent != directory.resolve():
         raise CheckpointError(f"{str(folder)!r} is a symbolic link out of the directory; load from {folder.resolve()}")
     return folder

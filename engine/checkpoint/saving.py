@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import distributed, record, shard_file
 from zerobench.engine.checkpoint.background import BackgroundWrite, PendingSave
+from zerobench.engine.checkpoint.distributed import Tables
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Piece, owned_pieces
 from zerobench.engine.checkpoint.progress import contents
-from zerobench.engine.checkpoint.record import Contents, Record
+from zerobench.engine.checkpoint.record import Contents, Record, TensorEntry
+from zerobench.engine.checkpoint.shard_file import Stored
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
@@ -44,10 +46,26 @@ def start(
 
     def finish() -> None:
         with _discarding(ranks, folder):
-            on_every_rank(ranks, writing.join)
-            on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+            written = on_every_rank(ranks, writing.join)
+            checked = _with_digests(ranks, tables, written)
+            on_every_rank(ranks, lambda: _finish(folder, tag, found, checked, latest=latest))
 
     return PendingSave(writing, finish)
+
+
+def _with_digests(ranks: Ranks, tables: Tables | None, written: list[Stored]) -> Tables | None:
+    """The tables, on rank 0, with the checksums that each rank's thread has found. A collective."""
+    texts = ranks.same_everywhere(json.dumps([[each.file, each.begin, each.digests] for each in written]))
+    if tables is None:
+        return None
+    digests = {(file, begin): tuple(found) for text in texts for file, begin, found in json.loads(text)}
+    files, tensors = tables
+    return files, {key: _filled(tensor, digests) for key, tensor in tensors.items()}
+
+
+def _filled(tensor: TensorEntry, digests: Mapping[tuple[str, int], tuple[str, ...]]) -> TensorEntry:
+    chunks = (each.model_copy(update={"digests": digests[each.file, each.begin]}) for each in tensor.chunks)
+    return tensor.model_copy(update={"chunks": tuple(chunks)})
 
 
 def _gathered(
@@ -94,7 +112,7 @@ def _seen(folder: Path) -> None:
         )
 
 
-def _finish(folder: Path, tag: str, found: Contents, tables: distributed.Tables | None, *, latest: bool) -> None:
+def _finish(folder: Path, tag: str, found: Contents, tables: Tables | None, *, latest: bool) -> None:
     """On rank 0: write the record and publish the folder."""
     if tables is None:
         return

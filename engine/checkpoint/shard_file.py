@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
@@ -85,15 +86,13 @@ def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tupl
     return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
 
 
-def described(name: str, ranges: Sequence[Range], tensors: Sequence[Tensor]) -> tuple[FileEntry, list[Stored]]:
-    """The result of :func:`write` for a file of this name, which it does not write."""
+def planned(name: str, ranges: Sequence[Range]) -> tuple[FileEntry, list[Stored]]:
+    """The result of :func:`write` for a file of this name, without the checksums of the values."""
     start = header(ranges)
-    stored, at = [], len(start)
-    for each, tensor in zip(ranges, tensors, strict=True):
-        memory = memory_of(tensor)
-        stored.append(Stored(name, at, tuple(digest(memory[lo : lo + BLOCK]) for lo in range(0, len(memory), BLOCK))))
-        at += each.nbytes
-    return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
+    ends = list(accumulate((each.nbytes for each in ranges), initial=len(start)))
+    return FileEntry(bytes=ends[-1], header_bytes=len(start), header=digest(start)), [
+        Stored(name, begin, ()) for begin in ends[:-1]
+    ]
 
 
 def _write_blocks(descriptor: int, memory: memoryview) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from zerobench.ranks import Pool
@@ -12,3 +14,17 @@ from zerobench.suites.support.trials import Trials
 def reference(pool: Pool) -> Trials:
     """The reference engine on the session's ranks."""
     return Trials(pool, "reference")
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Pool]:
+    """DeepSpeed's ranks: its group is always the whole world."""
+    with Pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Pool]:
+    """The reference engine's ranks."""
+    with Pool(3) as pool:
+        yield pool

@@ -62,6 +62,25 @@ def test_training_goes_on_with_two_ranks(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(_train_while_it_saves, tmp_path, world=2, timeout=_LIMIT) == [True, True]
 
 
+def test_the_call_copies_and_no_more(tmp_path: Path) -> None:
+    """The checksums of the values are taken by the thread, so that training stops for the copy alone."""
+    running, digest = saved.engine(), shard_file.digest
+    taken: dict[str, int] = {}
+
+    def counted(data: bytes | memoryview) -> str:
+        name = threading.current_thread().name
+        taken[name] = taken.get(name, 0) + len(data)
+        return digest(data)
+
+    saved.train(running)
+    with mock.patch.object(shard_file, "digest", counted):
+        running.async_save_checkpoint(tmp_path).wait()
+    [file] = zerobench.describe_checkpoint(tmp_path)["files"].values()
+    header = zerobench.describe_checkpoint(tmp_path)["header_bytes"]
+    assert taken == {"MainThread": header, "zerobench-checkpoint": file}
+    assert zerobench.verify_checkpoint(tmp_path) == file
+
+
 def test_errors_come_at_the_wait(tmp_path: Path) -> None:
     """If the write fails, wait() raises the error, or else the next save does; the save after that succeeds."""
     running = saved.engine()

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ import torch.distributed as dist
 import zerobench
 from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import shard_file
+from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.ranks import Pool, RankFault
 from zerobench.suites.api import saved
+from zerobench.suites.api.universal import convert
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import Program
 
@@ -116,21 +118,22 @@ def _save(group: dist.ProcessGroup, directory: Path, fault: str) -> None:
     saved.train(running)
     running.save_checkpoint(directory)
     saved.train(running)
-    with _failing("write", fault, dist.get_rank(group)):
+    with _failing(shard_file, "write", fault, dist.get_rank(group)):
         running.save_checkpoint(directory)
 
 
 def _load(group: dist.ProcessGroup, directory: Path, fault: str) -> Any:
     """One rank's part of a load in which rank 1 fails; the states before and after."""
-    running = saved.engine(1, group=group)
+    running, is_own = saved.engine(1, group=group), (directory / "global_step2" / "checkpoint.json").exists()
     before = saved.states(running)
-    with _failing("read", fault, dist.get_rank(group)), pytest.raises(zerobench.CheckpointError) as failure:
+    reading = shard_file if is_own else pickles
+    with _failing(reading, "read", fault, dist.get_rank(group)), pytest.raises(zerobench.CheckpointError) as failure:
         running.load_checkpoint(directory)
     return before == saved.states(running), str(failure.value)
 
 
-def _failing(call: str, fault: str, rank: int) -> Any:
-    """Rank 1 is killed, or raises, in a call of shard_file."""
+def _failing(module: Any, call: str, fault: str, rank: int) -> Any:
+    """Rank 1 is killed, or raises, in a call of a module."""
 
     def fail(*arguments: Any) -> Any:
         if rank == 0:
@@ -139,8 +142,8 @@ def _failing(call: str, fault: str, rank: int) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         raise zerobench.CheckpointError("the drive of rank 1 is gone")
 
-    original = getattr(shard_file, call)
-    return mock.patch.object(shard_file, call, fail)
+    original = getattr(module, call)
+    return mock.patch.object(module, call, fail)
 
 
 def test_a_rank_dies_while_it_saves(ranks: Pool, tmp_path: Path) -> None:
@@ -151,9 +154,29 @@ def test_a_rank_dies_while_it_saves(ranks: Pool, tmp_path: Path) -> None:
     assert names.read_latest(tmp_path) == "global_step1"
 
 
-def test_a_rank_dies_while_it_loads(ranks: Pool, tmp_path: Path) -> None:
+def _own(directory: Path) -> None:
+    saved.checkpoint(directory)
+
+
+def _of_deepspeed(directory: Path) -> None:
+    saved.checkpoint(directory / "own")
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+    zerobench.export_deepspeed_checkpoint(directory / "own", directory, config, world=2)
+
+
+def _universal(directory: Path) -> None:
+    _of_deepspeed(directory)
+    convert(directory / "global_step2", directory / "universal")
+    (directory / "latest").unlink()
+
+
+_each_layout = pytest.mark.parametrize("make", [_own, _of_deepspeed, _universal])
+
+
+@_each_layout
+def test_a_rank_dies_while_it_loads(make: Callable[[Path], None], ranks: Pool, tmp_path: Path) -> None:
     """The other ranks end with it."""
-    saved.checkpoint(tmp_path)
+    make(tmp_path)
     with pytest.raises(RankFault, match="rank 1 was killed by SIGKILL"):
         ranks.run(_load, tmp_path, "killed", timeout=_LIMIT)
 
@@ -167,9 +190,10 @@ def test_a_rank_cannot_save(ranks: Pool, tmp_path: Path) -> None:
     assert names.read_latest(tmp_path) == "global_step1"
 
 
-def test_a_rank_cannot_load(ranks: Pool, tmp_path: Path) -> None:
+@_each_layout
+def test_a_rank_cannot_load(make: Callable[[Path], None], ranks: Pool, tmp_path: Path) -> None:
     """Every rank raises its error, and no engine has changed."""
-    saved.checkpoint(tmp_path)
+    make(tmp_path)
     for unchanged, message in ranks.run(_load, tmp_path, "raises", timeout=_LIMIT):
         assert unchanged
         assert message == "the drive of rank 1 is gone"

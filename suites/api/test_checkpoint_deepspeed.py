@@ -3,92 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import io
-from collections.abc import Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-from zerobench import export_deepspeed_checkpoint, subjects
-from zerobench.driver import flat, model_for, run_step, start, to_cpu
+from zerobench import export_deepspeed_checkpoint
 from zerobench.ranks import Pool, RankFault
-from zerobench.recording import State
-from zerobench.scenario import LossScale, Odd, Optimizer, Scenario
-from zerobench.subject import Subject
-from zerobench.subjects.deepspeed import DeepSpeed, config
-
-if importlib.util.find_spec("deepspeed") is None:
-    pytest.skip("DeepSpeed is not installed; pip install 'zerobench[deepspeed]'", allow_module_level=True)
-
-_LIMIT = 300.0
-_MODEL = Odd(hidden=(7, 3, 5), frozen=True, tied=True, tiny=True, high=True, buffers=True)
-#: Sizes such that a rank's part ends within a parameter, and a loss scale that changes.
-_SCENARIO = Scenario(
-    model=_MODEL,
-    steps=3,
-    loss_scale=LossScale(initial_power=4, window=1),
-    sub_group=40,
+from zerobench.scenario import Optimizer
+from zerobench.subjects.deepspeed import config
+from zerobench.suites.api.exchanged import (
+    LIMIT,
+    MODEL,
+    NEEDS_DEEPSPEED,
+    SCENARIO,
+    demand_equal,
+    load,
+    train_and_save,
 )
 
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Pool]:
-    """DeepSpeed's ranks: its group is always the whole world."""
-    with Pool(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Pool]:
-    """The reference engine's ranks."""
-    with Pool(3) as pool:
-        yield pool
-
-
-def _states(subject: Subject, scenario: Scenario) -> State:
-    """Everything that the subjects' calls can read of the training state: at stages 1 and 2 DeepSpeed cannot read the
-    optimizer state of a second group (reports/findings/deepspeed/second-group-state)."""
-    optimizer = not scenario.optimizer.second_group
-    named = {"master": subject.parameters(), "model": subject.model_parameters()}
-    found = {f"{what} {name}": value for what, state in named.items() for name, value in state.items()}
-    return to_cpu(found | (flat(subject.optimizer_state()) if optimizer else {}))
-
-
-def _train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> State:
-    """Train, save, and return the states."""
-    with closing(start(subjects.load(name), scenario, group)) as subject:
-        for index in range(scenario.steps):
-            run_step(subject, scenario, index, dist.get_rank(group))
-        subject.save(directory)
-        return _states(subject, scenario)
-
-
-def _load(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path, steps: int = 0, save: Path | None = None
-) -> tuple[State, Any]:
-    """Load into an engine with other values, train, maybe save, and return the states and the counters."""
-    kind = subjects.load(name)
-    with closing(kind(model_for(kind, scenario.but(seed=1)), scenario, group)) as subject:
-        subject.load(directory)
-        for index in range(scenario.steps, scenario.steps + steps):
-            run_step(subject, scenario, index, dist.get_rank(group))
-        if save is not None:
-            subject.save(save)
-        engine: Any = subject.engine  # type: ignore[attr-defined]
-        if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
-            engine.optimizer._lazy_init_hp_params_optimizer_state()  # else DeepSpeed can read no state before a step
-        return _states(subject, scenario), (engine.global_steps, engine.skipped_steps)
-
-
-def _demand_equal(got: State, expected: State) -> None:
-    assert got.keys() == expected.keys()
-    differing = [name for name, value in expected.items() if not value.equal(got[name])]
-    assert not differing, {name: (got[name], expected[name]) for name in differing[:2]}
+pytestmark = NEEDS_DEEPSPEED
 
 
 @pytest.mark.parametrize("second_group", [False, True])
@@ -96,12 +30,12 @@ def _demand_equal(got: State, expected: State) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_import(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bool, tmp_path: Path) -> None:
     """An engine of another stage and world size has the masters, parameters, optimizer states and counters."""
-    scenario = _SCENARIO.but(stage=stage, dtype=dtype, optimizer=Optimizer(second_group=second_group))
-    expected = two.run(_train_and_save, "deepspeed", scenario, tmp_path, timeout=_LIMIT)[0]
+    scenario = SCENARIO.but(stage=stage, dtype=dtype, optimizer=Optimizer(second_group=second_group))
+    expected = two.run(train_and_save, "deepspeed", scenario, tmp_path, timeout=LIMIT)[0]
     for other, world in ((3, 3), (stage, 2), (1, 1)):
         changed = scenario.but(stage=other, world=world)
-        for got, counters in three.run(_load, "reference", changed, tmp_path, world=world, timeout=_LIMIT):
-            _demand_equal(got, expected)
+        for got, counters in three.run(load, "reference", changed, tmp_path, world=world, timeout=LIMIT):
+            demand_equal(got, expected)
             assert counters == (3, 0)
 
 
@@ -111,14 +45,14 @@ def test_import(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bo
 def test_export(two: Pool, three: Pool, stage: int, dtype: Any, second_group: bool, tmp_path: Path) -> None:
     """DeepSpeed has the masters, parameters, optimizer states and counters of an engine of another stage and world
     size."""
-    scenario = _SCENARIO.but(dtype=dtype, optimizer=Optimizer(second_group=second_group))
+    scenario = SCENARIO.but(dtype=dtype, optimizer=Optimizer(second_group=second_group))
     saved, exported = tmp_path / "saved", tmp_path / "exported"
     other = scenario.but(stage=(stage + 2) % 4, world=3)
-    expected = three.run(_train_and_save, "reference", other, saved, timeout=_LIMIT)[0]
+    expected = three.run(train_and_save, "reference", other, saved, timeout=LIMIT)[0]
     wanted = scenario.but(stage=stage)
     export_deepspeed_checkpoint(saved, exported, config(wanted), world=2)
-    for got, counters in two.run(_load, "deepspeed", wanted, exported, timeout=_LIMIT):
-        _demand_equal(got, expected)
+    for got, counters in two.run(load, "deepspeed", wanted, exported, timeout=LIMIT):
+        demand_equal(got, expected)
         assert counters == (3, 0)
 
 
@@ -128,70 +62,29 @@ def test_there_and_back(two: Pool, three: Pool, stage: int, dtype: Any, tmp_path
     """DeepSpeed goes on from its own checkpoint, which this engine has loaded, saved and exported, as if it had never
     stopped: the groups' states, the step counts and the loss scale have come through. Below stage 3 DeepSpeed saves
     the buffers of rank 0 alone, so the model has none."""
-    model = dataclasses.replace(_MODEL, buffers=False)
-    scenario = _SCENARIO.but(model=model, stage=stage, dtype=dtype, optimizer=Optimizer(second_group=True))
+    model = dataclasses.replace(MODEL, buffers=False)
+    scenario = SCENARIO.but(model=model, stage=stage, dtype=dtype, optimizer=Optimizer(second_group=True))
     first, ours, back = (tmp_path / name for name in ("first", "ours", "back"))
-    whole = two.run(_train_and_save, "deepspeed", scenario.but(steps=5), tmp_path / "whole", timeout=_LIMIT)
-    two.run(_train_and_save, "deepspeed", scenario, first, timeout=_LIMIT)
-    three.run(_load, "reference", scenario.but(stage=3 - stage, world=3), first, 0, ours, timeout=_LIMIT)
+    whole = two.run(train_and_save, "deepspeed", scenario.but(steps=5), tmp_path / "whole", timeout=LIMIT)
+    two.run(train_and_save, "deepspeed", scenario, first, timeout=LIMIT)
+    three.run(load, "reference", scenario.but(stage=3 - stage, world=3), first, 0, ours, timeout=LIMIT)
     export_deepspeed_checkpoint(ours, back, config(scenario), world=2)
-    for got, expected in zip(two.run(_load, "deepspeed", scenario, back, 2, timeout=_LIMIT), whole, strict=True):
-        _demand_equal(got[0], expected)
+    for got, expected in zip(two.run(load, "deepspeed", scenario, back, 2, timeout=LIMIT), whole, strict=True):
+        demand_equal(got[0], expected)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_another_number_of_ranks(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
     """DeepSpeed refuses its own checkpoint on another number of ranks, and takes it by way of this engine."""
-    scenario = _SCENARIO.but(model=dataclasses.replace(_MODEL, buffers=False), stage=stage, dtype="bf16")
+    scenario = SCENARIO.but(model=dataclasses.replace(MODEL, buffers=False), stage=stage, dtype="bf16")
     first, ours, back = (tmp_path / name for name in ("first", "ours", "back"))
-    expected = two.run(_train_and_save, "deepspeed", scenario, first, timeout=_LIMIT)[0]
+    expected = two.run(train_and_save, "deepspeed", scenario, first, timeout=LIMIT)[0]
     more = scenario.but(world=3)
     refusal = "raised AssertionError" if stage == 3 else "used a DP world size of 2 but the current world size is 3"
     with pytest.raises(RankFault, match=refusal):  # at stage 3 rank 2 finds no file of its own
-        three.run(_load, "deepspeed", more, first, timeout=_LIMIT)
-    two.run(_load, "reference", scenario, first, 0, ours, timeout=_LIMIT)
+        three.run(load, "deepspeed", more, first, timeout=LIMIT)
+    two.run(load, "reference", scenario, first, 0, ours, timeout=LIMIT)
     export_deepspeed_checkpoint(ours, back, config(more), world=3)
-    for got, counters in three.run(_load, "deepspeed", more, back, timeout=_LIMIT):
-        _demand_equal(got, expected)
+    for got, counters in three.run(load, "deepspeed", more, back, timeout=LIMIT):
+        demand_equal(got, expected)
         assert counters == (3, 0)
-
-
-class UniversalDeepSpeed(DeepSpeed):
-    """DeepSpeed that loads universal checkpoints."""
-
-    def _config(self) -> dict[str, Any]:
-        return {**super()._config(), "checkpoint": {"load_universal": True}}
-
-
-def _to_universal(group: dist.ProcessGroup, directory: Path) -> None:
-    """DeepSpeed's own conversion, in one process."""
-    from deepspeed.checkpoint import ds_to_universal
-
-    tag = (directory / "latest").read_text(encoding="utf-8")
-    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
-    paths = {"input_folder": str(directory / tag), "output_folder": str(directory / "universal")}
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        ds_to_universal.main(SimpleNamespace(**paths, **options, inject_missing_state=True))
-    (directory / "latest_universal").write_text("universal", encoding="utf-8")
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_universal(two: Pool, three: Pool, stage: int, tmp_path: Path) -> None:
-    """A universal checkpoint keeps every state on the same and on another number of ranks, except frozen parameters
-    and buffers (reports/findings/deepspeed/universal-frozen-and-buffers), which this model does not have; and so does
-    the conversion of a checkpoint that this engine has exported."""
-    model = dataclasses.replace(_MODEL, buffers=False, frozen=False)
-    scenario = _SCENARIO.but(model=model, stage=stage, dtype="fp16")
-    own, exported = tmp_path / "own", tmp_path / "exported"
-    expected = two.run(_train_and_save, "deepspeed", scenario, own, timeout=_LIMIT)[0]
-    two.run(_load, "reference", scenario, own, 0, tmp_path / "ours", timeout=_LIMIT)
-    export_deepspeed_checkpoint(tmp_path / "ours", exported, config(scenario), world=2)
-    universal = f"{__name__}:{UniversalDeepSpeed.__name__}"
-    for directory in (own, exported):
-        two.run(_to_universal, directory, world=1, timeout=_LIMIT)
-        for ranks in (two, three):
-            for got, counters in ranks.run(
-                _load, universal, scenario.but(world=ranks.world), directory, timeout=_LIMIT
-            ):
-                _demand_equal(got, expected)
-                assert counters == (3, 0)

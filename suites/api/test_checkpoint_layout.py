@@ -165,6 +165,7 @@ def test_latest_can_run_no_code(exported: Path) -> None:
     [
         (lambda d: (d / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink(), "of 1 ranks, and none of rank 0"),
         (lambda d: (d / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink(), "of 1 ranks, and was saved by 2"),
+        (lambda d: [each.unlink() for each in d.glob("bf16*")], "has no file of the optimizer: neither"),
         (lambda d: (d / "mp_rank_00_model_states.pt").unlink(), "has neither 'mp_rank_00_model_states.pt' nor"),
         (lambda d: (d / "mp_rank_01_model_states.pt").touch(), "was saved with tensor or pipeline parallelism"),
         (lambda d: (d / "expp_rank_0_mp_rank_00_optim_states.pt").touch(), "was saved with .* experts"),
@@ -172,6 +173,7 @@ def test_latest_can_run_no_code(exported: Path) -> None:
         (lambda d: _save(d / "mp_rank_00_model_states.pt", [1]), "holds a list, not a dict"),
         (lambda d: _save(d / "mp_rank_00_model_states.pt", {}), "is no checkpoint of DeepSpeed's, or of a version"),
         (lambda d: _link(d / "mp_rank_00_model_states.pt"), "is not a plain file"),
+        (lambda d: (d / "offloaded_tensors").mkdir(), "optimizer offloaded to NVMe: .* nobody can tell whose values"),
     ],
 )
 def test_spoilt_directory(spoil: Callable[[Path], Any], message: str, exported: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,7 @@ from zerobench.suites.accounting import (
     test_wire,
 )
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_resume, test_steps, test_turns
+from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
@@ -38,7 +37,6 @@ from zerobench.suites.meta.mutants.bytes import (
     GathersForEveryParameterRead,
     KeepsGradientsDuringBackward,
 )
-from zerobench.suites.meta.mutants.checkpoints import RESUMING
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.ignored import IGNORED
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS
@@ -50,7 +48,7 @@ from zerobench.suites.meta.mutants.recovery import RECOVERY
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.watched import WATCHED
-from zerobench.suites.meta.power.catching import Failure, again, failure_of
+from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -75,7 +73,6 @@ HISTORY: list[tuple[Any, list[Any]]] = [
     (test_history.test_a_step_costs_the_same_after_a_reading, AROUND_READINGS),
     (test_history.test_a_step_costs_the_same_after_a_skipped_step, AROUND_SKIPPED_STEPS),
 ]
-RESUMES = [test_resume.test_resume_equals_the_canonical_trainer, test_resume.test_resume_of_a_dynamic_loss_scale]
 #: Engines with wrong numbers.
 WRONG = [
     *MUTANTS,
@@ -103,7 +100,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials.of(pool, mutant)
     properties = BITS if mutant.promises_bits else PROMISES_NOTHING
-    failure = _first_failure(trials, properties)
+    failure = first_failure(trials, properties)
     demand_caught(trials, mutant, failure, replayed=mutant not in NOT_REPLAYED)
 
 
@@ -112,7 +109,7 @@ def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
 def test_shared_state_is_caught(pool: Pool, mutant: Any) -> None:
     """If engines of one process share a state, one of them fails when they take turns; alone each is right."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, _first_failure(trials, [test_turns.test_engines_take_turns], patience=[110]))
+    demand_caught(trials, mutant, first_failure(trials, [test_turns.test_engines_take_turns], patience=[110]))
 
 
 @pytest.mark.rotating
@@ -129,14 +126,6 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     )
 
 
-@pytest.mark.rotating
-@pytest.mark.parametrize("mutant", RESUMING, ids=lambda mutant: mutant.__name__)
-def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine loses or changes a part of its state in a checkpoint, it fails after the resume."""
-    trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, _first_failure(trials, RESUMES))
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_drawn(name: str) -> None:
     """The Scenarios that engines are tried on have every optimizer."""
@@ -148,7 +137,7 @@ def test_every_rule_is_drawn(name: str) -> None:
 def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, _first_failure(trials, BYTES, patience=[8, 40]))
+    demand_caught(trials, mutant, first_failure(trials, BYTES, patience=[8, 40]))
 
 
 @pytest.mark.rotating
@@ -177,7 +166,7 @@ def test_gradients_that_wait_are_caught(pool: Pool) -> None:
 def test_costs_around_a_step_are_caught(pool: Pool, mutant: Any, check: Any) -> None:
     """If an engine sends or keeps more around an evaluation, a reading or a skipped step, it fails."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, _first_failure(trials, [check], patience=[3, 30]))
+    demand_caught(trials, mutant, first_failure(trials, [check], patience=[3, 30]))
 
 
 @pytest.mark.rotating
@@ -245,7 +234,7 @@ def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:
 def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine writes to a copy of an edited parameter, it fails, and the message says that the edit is lost."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, _first_failure(trials, [test_edits.test_edits_persist]))
+    demand_caught(trials, mutant, first_failure(trials, [test_edits.test_edits_persist]))
 
 
 @pytest.mark.rotating
@@ -253,15 +242,6 @@ def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
     """An engine that is only slow passes; so does one that is only offloaded, or steps its units in reverse."""
     trials = Trials.of(pool, right)
-    failure = _first_failure(trials, BITS, patience=[4])
+    failure = first_failure(trials, BITS, patience=[4])
     assert not failure, failure
     assert trials.ran >= 4
-
-
-def _first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (12, 110)) -> Failure | None:
-    """The failure of the first property that fails, after few examples of each, then after many; None if all pass."""
-    for examples, test in itertools.product(patience, properties):
-        failure = failure_of(partial(again(test, examples), trials))
-        if failure:
-            return failure
-    return None

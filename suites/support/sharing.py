@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 #: Files and folders whose tests share nothing but the pool of ranks: any process may take the next of them.
-_SINGLE = ("suites/equivalence/", "suites/meta/test_mutants.py", "suites/faults/", "suites/project/cluster/")
+_SINGLE = (
+    "suites/equivalence/",
+    "suites/meta/test_mutants.py",
+    "suites/meta/test_wrong_resumes.py",
+    "suites/faults/",
+    "suites/project/cluster/",
+)
 
 
 def is_single(test: str) -> bool:

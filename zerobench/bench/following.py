@@ -33,13 +33,16 @@ from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 
 
-def first_step_that_does_not_follow(got: Sequence[Trajectory], policies: Policies) -> Difference | None:
+def first_step_that_does_not_follow(
+    got: Sequence[Trajectory], policies: Policies, before: Sequence[Step] = ()
+) -> Difference | None:
     """The first value that does not follow from the step before; the recordings have every state of every step.
 
     One rank's is held to it, in each Scenario another: the ranks agree (suites/equivalence/test_every_engine.py).
+    ``before`` are the first steps of the run if another one made them, and saved; they are right.
     """
     scenario = got[0].scenario
-    return next(_Follower(got[scenario.seed % scenario.world], policies).differences(), None)
+    return next(_Follower(got[scenario.seed % scenario.world], policies).differences(before), None)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,10 @@ class _Follower:
         self.states = self.trainer.states()
         self.counts = dict.fromkeys(self.masters, 0)
 
-    def differences(self) -> Iterator[Difference]:
-        for index, step in enumerate(self.got.steps):
+    def differences(self, before: Sequence[Step]) -> Iterator[Difference]:
+        for step in before:
+            self._take(step)
+        for index, step in enumerate(self.got.steps, len(before)):
             scale = self.trainer.scaler.scale
             if step.loss_scale != scale:
                 yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))

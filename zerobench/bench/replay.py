@@ -10,14 +10,12 @@ from typing import cast
 import torch.distributed as dist
 
 from zerobench.bench.accounts import TASKS, Books, UnknownForm
-from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.oracle_runs import YARDSTICK
 from zerobench.bench.runner import Reading, Runner
 from zerobench.driver import ALL
 from zerobench.errors import Disagreement, Finding, UsageError
 from zerobench.judge.bounds import gradient_bound
 from zerobench.judge.command import ReplayCommand
-from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import agree_within, error_against, judge_recordings
 from zerobench.judge.parts import ALL_PARTS
 from zerobench.machine.launch import threads_each
@@ -27,7 +25,6 @@ from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import Policies
 from zerobench.subjects import load
 from zerobench.workload import models
 
@@ -106,9 +103,7 @@ def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
 
 def _each_step(runner: Runner, command: ReplayCommand) -> Replayed:
     """Hold every step to the state that the engine had before it."""
-    got = runner.submit(command.subject, command.scenario, Reading(ALL, ALL)).result()
-    policies = load(command.subject).policies
-    [found] = runner.pool.run(_follow, got, policies, world=1, timeout=runner.limit(command.scenario))
+    found = runner.first_that_does_not_follow(command)
     if found is not None:
         return Replayed(False, f"{found}\n{command}", found)
     return Replayed(True, f"{command.subject}: right, each step follows from the one before")
@@ -172,11 +167,6 @@ def _fits(scenario: Scenario) -> bool:
     """Whether there is room for every state of every step of every rank."""
     shapes = models.shapes(scenario.but(data="random"))  # for any data: dyadic ones would draw values
     return _STATES * sum(p.numel() for p in shapes.parameters()) * scenario.steps * scenario.world <= _ROOM
-
-
-def _follow(group: dist.ProcessGroup, got: list[Trajectory], policies: Policies) -> Difference | None:
-    """On a rank, whose number of threads the bits depend on."""
-    return first_step_that_does_not_follow(got, policies)
 
 
 def _answer(group: dist.ProcessGroup, question: Question) -> Trajectory:

@@ -13,12 +13,13 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 
 
-def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> None:
-    """Train all steps of a Scenario, and save."""
+def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path, every: Keep) -> Trajectory:
+    """Train all steps of a Scenario, and save; the recording holds the states in ``every`` of each step."""
+    rank = dist.get_rank(group)
     with closing(start(subjects.load(name), scenario, group)) as subject:
-        for index in range(scenario.steps):
-            run_step(subject, scenario, index, dist.get_rank(group))
+        steps = [run_step(subject, scenario, index, rank, every) for index in range(scenario.steps)]
         subject.save(directory)
+    return Trajectory(name, scenario, rank, steps)
 
 
 def resume_at(
@@ -34,4 +35,4 @@ def resume_at(
         subject.load(directory)
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
-    return Trajectory(subject.name, scenario, rank, steps)
+    return Trajectory(name, scenario, rank, steps)

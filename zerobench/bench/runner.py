@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 
+from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.rank_tasks import refusals
 from zerobench.bench.resuming import resume_at, save_after
 from zerobench.driver import ALL, Keep, Run, drive
@@ -23,7 +24,7 @@ from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.judge.zeros import with_zeros_alike
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.ranks import Pending, Pool, RankFault
-from zerobench.recording import Trajectory
+from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies
 from zerobench.subjects import load
@@ -130,12 +131,32 @@ class Runner:
     def _difference_when_resumed(
         self, command: ReplayCommand, reading: Reading, saved_by: Scenario
     ) -> Difference | None:
-        first, subject = saved_by.steps, command.subject
+        _, got = self.resumed(command, reading, saved_by)
+        whole = self.submit(command.subject, command.scenario, replace(reading, keep=ALL)).result()
+        expected = [replace(each, steps=each.steps[saved_by.steps :]) for each in whole]
+        return compared(command, got, expected, reading.parts)
+
+    def resumed(
+        self, command: ReplayCommand, reading: Reading, saved_by: Scenario
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
+        """The recordings of the run that saves, and of the one that goes on from there."""
+        saving, every = ReplayCommand(saved_by, command.subject), reading.every
         with tempfile.TemporaryDirectory() as directory:
-            self.ask(ReplayCommand(saved_by, subject), save_after, Path(directory)).result()
-            got = self.ask(command, resume_at, first, Path(directory), reading.every, reading.last).result()
-        whole = self.submit(subject, command.scenario, replace(reading, keep=ALL)).result()
-        return across_ranks(got, [replace(each, steps=each.steps[first:]) for each in whole], reading.parts)
+            before = self.ask(saving, save_after, Path(directory), every).result()
+            after = self.ask(command, resume_at, saved_by.steps, Path(directory), every, reading.last).result()
+        return before, after
+
+    def first_that_does_not_follow(self, command: ReplayCommand) -> Difference | None:
+        """The first value that does not follow from the step before, also over a resume."""
+        reading, before = Reading(ALL, ALL), list[Step]()
+        if command.saved_by is None:
+            got = self.submit(command.subject, command.scenario, reading).result()
+        else:
+            saved, got = self.resumed(command, reading, command.saved_by)
+            before = saved[0].steps
+        asked = got, load(command.subject).policies, before
+        [found] = self.pool.run(_follow, *asked, world=1, timeout=self.limit(command.scenario))
+        return found
 
     def _alone(self, command: ReplayCommand, reading: Reading) -> Trajectory | list[Trajectory]:
         """The recordings of a run that nobody disturbs: the canonical trainer's or, without a promise, its own."""
@@ -217,3 +238,10 @@ def train_in_turns(
             done += [run.end() for run in ended]
     [got] = [each for each in done if each.scenario is scenario]
     return [replace(got, subject=subject), train(group, subject, scenario, reading)]
+
+
+def _follow(
+    group: dist.ProcessGroup, got: list[Trajectory], policies: Policies, before: list[Step]
+) -> Difference | None:
+    """On a rank, whose number of threads the bits depend on."""
+    return first_step_that_does_not_follow(got, policies, before)

@@ -25,6 +25,7 @@ class Reference(Subject):
     promises_bits = True
     moves = True
     resumes = True
+    resumes_at_any_world = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

@@ -25,6 +25,10 @@ class TorchDdp(Plain):
     name = "torch-ddp"
     stages = (0,)
     resumes = True
+    #: https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints: every rank loads one
+    #: file. ZeroRedundancyOptimizer shards the consolidated state anew:
+    #: https://docs.pytorch.org/docs/2.13/distributed.optim.html
+    resumes_at_any_world = True
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False

@@ -48,6 +48,7 @@ class TorchFsdp1(Plain):
     stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
     hybrid = True
     resumes = True
+    resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     #: By stage; with replicas of the shards, the hybrid one.
     strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
         0: ShardingStrategy.NO_SHARD,

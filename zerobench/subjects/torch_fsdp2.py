@@ -34,6 +34,7 @@ class TorchFsdp2(Plain):
     stages: ClassVar[tuple[int, ...]] = (2, 3)
     hybrid = True
     resumes = True
+    resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
 

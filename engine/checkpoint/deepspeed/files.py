@@ -10,13 +10,37 @@ from zerobench.engine.errors import CheckpointError
 #: Of stages 0 to 2, and of stage 3 on rank 0.
 WHOLE_MODEL, FIRST_MODEL = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"
 _OPTIMIZER = re.compile(r"(bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
+UNIVERSAL = "zero"
+#: The files of an optimizer that was offloaded to NVMe.
+_SWAPPED = "offloaded_tensors"
 #: Of experts, layers of a pipeline and tensor-parallel ranks, which no engine here has.
 _OTHERS = re.compile(r"expert_|expp_rank_|layer_|.*mp_rank_(?!00_)\d\d_")
 
 
 def is_deepspeed(folder: Path) -> bool:
     """Whether a folder has a file of a checkpoint of DeepSpeed's."""
-    return any(any(folder.glob(f"*{suffix}")) for suffix in ("_model_states.pt", "_optim_states.pt"))
+    named = (any(folder.glob(f"*{suffix}")) for suffix in ("_model_states.pt", "_optim_states.pt"))
+    return is_universal(folder) or any(named)
+
+
+def is_universal(folder: Path) -> bool:
+    """Whether a checkpoint of DeepSpeed's is a universal one: each parameter has a folder in a folder of this name."""
+    return (folder / UNIVERSAL).is_dir()
+
+
+def check_whole(folder: Path) -> None:
+    """Check that the values are in files that say whose they are.
+
+    Raises:
+        CheckpointError: they were offloaded to NVMe.
+    """
+    if (folder / _SWAPPED).is_dir():
+        raise CheckpointError(
+            f"{str(folder)!r} was saved with the optimizer offloaded to NVMe: the files in {_SWAPPED!r} are named by "
+            "numbers that DeepSpeed gives to parameters in memory and does not save, so nobody can tell whose values "
+            "they are; resume in DeepSpeed with the same configuration and save the weights with save_16bit_model(), "
+            "or train with offload to the CPU"
+        )
 
 
 def model_name(rank: int, stage: int) -> str:

@@ -78,21 +78,30 @@ def check(path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a file that :func:`check` has accepted; tensors are maps of the file, read when they are used.
+    """The content of a file that holds a dict; see :func:`read_any`.
 
     Raises:
         CheckpointError: the file names a class or a function that is not stated here, or it is not a dict.
     """
+    content = read_any(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path.name!r} in {str(path.parent)!r} holds a {type(content).__name__}, not a dict")
+    return content
+
+
+def read_any(path: Path) -> Any:
+    """The content of a file that :func:`check` has accepted; tensors are maps of the file, read when they are used.
+
+    Raises:
+        CheckpointError: the file names a class or a function that is not stated here.
+    """
     try:
         with torch.serialization.safe_globals(_SAFE):
-            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refused(path, str(error))) from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle may raise any error
         raise CheckpointError(_damaged(path, f"{type(error).__name__}: {error}")) from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name!r} in {str(path.parent)!r} holds a {type(content).__name__}, not a dict")
-    return content
 
 
 @contextmanager
@@ -102,7 +111,7 @@ def understood(folder: Path) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(
             f"{str(folder)!r} is no checkpoint of DeepSpeed's, or of a version that is not known: "
             f"{type(error).__name__}: {error}"

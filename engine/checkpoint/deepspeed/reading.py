@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.deepspeed import pickles
-from zerobench.engine.checkpoint.deepspeed.files import check_ranks, model_files, optimizer_files
-from zerobench.engine.checkpoint.deepspeed.trained import (
-    Pieces,
-    Trained,
-    narrow,
-    of_ranks,
-    of_whole,
-)
+from zerobench.engine.checkpoint.deepspeed.opened import Opened
+from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Trained, narrow, of_whole
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, Range
 from zerobench.engine.checkpoint.plain import encode
@@ -77,35 +71,26 @@ class DeepSpeedSource:
 
     def __init__(self, folder: Path, parts: Parts) -> None:
         self._parts = parts
-        models, optimizers = model_files(folder), optimizer_files(folder)
-        files = [*models, *optimizers]
-        for path in files[parts.ranks.rank :: parts.ranks.world]:
-            pickles.check(path)
-        self.identity = ", ".join(f"{path.name}: {path.stat().st_size}" for path in files)
-        self._models = [pickles.read(path) for path in models]
-        states = [pickles.read(path) for path in optimizers]
+        opened = Opened(folder, parts.ranks.rank, parts.ranks.world)
+        self._models, self.world = opened.models, opened.world
+        self.identity = ", ".join(f"{path.relative_to(folder)}: {path.stat().st_size}" for path in opened.files)
         with pickles.understood(folder):
-            self.world = int(self._model["dp_world_size"])
-            check_ranks(folder, models, optimizers, self.world)
-            self._fill([each["optimizer_state_dict"] for each in states])
+            self._fill(opened)
 
-    def _fill(self, optimizers: list[dict[str, Any]]) -> None:
+    def _fill(self, opened: Opened) -> None:
         self._own = parameter_entries(self._parts)
-        self._trained = self._of_stage(optimizers)
-        state = optimizers[0] if optimizers else self._model["optimizer"]
+        self._trained = opened.trained or self._of_stage_0()
         self.tensors: dict[str, Values] = {}
+        self._add_initial_states()
         self._add_values()
-        self.contents = self._contents(state or {})
+        self.contents = self._contents(opened.optimizer)
         self.client_state = {key: value for key, value in self._model.items() if key not in _OWN}
 
     @property
     def _model(self) -> dict[str, Any]:
         return self._models[0]
 
-    def _of_stage(self, optimizers: list[dict[str, Any]]) -> Trained:
-        found = of_ranks(self._model["param_shapes"], optimizers)
-        if found is not None:
-            return found
+    def _of_stage_0(self) -> Trained:
         return of_whole(self._model["optimizer"], self._model["module"], group_members(self._parts))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -117,6 +102,19 @@ class DeepSpeedSource:
             for name, value in self._model["module"].items()
             if name not in skipped
         }
+
+    @property
+    def _applied(self) -> int:
+        """The number of updates."""
+        return int(self._model["global_steps"] - self._model["skipped_steps"])
+
+    def _add_initial_states(self) -> None:
+        """Before the first update DeepSpeed has no states; every rule here begins with zeros."""
+        if self._applied == 0:
+            for name, shape in self._trained.shapes.items():
+                zeros = torch.zeros(()).expand(torch.Size(shape).numel())
+                for kind in self._parts.optimizer.state_names:
+                    self._trained.values.setdefault(f"{kind}.{name}", [zeros])
 
     def _add_values(self) -> None:
         for key, pieces in self._trained.values.items():
@@ -185,14 +183,13 @@ class DeepSpeedSource:
     def _optimizer(self) -> OptimizerEntry:
         kinds = {key.split(".", 1)[0] for key in self._trained.values} - {MASTER}
         own = self._parts.optimizer
-        states = tuple(sorted(kinds)) or own.state_names  # DeepSpeed has none before the first step
+        states = tuple(sorted(kinds)) or own.state_names
         rule = _RULES.get(states, "of another kind") if kinds else rule_name(self._parts)
-        applied = self._model["global_steps"] - self._model["skipped_steps"]
         return OptimizerEntry(
             rule=rule,
             states=states,
             groups=tuple(self._group(index, *each) for index, each in enumerate(self._trained.groups)),
-            steps={name: self._trained.steps.get(name, applied) for name in self._trained.shapes},
+            steps={name: self._trained.steps.get(name, self._applied) for name in self._trained.shapes},
         )
 
     def _group(self, index: int, names: list[str], options: Mapping[str, Any]) -> GroupEntry:

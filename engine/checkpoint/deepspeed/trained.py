@@ -57,12 +57,12 @@ def of_flat_groups(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]) ->
         options = base[0]["param_groups"][group] if isinstance(base[0], dict) else {}
         flat = _flat([rank["single_partition_of_fp32_groups"][group] for rank in ranks], states)
         paddings = ranks[0].get("param_alignment_paddings")
-        offset, step = 0, _step(states[0], options)
+        offset, step = 0, step_of(states[0], options)
         for index, (name, shape) in enumerate(members.items()):
             end = offset + torch.Size(shape).numel()
             found.add(name, shape, {kind: narrow(each, offset, end, name) for kind, each in flat.items()}, step)
             offset = end + (paddings[group][index] if paddings else 0)
-        found.groups.append((list(members), _plain(options)))
+        found.groups.append((list(members), plain(options)))
     return found
 
 
@@ -88,7 +88,7 @@ def of_parameter_parts(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]
         for index in options["params"]:
             states = [each["state"].get(index, {}) for each in inner]
             flat = _flat([rank["fp32_flat_groups"][index] for rank in ranks], states)
-            offset, step = 0, _step(states[0], options)
+            offset, step = 0, step_of(states[0], options)
             for name, shape in shapes[index].items():
                 part = -(-torch.Size(shape).numel() // len(ranks))
                 values = {
@@ -97,7 +97,7 @@ def of_parameter_parts(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]
                 found.add(name, shape, values, step)
                 offset += part
             names += shapes[index]
-        found.groups.append((names, _plain(options)))
+        found.groups.append((names, plain(options)))
     return found
 
 
@@ -126,8 +126,8 @@ def of_whole(optimizer: dict[str, Any], model: Mapping[str, Tensor], members: Se
             state = inner["state"].get(options["params"][index], {})
             masters = optimizer["fp32_groups"][group] if "fp32_groups" in optimizer else None
             master = model[name] if masters is None else masters[index]
-            found.add(name, master.shape, _whole(master, state), _step(state, options))
-        found.groups.append((list(names), _plain(options)))
+            found.add(name, master.shape, _whole(master, state), step_of(state, options))
+        found.groups.append((list(names), plain(options)))
     return found
 
 
@@ -147,13 +147,14 @@ def _of_flat_whole(optimizer: dict[str, Any], model: Mapping[str, Tensor], membe
     return of_flat_groups(shapes, [one])
 
 
-def _step(state: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
+def step_of(state: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
     """The step count, which fused optimizers keep with the group's options."""
     step = state.get("step", options.get("step"))
     return None if step is None else int(step)
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's options."""
     return {key: value for key, value in options.items() if key != "params"}
 
 

@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.deepspeed import pickles
-from zerobench.engine.checkpoint.deepspeed.files import check_ranks, model_files, optimizer_files
-from zerobench.engine.checkpoint.deepspeed.trained import (
-    Pieces,
-    Trained,
-    narrow,
-    of_ranks,
-    of_whole,
-)
+from zerobench.engine.checkpoint.deepspeed.opened import Opened
+from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Trained, narrow, of_whole
 from zerobench.engine.checkpoint.pieces import MASTER
 from zerobench.engine.errors import CheckpointError
 
@@ -30,16 +24,10 @@ class DeepSpeedWeights:
     """
 
     def __init__(self, folder: Path) -> None:
-        models, optimizers = model_files(folder), optimizer_files(folder)
-        self._files = [*models, *optimizers]
-        for path in self._files:
-            pickles.check(path)
-        self._models = [pickles.read(path) for path in models]
-        states = [pickles.read(path) for path in optimizers]
+        self._folder, opened = folder, Opened(folder)
+        self._files, self._models = opened.files, opened.models
         with pickles.understood(folder):
-            check_ranks(folder, models, optimizers, self._model["dp_world_size"])
-            sharded = of_ranks(self._model["param_shapes"], [each["optimizer_state_dict"] for each in states])
-            self._trained = self._of_stage_0() if sharded is None else sharded
+            self._trained = opened.trained or self._of_stage_0()
             skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or ())}
             self.whole = {name: self._whole(name) for name in self._model["module"] if name not in skipped}
             self.buffers: dict[str, Tensor] = {
@@ -54,7 +42,7 @@ class DeepSpeedWeights:
     @property
     def sizes(self) -> dict[str, int]:
         """The bytes of each file."""
-        return {path.name: path.stat().st_size for path in self._files}
+        return {str(path.relative_to(self._folder)): path.stat().st_size for path in self._files}
 
     @property
     def _model(self) -> dict[str, Any]:

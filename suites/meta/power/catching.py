@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -167,3 +168,12 @@ PROPERTIES: dict[str, tuple[Any, Callable[[], Iterator[Check]]]] = {
 }
 #: The properties that judge numbers, and not bytes or edits.
 JUDGES_NUMBERS = {test.__name__ for test in [*_DRAWN[:4], *WEAK]}
+
+
+def first_failure(trials: Trials, properties: list[Any], patience: Sequence[int] = (12, 110)) -> Failure | None:
+    """The failure of the first property that fails, after few examples of each, then after many; None if all pass."""
+    for examples, test in itertools.product(patience, properties):
+        failure = failure_of(partial(again(test, examples), trials))
+        if failure:
+            return failure
+    return None

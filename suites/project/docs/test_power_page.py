@@ -6,17 +6,18 @@ import importlib
 import re
 from typing import Any
 
-from zerobench.suites.meta import test_mutants
+from zerobench.suites.meta import test_mutants, test_wrong_resumes
 from zerobench.suites.project.docs.pages import read
 
 
 def _registered() -> list[Any]:
     """Every wrong engine that a test of the meta suite tries."""
-    lists = [value for name, value in vars(test_mutants).items() if name.isupper() and isinstance(value, list)]
+    names = vars(test_mutants) | vars(test_wrong_resumes)
+    lists = [value for name, value in names.items() if name.isupper() and isinstance(value, list)]
     found = [each for each in _flat(lists) if isinstance(each, type) and hasattr(each, "points_at")]
     return [
         *found,
-        *(each for each in vars(test_mutants).values() if isinstance(each, type) and hasattr(each, "points_at")),
+        *(each for each in names.values() if isinstance(each, type) and hasattr(each, "points_at")),
     ]
 
 

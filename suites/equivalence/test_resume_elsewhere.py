@@ -1,0 +1,121 @@
+"""For every engine that loads what another number of ranks has saved: the run goes on as if nothing had changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume
+
+from zerobench.bench.runner import Reading, in_order
+from zerobench.driver import ALL
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import disagreement, is_exact
+from zerobench.judge.parts import Part
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.scenario import Optimizer, Scenario
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.strategies import (
+    DYNAMIC,
+    SMALL_DYADIC,
+    STATIC,
+    drawn,
+    models,
+    optimizers,
+    scenarios,
+)
+from zerobench.suites.support.trials import Trials, exact
+
+pytestmark = pytest.mark.rotating
+
+_PLAIN = Scenario(optimizer=Optimizer(name="adamw"), resumes=(1,))
+_VALUES: tuple[Part, ...] = ("gradients", "parameters", "optimizer_state")
+#: The numbers of ranks before and after, so that a step has as many leaves.
+_OF_TWO_LEAVES = st.sampled_from([(1, 2), (2, 1)])
+_OF_FOUR_LEAVES = st.sampled_from([(1, 2), (2, 1), (1, 4), (4, 1), (2, 4), (4, 2)])
+
+
+def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
+    """Scenarios that resume before their last step, and whose states do not depend on a rank as buffers do."""
+    fixed = {"model": models(buffers=False), "steps": saved + 1, "reads": (), "resumes": (saved,)} | fixed
+    return scenarios(world=2, accumulation=1, **fixed)
+
+
+@drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_FOUR_LEAVES), share=0.2)
+def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """Losses, gradients, loss scale, norm and update of each step after the load are right for the state before the
+    save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision."""
+    command = _command(trials, *scenario, leaves=4, each_step=True)
+    found = trials.runner.first_that_does_not_follow(command)
+    if found is not None:
+        raise disagreement(found, command)
+
+
+@drawn(
+    st.tuples(
+        _resuming(dtype="fp32", clip=0.0, poison=(), communication_dtype=None, accumulator_dtype=None), _OF_TWO_LEAVES
+    ),
+    share=0.2,
+)
+def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """A resumed run has the bits of one with its number of ranks from the beginning, if a step has two leaves: the sum
+    of two gradients has one value in every order."""
+    _demand_bits(trials, _command(trials, *scenario, leaves=2, parts=in_order(_VALUES), zeros_alike=True))
+
+
+@drawn(
+    st.tuples(
+        _resuming(
+            model=models(**SMALL_DYADIC),
+            dtype="fp32",
+            data="dyadic",
+            micro_batch=1,
+            clip=0.0,
+            poison=(),
+            optimizer=optimizers(
+                name="sgd", lr=2.0**-2, weight_decay=0.0, momentum=among("momentum", 0.5), second_group=False
+            ),
+            communication_dtype=None,
+            accumulator_dtype=None,
+        ),
+        _OF_FOUR_LEAVES,
+    ),
+    share=0.2,
+)
+def test_exact_sums_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """So has one with more leaves if every sum is exact."""
+    command = _command(trials, *scenario, "name", leaves=4, parts=in_order(_VALUES), zeros_alike=True)
+    policies = trials.subject.policies
+    expected = canonical(command.scenario, frozenset(["gradients", "parameters"]), policies=policies)
+    assume(is_exact(expected, exact(command.scenario, policies)))
+    _demand_bits(trials, command)
+
+
+def _command(
+    trials: Trials, scenario: Scenario, worlds: Sequence[int], *fixed: str, leaves: int, **compared: Any
+) -> ReplayCommand:
+    """The comparison of a run that one number of ranks begins and another one ends; drop the draw if the engine refuses
+    one of them, or if a known finding describes it."""
+    if not trials.subject.resumes_at_any_world:
+        pytest.skip(f"{trials.name} resumes on as many ranks alone")
+    kept = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
+    stages = [stage for stage in range(4) if trials.subject.unsupported(_PLAIN.but(stage=stage)) is None]
+    drawn_at = scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
+    near = trials.nearest(_on(drawn_at, worlds[0], leaves), *kept)
+    other = _on(near, worlds[1], leaves)
+    assume(trials.offers(other))
+    [saved] = near.resumes
+    saved_by = near.but(resumes=(), steps=saved, poison=tuple(each for each in near.poison if each[0] < saved))
+    return ReplayCommand(other.but(resumes=()), trials.name, saved_by=saved_by, **compared)
+
+
+def _on(scenario: Scenario, world: int, leaves: int) -> Scenario:
+    return scenario.but(world=world, accumulation=leaves // world)
+
+
+def _demand_bits(trials: Trials, command: ReplayCommand) -> None:
+    found = trials.runner.difference(command, Reading(frozenset(command.parts), ALL))
+    if found is not None:
+        raise disagreement(found, command)

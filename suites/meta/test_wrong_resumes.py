@@ -1,0 +1,59 @@
+"""The suite's power over resumes: it must fail on every engine that loses a state in a checkpoint."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from zerobench.ranks import Pool
+from zerobench.suites.equivalence import test_resume, test_resume_elsewhere
+from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.checkpoints import (
+    RESUMING,
+    ForgetsTheStepCounts,
+    LosesAllOptimizerStates,
+    ShiftsAShardByItsPadding,
+)
+from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
+from zerobench.suites.meta.power.catching import again, failure_of, first_failure
+from zerobench.suites.support.trials import Trials
+
+pytestmark = pytest.mark.rotating
+
+_RESUMES = [test_resume.test_resume_equals_the_canonical_trainer, test_resume.test_resume_of_a_dynamic_loss_scale]
+_ELSEWHERE = [
+    test_resume_elsewhere.test_each_step_follows_after_a_load,
+    test_resume_elsewhere.test_two_leaves_keep_their_bits,
+]
+#: Of the wrong engines, those of other kinds of states.
+_FEW = [ShiftsAShardByItsPadding, LosesAllOptimizerStates, ForgetsTheStepCounts]
+
+
+def _name(of: Any) -> str:
+    return str(of.__name__)
+
+
+@pytest.mark.parametrize("mutant", [*RESUMING, *THROUGH_DEEPSPEED], ids=_name)
+def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine loses or changes a part of its state in a checkpoint, its own or one in DeepSpeed's layout, it fails
+    after the resume."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, _RESUMES))
+
+
+@pytest.mark.parametrize("mutant", _FEW, ids=_name)
+@pytest.mark.parametrize("check", _ELSEWHERE, ids=_name)
+def test_wrong_resume_elsewhere_is_caught(pool: Pool, mutant: Any, check: Any) -> None:
+    """So it does if another number of ranks goes on, by both of the properties that hold engines without a promise."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, [check]))
+
+
+@pytest.mark.parametrize("engine", RIGHT, ids=_name)
+def test_right_resume_passes(pool: Pool, engine: Any) -> None:
+    """An engine that resumes by way of DeepSpeed's layout is right."""
+    trials = Trials.of(pool, engine)
+    for each in _RESUMES:
+        assert failure_of(partial(again(each, 10), trials)) is None
