@@ -26,6 +26,8 @@ from zerobench.suites.api.universal import convert
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import Program
 
+pytestmark = pytest.mark.ci
+
 _LIMIT = 60.0
 #: Seconds for a program to start and to save once, on a machine that has other work as well.
 _STARTED = 600.0

@@ -19,7 +19,7 @@ from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.suites.api import saved
 from zerobench.suites.api.universal import convert
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.ci
 
 _TAG, _UNIVERSAL = "global_step2", "global_step2_universal"
 _BF16 = {"enabled": True}

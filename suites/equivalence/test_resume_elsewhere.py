@@ -28,7 +28,7 @@ from zerobench.suites.support.strategies import (
 )
 from zerobench.suites.support.trials import Trials, exact
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.ci
 
 _PLAIN = Scenario(optimizer=Optimizer(name="adamw"), resumes=(1,))
 _VALUES: tuple[Part, ...] = ("gradients", "parameters", "optimizer_state")
