@@ -14,6 +14,7 @@ from zerobench.compat.checkpoint_methods import CheckpointMethods
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
+from zerobench.compat.direct_backward import DirectBackward
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
@@ -47,6 +48,7 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         self.global_samples = 0
         self._stepped = self._destroyed = self._inside_no_sync = False
         self._progress = Progress(self)
+        self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
             for parameter in self.module.parameters():
@@ -67,25 +69,39 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         """The module's forward; a collective at stage 3."""
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
+        self._direct.check_ended()
         self._progress.forward(self.module.training)
         with (
             self._progress.timing("fwd", self.module.training),
             self._progress.profiling(),
             comms_logger.recording(),
         ):
-            return self._engine(*args, **kwargs)
+            outputs = self._engine(*args, **kwargs)
+        self._direct.watch(outputs)
+        return outputs
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
         """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
-        with self._progress.timing("bwd"), comms_logger.recording():
+        self._direct.check_ended()
+        with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
+    @contextmanager
+    def _around_backward(self) -> Iterator[None]:
+        with self._progress.timing("bwd"), comms_logger.recording():
+            yield
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the loss scale, for ``loss.backward()`` without the engine; fp16 needs it."""
+        return self._direct.scale(loss)
+
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
         """Update at the accumulation boundary, otherwise count the micro-step; a collective."""
+        self._direct.check_ended()
         if self._inside_no_sync:
             raise RuntimeError("step() was called inside no_sync(); call it after the block")
         before = self._engine.global_steps
