@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 from torch import nn
@@ -55,6 +55,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return self.outcomes is not None and self.outcomes.overflow
 
     @property
+    def loss_scale(self) -> float:
+        """The current loss scale; 1 except in fp16."""
+        return 1.0 if self.outcomes is None else self.outcomes.scale
+
+    cur_scale = loss_scale
+
+    @property
     def trains(self) -> bool:
         """Whether there is a parameter to train."""
         return any(group["params"] for group in self.param_groups)
@@ -81,7 +88,7 @@ def make_optimizer(
             exactly.
     """
     if client is not None:
-        optimizer = _of_client(client)
+        optimizer = client if _is_free(client) else _of_client(client)
     elif config.optimizer is None:
         rule = of_type("SGD")
         return ZeroOptimizer(rule, [{"params": []}], rule.defaults(rule.params(), "SGD"))
@@ -89,6 +96,11 @@ def make_optimizer(
         optimizer = _of_config(config, parameters if parameters is not None else model.parameters())
     _check_cover(model, optimizer)
     return optimizer
+
+
+def _is_free(client: torch.optim.Optimizer) -> TypeGuard[ZeroOptimizer]:
+    """Whether the client has made a ZeroOptimizer, which no engine has taken yet."""
+    return isinstance(client, ZeroOptimizer) and client.outcomes is None
 
 
 def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.compat.config.auto import resolve_auto
+from zerobench.compat.config.autocast import autocast_faults
 from zerobench.compat.config.keys import HONOURED, LENIENT, REFUSED, WITHOUT_EFFECT, changes_nothing
 from zerobench.compat.config.older import modernise
 from zerobench.compat.config.reading import read
@@ -55,6 +56,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     faults: list[str] = []
     engine = _sorted(raw, "", dropped, faults)
     engine = _with_defaults(engine, dropped)
+    faults += autocast_faults(raw)
     try:
         load(engine)
     except ConfigError as error:
@@ -89,6 +91,8 @@ def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults
 def _is_lenient(key: str, above: str, section: dict[str, Any]) -> bool:
     """Whether DeepSpeed ignores this key; a name near a known one is a misprint, which is an error here."""
     known = set(SECTIONS.get(above, Config).model_fields) | set(known_keys(above))
+    if above == "" and key.startswith("_"):  # a comment
+        return True
     return above in LENIENT and key not in known and not difflib.get_close_matches(key, known, n=1, cutoff=0.75)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 from zerobench.engine.state.resharded import Resharded
@@ -17,6 +17,15 @@ class ZeroParamStatus(Enum):
     AVAILABLE = 1
     NOT_AVAILABLE = 2
     INFLIGHT = 3
+
+
+class ZeroStageEnum(IntEnum):
+    """The stages by their names."""
+
+    disabled = 0
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
 
 
 # The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.

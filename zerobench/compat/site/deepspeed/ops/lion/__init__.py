@@ -1,3 +1,3 @@
 """``deepspeed.ops.lion``, of zerobench."""
 
-from zerobench.compat.refused import DeepSpeedCPULion, FusedLion
+from zerobench.compat.optimizers import DeepSpeedCPULion, FusedLion

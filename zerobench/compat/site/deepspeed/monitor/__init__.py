@@ -1,0 +1,1 @@
+"""``deepspeed.monitor``, of zerobench."""
