@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 _SHARDS = "the engine shards data-parallel training over all ranks and has no other parallelism"
-_NO_NORM = "it updates whole matrices, and the engine updates each element by itself; use AdamW, SGD, Adagrad or Lion"
+_NO_NORM = "it updates whole matrices, and the engine updates each element by itself; use AdamW"
 
 
 def _refuse(name: str, reason: str) -> NoReturn:

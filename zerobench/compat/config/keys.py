@@ -143,6 +143,22 @@ REFUSED: dict[str, tuple[object, str]] = {
     "zero_optimization.zeropp_loco_param": (None, _QUANTIZED),
 }
 
+_WHOLE = "its step depends on whole matrices, and the engine updates each element by itself; use AdamW"
+_COMPRESSED = "it compresses what travels, which would train another model; use Adam"
+_MUP = "its rates come from the package mup; pass mup's parameter groups and the type without Mu"
+
+#: DeepSpeed's optimizers that the engine does not have, by ``optimizer.type`` in lower case.
+REFUSED_OPTIMIZERS: dict[str, str] = {
+    "lamb": _WHOLE,
+    "muon": _WHOLE,
+    "onebitadam": _COMPRESSED,
+    "zerooneadam": _COMPRESSED,
+    "onebitlamb": _WHOLE,
+    "muadam": _MUP,
+    "muadamw": _MUP,
+    "musgd": _MUP,
+}
+
 #: Sections in which DeepSpeed ignores a name that it does not know, as long as it resembles no key.
 LENIENT = ("", "aio", "activation_checkpointing")
 
