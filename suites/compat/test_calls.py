@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from zerobench.compat import memory_estimates
+from zerobench.compat.activation import SITE
 from zerobench.compat.config import resolve
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.runtime_functions import move_to_device, set_random_seed
@@ -109,6 +110,17 @@ def test_deepspeed_config() -> None:
         config.zero_config.stages  # noqa: B018
     with pytest.raises(ConfigError, match="mpu and mesh_device are refused"):
         DeepSpeedConfig({"train_batch_size": 8}, mpu=argparse.Namespace())
+
+
+def test_modules_are_attributes() -> None:
+    """``import deepspeed`` alone gives every module of the stand-in, as it does in DeepSpeed."""
+    package, top = loops.deepspeed(), SITE / "deepspeed"
+    for file in top.rglob("*.py"):
+        parts = file.relative_to(top).with_suffix("").parts
+        found = package
+        for part in parts[:-1] if parts[-1] == "__init__" else parts:
+            found = getattr(found, part)
+        assert found is not None
 
 
 def test_modules_that_are_not_there() -> None:

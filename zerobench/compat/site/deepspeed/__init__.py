@@ -1,11 +1,24 @@
 """The stand-in for DeepSpeed: its names, on zerobench's reference engine."""
 
-from deepspeed import accelerator, checkpoint, launcher, moe, monitor, ops, pipe, profiling, runtime, utils
+from deepspeed import (
+    accelerator,
+    checkpoint,
+    comm,
+    git_version_info,
+    launcher,
+    moe,
+    monitor,
+    ops,
+    pipe,
+    profiling,
+    runtime,
+    utils,
+)
 from deepspeed.accelerator import get_accelerator
 from deepspeed.git_version_info import git_branch as __git_branch__
 from deepspeed.git_version_info import git_hash as __git_hash__
 from zerobench.compat import activation_checkpointing as checkpointing
-from zerobench.compat import comm, zero
+from zerobench.compat import zero
 from zerobench.compat.activation import VERSION as __version__
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig

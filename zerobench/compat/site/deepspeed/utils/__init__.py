@@ -2,7 +2,15 @@
 
 from torch.distributed import is_initialized
 
-from deepspeed.utils import groups, logging, timer, zero_to_fp32
+from deepspeed.utils import (
+    groups,
+    init_on_device,
+    logging,
+    nvtx,
+    tensor_fragment,
+    timer,
+    zero_to_fp32,
+)
 from zerobench.compat import comm as dist
 from zerobench.compat.comm import *
 from zerobench.compat.groups import *
