@@ -52,15 +52,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
-    config.addinivalue_line("markers", "rotating: a plain pytest runs an eighth of these tests, another each day")
+    config.addinivalue_line("markers", "rotating: a plain pytest runs a sixteenth of these tests, another each day")
+    config.addinivalue_line("markers", "ci: as rotating, and `pytest -m ci`, which CI runs, runs them all")
     covering.SEED = _seed(config)
     if not _hands_out(config):
         import torch
 
-        from zerobench.ranks import preload
+        from zerobench.suites.support.trials import preload_ranks
 
         torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
-        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")  # for the ranks of nearly every test
+        preload_ranks()
 
 
 def _seed(config: pytest.Config) -> int:
@@ -130,6 +131,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand out files whole; if the tests of a file share nothing, hand them out one by one."""
     return sharing.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if selection.starts_programs(item):
+        item.add_marker("ci")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -25,6 +25,7 @@ _SCENARIO = _DEEP.but(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=
 _LARGE = Scenario(model=Gpt(vocab=256, context=8, width=256, layers=3, heads=2), micro_batch=1, prefetch_bucket=0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
     """All ranks together hold one copy, and padding, of the states that the stage shards."""
@@ -38,7 +39,7 @@ def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
             demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: one copy, and padding")
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) -> None:
     """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward."""
@@ -50,7 +51,7 @@ def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) 
     demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: its shard, and ten blocks")
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", range(4))
 def test_memory_is_in_tensors(trials: Trials, stage: int) -> None:
     """An engine adds less memory that is no tensor than half its shard of the parameters takes."""

@@ -12,7 +12,7 @@ from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.STATES.values(), ids=grid.STATES)
 def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,
@@ -28,6 +28,7 @@ def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenari
     demand_account(counted, scenario, "states")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
     """Between steps no tensor is alive that is neither declared as state nor a buffer of the model, except the norm's
@@ -35,6 +36,7 @@ def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
     demand_account(reference, scenario, "hidden")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     """After eight steps as many bytes of tensors are alive as after three."""
@@ -42,6 +44,7 @@ def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     demand_account(trials, scenario, "growth")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_gradients_leave_as_they_are_made(reference: Trials, stage: int) -> None:
     """At most two blocks' of twelve wait for their reduction; in the first backward, too, because a model that fits

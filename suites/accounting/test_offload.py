@@ -17,7 +17,7 @@ from zerobench.theory.layout import owned, units
 from zerobench.workload import models
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.OFFLOAD.values(), ids=grid.OFFLOAD)
 def test_offload(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, bytes in host memory, in files and moved between them and the
@@ -33,6 +33,7 @@ def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
     demand_account(counted, scenario, "offload")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dtype", "accumulation", "stage", "place"),
     [*product(["bf16"], [3], [1, 2, 3], ["cpu", "nvme"]), ("bf16", 1, 2, "cpu"), ("fp16", 1, 1, "nvme")],
@@ -51,6 +52,7 @@ def test_four_bytes_an_element(reference: Trials, dtype: str, accumulation: int,
                 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("count", [4, 6, 12])
 def test_buffers_are_bounded(reference: Trials, count: int) -> None:
     """If states are in files, host memory is at most ``buffer_count`` buffers of ``buffer_size`` elements."""

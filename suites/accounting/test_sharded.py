@@ -23,6 +23,7 @@ from zerobench.workload import models
 from zerobench.workload.data import DTYPES, leaf, seed_leaf
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
 def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> None:
     """After a backward, a step and an evaluation no sharded parameter has memory; after a forward only those that it
@@ -36,6 +37,7 @@ def test_no_whole_parameter_remains(reference: Trials, scenario: Scenario) -> No
             demand(reference, scenario, rank, entry, surplus, [], "resharded after use")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.SHARDED.values(), ids=grid.SHARDED)
 def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None:
     """At every collective of a step, whole parameters take fewer bytes than the model's, and at most those of the three

@@ -12,7 +12,7 @@ from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
 def test_traffic(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, calls and bytes sent and received of every collective are
@@ -28,7 +28,7 @@ def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> N
     demand_account(counted, scenario, "traffic")
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.TRAFFIC.values(), ids=grid.TRAFFIC)
 def test_what_is_sent_is_received(trials: Trials, scenario: Scenario) -> None:
     """Over all ranks together, as many bytes are received as are sent, collective by collective; a broadcast's source

@@ -51,6 +51,7 @@ class _Crossing:
     wire: int | None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("world", [2, 3])
 def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
     """The kernel sees at least the bytes that the meters count."""
@@ -60,6 +61,7 @@ def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
         demand(trials, scenario, 0, entry, wire >= received, True, f">= {received}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", range(4))
 def test_the_wire_carries_little_else(trials: Trials, stage: int) -> None:
     """The kernel sees at most a tenth more than the meters count, and a kilobyte for each collective on each rank."""

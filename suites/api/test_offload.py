@@ -108,6 +108,7 @@ def test_quota(tmp_path: Path) -> None:
     assert "File too large; free some space, lift the limit" in done.stderr
 
 
+@pytest.mark.ci
 def test_disk_is_full(tmp_path: Path) -> None:
     """A file system of 64 KiB, mounted in a namespace of its own: the engine raises while it is built."""
     mount = f"mount -t tmpfs -o size=64k tmpfs {tmp_path} && exec "
@@ -181,6 +182,7 @@ def test_two_runs_in_one_directory(tmp_path: Path) -> None:
     assert both == [[loss, loss] for loss in alone]
 
 
+@pytest.mark.ci
 def test_killed_in_the_middle(tmp_path: Path) -> None:
     """A killed run leaves no file in the directory, and the next one trains as if alone."""
     with subprocess.Popen([*_PROGRAM, str(tmp_path), "100000"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:

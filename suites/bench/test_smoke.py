@@ -42,7 +42,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return value
 
 
-@pytest.mark.rotating
 def test_cases_travel(written: Json) -> None:
     """The rounds are the measured ones, to the bit; the results fit the schema and have the parts of a step's time."""
     assert len(written["benchmarks"]) == 3

@@ -13,7 +13,7 @@ from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(), share=3)
+@drawn(scenarios(), share=4.5)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""
@@ -30,7 +30,7 @@ def test_evaluation_sees_the_trained_values(bits: Trials, scenario: Scenario) ->
     bits.agree(trajectories, expected, ["evaluation"])
 
 
-@drawn(scenarios(stage=0), share=0.4)
+@drawn(scenarios(stage=0), share=0.6)
 def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
     """Stages 0, 1, 2 and 3 train the same model, bit for bit, under the same reduction schedule."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in range(4)]
@@ -48,7 +48,7 @@ def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: S
 
 
 @drawn(
-    scenarios().flatmap(lambda one: st.tuples(st.just(one), settings_of(one.model, one.world, one.chunk))), share=0.5
+    scenarios().flatmap(lambda one: st.tuples(st.just(one), settings_of(one.model, one.world, one.chunk))), share=0.9
 )
 def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[str, object]]) -> None:
     """Bucket sizes, prefetch, persistence, max-live, sub-group size and overlap do not change a bit."""
@@ -61,7 +61,7 @@ def test_settings_change_nothing(bits: Trials, scenario: tuple[Scenario, dict[st
 
 @drawn(
     scenarios(world=among("world", 2, 3, 4)).flatmap(lambda one: st.tuples(st.just(one), boundaries(one.model))),
-    share=0.3,
+    share=0.5,
 )
 def test_buckets_that_end_with_a_parameter(bits: Trials, scenario: tuple[Scenario, dict[str, int]]) -> None:
     """A bucket or a sub-group of exactly a parameter's size, one less or one more, gives the canonical trainer's
@@ -72,14 +72,14 @@ def test_buckets_that_end_with_a_parameter(bits: Trials, scenario: tuple[Scenari
     bits.agree(*bits.run_beside_canonical(one))
 
 
-@drawn(scenarios(), share=0.4)
+@drawn(scenarios(), share=0.6)
 def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None:
     """Copies and collectives that end as late as they may, as they do on a GPU, change not a bit."""
     name = "zerobench.suites.support.late:Late"
     reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
 
 
-@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.35)
+@drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.6)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
     whole = scenario.but(world=1, accumulation=4, schedule="micro_step", poison=(), reads=())

@@ -21,7 +21,7 @@ from zerobench.suites.support.strategies import SMALL_DYADIC, drawn_at_each_stag
 from zerobench.suites.support.trials import Trials
 
 #: A plain pytest holds the reference engine to these forms by turns, because it has the stronger ones each day.
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.ci
 
 _STATES: tuple[Part, ...] = ("parameters", "model_parameters", "optimizer_state")
 _UNWATCHED: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "reads")

@@ -27,7 +27,7 @@ from zerobench.suites.support.strategies import (
 from zerobench.suites.support.trials import Trials, exact
 
 #: A plain pytest holds the reference engine to these forms by turns, because it has the stronger ones each day.
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.ci
 
 #: Dividing a loss by A rounds nothing, so that every engine has the same bits of a leaf's gradient.
 _EXACT_SHARES = among("accumulation", 1, 2, 4)

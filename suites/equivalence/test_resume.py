@@ -40,7 +40,7 @@ def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> Non
     bits.agree(trajectories, expected)
 
 
-@pytest.mark.rotating
+@pytest.mark.ci
 @drawn_at_each_stage(
     lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, world=among("world", 2, 1), reads=()), share=0.1
 )

@@ -19,7 +19,7 @@ from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, mo
 from zerobench.suites.support.trials import Trials
 
 
-@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.4)
+@drawn(scenarios(clip=st.sampled_from([1e-3, 0.05, 0.5])), share=0.75)
 def test_clipping(bits: Trials, scenario: Scenario) -> None:
     """The norm is the oracle's, the same bits on every rank, and the clipped update follows from it."""
     assume(bits.offers(scenario))
@@ -85,7 +85,7 @@ def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], in
     bits.agree(trajectories, expected)
 
 
-@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.5)
+@drawn(st.tuples(scenarios(steps=3), st.integers(0, 2), st.integers(0, 11)), share=0.75)
 def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     one, step, leaf = scenario

@@ -80,6 +80,7 @@ def test_hybrid_sharding_on_exact_data(trials_of: Callable[[str], Trials], stage
     _demand_exact(trials_of("torch-fsdp2"), _DYADIC.but(world=4, stage=stage, replicate=2))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("replicate", [2, 4])
 @pytest.mark.parametrize(("stage", "changes"), [(2, {"accumulation": 2, "clip": 1.0}), (3, {}), (3, {"dtype": "bf16"})])
 def test_hybrid_sharding_has_closed_forms(

@@ -5,22 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from zerobench.suites.support.selection import SHARE, left_out
+import pytest
+
+from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.selection import PROGRAMS, SHARE, left_out, starts_programs
 
 
 @dataclass(frozen=True)
 class _Item:
     name: int
     marker: str
+    nodeid: str = "suites/api/test_some.py::test_one"
 
     def get_closest_marker(self, name: str) -> object:
         return self if name == self.marker else None
 
 
-_ITEMS = cast(Any, [_Item(number, marker) for number, marker in enumerate(["", "slow", *["rotating"] * 19])])
+_MARKS = ["", "slow", *["rotating"] * 19, *["ci"] * 18]
+_ITEMS = cast(Any, [_Item(number, marker) for number, marker in enumerate(_MARKS)])
 
 
 def test_each_rotating_test_has_its_day() -> None:
     """The tests that run in as many days are all but the slow one; the unmarked one runs each day."""
     ran = [item.name for day in range(100, 100 + SHARE) for item in _ITEMS if item not in left_out(_ITEMS, day)]
     assert sorted(ran) == [*[0] * SHARE, *range(2, len(_ITEMS))]
+
+
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_programs_are_left_to_ci(folder: str) -> None:
+    """A test of these folders is CI's, unless it is slow or rotates."""
+    assert (ROOT / folder).is_dir()
+    test = f"zerobench/{folder}test_some.py::test_one"
+    marks = ["", "slow", "rotating"]
+    assert [starts_programs(cast(Any, _Item(0, mark, test))) for mark in marks] == [True, False, False]

@@ -72,6 +72,7 @@ def _fields() -> list[tuple[str, Any]]:
     return [(f"{of.__name__}.{field.name}", get) for of, get in parts for field in dataclasses.fields(of)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "get"), [pytest.param(*each, id=each[0]) for each in _fields()])
 def test_every_field_is_drawn(name: str, get: Any) -> None:
     """Two values at least, or the table above has the reason."""
@@ -79,6 +80,7 @@ def test_every_field_is_drawn(name: str, get: Any) -> None:
     assert (len(values) > 1) != (name in NOT_DRAWN)
 
 
+@pytest.mark.ci
 def test_every_key_is_set() -> None:
     """Every key of the configuration that the engine honours takes two values at least in drawn Scenarios."""
     taken: dict[str, set[str]] = {}
@@ -96,6 +98,7 @@ def _keys(section: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.ci
 def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many draws as the main property has meet every pair of values and every triple that many more draws meet."""
     monkeypatch.setattr(covering, "SEED", 0)

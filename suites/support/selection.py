@@ -1,4 +1,4 @@
-"""Selection: the tests that ``pytest`` leaves to ``pytest --slow``."""
+"""Selection: the tests that ``pytest`` leaves to other days, to ``.ci/run``, and to ``pytest --slow``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import time
 
 import pytest
 
-#: Of the mutants, fixed Scenarios and long programs one in so many runs in ``pytest``, others on other days, and all
-#: with ``--slow``.
-SHARE = 8
+#: Of the tests marked ``ci`` or ``rotating`` one in so many runs in ``pytest``, others on other days, and all with
+#: ``--slow``.
+SHARE = 16
+#: Folders whose tests start whole programs and jobs: they are marked ``ci``.
+PROGRAMS = ("suites/project/", "suites/meta/gate/", "suites/compat/", "suites/bench/", "suites/faults/")
 
 _DAY = 24 * 60 * 60.0
 
 
 def left_out(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
-    """The tests marked ``slow``, and those marked ``rotating`` whose turn it is not."""
-    rotating = [item for item in items if item.get_closest_marker("rotating")]
+    """The tests marked ``slow``, and those marked ``ci`` or ``rotating`` whose turn it is not."""
+    rotating = [item for item in items if _has(item, "ci", "rotating")]
     waiting = {item for place, item in enumerate(rotating) if place % SHARE != turn % SHARE}
-    return [item for item in items if item in waiting or item.get_closest_marker("slow")]
+    return [item for item in items if item in waiting or _has(item, "slow")]
+
+
+def starts_programs(item: pytest.Item) -> bool:
+    """Whether the test is in one of :data:`PROGRAMS` and has no mark that leaves it out more often."""
+    return any(folder in item.nodeid for folder in PROGRAMS) and not _has(item, "slow", "rotating")
+
+
+def _has(item: pytest.Item, *marks: str) -> bool:
+    return any(item.get_closest_marker(mark) is not None for mark in marks)
 
 
 def today() -> int:

@@ -20,7 +20,7 @@ from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.oracles.canonical_trainer import float64
-from zerobench.ranks import Pool, RankFault
+from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
@@ -33,6 +33,11 @@ T = TypeVar("T")
 TIME_LIMIT = 120.0
 #: Seconds in which no rank does anything after which it counts as hung, however busy the machine is.
 IDLE = 6.0
+
+
+def preload_ranks() -> None:
+    """Let the ranks of all Trials start with the modules that nearly all of them use."""
+    preload("zerobench.bench.runner", "zerobench.oracles.questions", "zerobench.subjects.reference")
 
 
 class Trials:

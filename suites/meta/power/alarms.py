@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from zerobench.ranks import Pool, preload
+from zerobench.ranks import Pool
 from zerobench.subject import Subject
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
 from zerobench.suites.meta.mutants.different import DIFFERENT
@@ -19,7 +19,7 @@ from zerobench.suites.meta.power import page
 from zerobench.suites.meta.power.catching import WEAK, Catching, Check, again
 from zerobench.suites.meta.power.runs import PUBLISHED, Run, record, recorded
 from zerobench.suites.support import covering
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import Trials, preload_ranks
 
 #: Properties of engines that promise bits.
 _STRONG: list[Any] = [
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run each engine with each seed that has no record yet, and write the table; end with 1 if a property failed."""
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)  # as the ranks have
-    preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")
+    preload_ranks()
     known = {(run.engine, run.seed) for run in recorded(given.out)}
     for seed, engine in itertools.product(range(1, given.seeds + 1), DIFFERENT):
         if (engine.__name__, seed) not in known:

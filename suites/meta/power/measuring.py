@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zerobench.ranks import Pool, preload
+from zerobench.ranks import Pool
 from zerobench.subject import Subject
 from zerobench.suites.meta.mutants import unpromised
 from zerobench.suites.meta.mutants.historical.bug import BUGS
@@ -19,7 +19,7 @@ from zerobench.suites.meta.power.catching import Caught, catch, catch_weakly
 from zerobench.suites.meta.power.historical import weakened
 from zerobench.suites.meta.power.records import PUBLISHED, Promise, Record, Records
 from zerobench.suites.support.covering import Covering
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import Trials, preload_ranks
 
 _WORLD = 4
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     if not given.page:
         torch.set_num_threads(1)  # as the ranks have
-        preload("zerobench.bench.rank_tasks", "zerobench.oracles.questions")
+        preload_ranks()
         records = Records(given.out)
         weaker = set(weakened())
         for mutant in HISTORICAL:

@@ -86,7 +86,6 @@ def test_run_beside_own_modules(python: Path, project: Path) -> None:
     assert "reference" in (project / "zerobench-report" / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.rotating
 def test_suite_beside_own_modules(python: Path, project: Path) -> None:
     """The suite tests the folder's own engine, under one name for each module."""
     chosen = ["--pyargs", "zerobench.suites.equivalence.test_peers", "-k", "micro_steps_equal"]
