@@ -37,6 +37,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Refuse: only the engine has the gradients of all ranks that a step needs."""
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as long as no engine has laid out the parameters."""
+        if self.outcomes is not None:
+            raise RuntimeError("the engine has laid out its parameters; give all groups to initialize()")
+        super().add_param_group(param_group)
+
     # torch's schedulers warn if they are stepped before the optimizer; here engine.step() steps them in order.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     _opt_called = True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -94,3 +96,48 @@ def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
     engine.step()
     engine.destroy()
     return [path.name for path in Path(folder).iterdir()]
+
+
+def in_sixteen_bits(group: dist.ProcessGroup, stage: int, dtype: str) -> tuple[Tensor, torch.dtype]:
+    """A model in 16 bits, with a configuration that does not say so; the masters and the dtype of its parameters."""
+    ds, net = loops.deepspeed(), loops.model().to(getattr(torch, dtype))
+    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    for batch in loader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after, next(net.parameters()).dtype
+
+
+def compiled(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """A model that was given to torch.compile before."""
+    net = loops.model()
+    ds, model = loops.deepspeed(), torch.compile(net, backend="eager")
+    engine, _, loader, _ = ds.initialize(model=model, training_data=loops.data(), config=loops.config(stage))
+    for batch in list(loader)[:4]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of calls that would train something else, or nothing."""
+    _, engine, net = _begun(stage)
+    calls: list[Callable[[], object]] = [
+        lambda: engine.step(lr_kwargs={"metrics": 1.0}),
+        lambda: engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
+        lambda: engine.backward(engine(torch.ones(2, 5)).mean().detach()),
+        lambda: engine.backward(engine(torch.ones(2, 5))),
+    ]
+    if stage < 3:  # there a conversion of parameters that are whole at the moment is undone when they are resharded
+        calls.append(lambda: (net.half(), engine.step()))
+    seen = []
+    for call in calls:
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call()
+        seen.append(str(caught.value))
+    engine.destroy()
+    return seen

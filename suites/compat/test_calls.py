@@ -48,6 +48,38 @@ def test_autocast_of_the_caller(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.outer_autocast, world=_WORLD) == [[torch.float32] * 4] * _WORLD
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_sixteen_bits(pool: Pool, dtype: str) -> None:
+    """Without a precision in the configuration it stays as it is, at every stage, as in DeepSpeed."""
+    ranks = pool.run(loops.at_every_stage, call_loops.in_sixteen_bits, dtype, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0][0]) for after, _ in stages)
+        assert all(kept == getattr(torch, dtype) for _, kept in stages)
+
+
+@pytest.mark.slow
+def test_a_compiled_model(pool: Pool) -> None:
+    """torch.compile before initialize() changes no bit, and has no effect at stage 3."""
+    ranks = pool.run(loops.at_every_stage, call_loops.compiled, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0]) for after in stages)
+
+
+def test_misuse(pool: Pool) -> None:
+    """Each is one error that says what to do."""
+    words = [
+        "call the scheduler's step() with them",
+        "give all groups to initialize()",
+        "the loss has no graph: its forward ran under no_grad",
+        "takes a scalar loss, got (2, 3)",
+    ]
+    words.append("was replaced after initialize(), as by Module.half()")
+    for stages in pool.run(loops.at_every_stage, call_loops.misused, world=_WORLD):
+        for seen in stages:
+            assert [text for text, part in zip(seen, words, strict=False) if part not in text] == []
+        assert [len(seen) for seen in stages] == [5, 5, 5, 4]
+
+
 def test_gradients_are_set(pool: Pool) -> None:
     """By a function of each, and by parts at stage 3."""
     assert pool.run(loops.at_every_stage, call_loops.gradients_set, world=_WORLD) == [[True] * 4] * _WORLD

@@ -125,23 +125,29 @@ def test_adagrad(
 #: torch's optimizers that a rule of the same name follows, and hyperparameters besides the rate and the decay. With a
 #: beta1 of 0 the sign of a zero depends on torch's cut of the tensor.
 _OF_TORCH: list[tuple[str, dict[str, Any]]] = [
+    ("RMSprop", {"centered": True, "momentum": 0.5, "alpha": 0.25, "eps": 1.0}),
+    ("RAdam", {"betas": (0.2, 0.9), "decoupled_weight_decay": True}),
+    ("NAdam", {"betas": (0.2, 0.5), "momentum_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adamax", {"betas": (0.2, 0.5), "eps": 1e-3}),
+    ("Adadelta", {"rho": 0.25, "eps": 1e-3}),
+]
+#: The same with other options.
+_ALSO: list[tuple[str, dict[str, Any]]] = [
     ("RMSprop", {"alpha": 0.9}),
     ("RMSprop", {"momentum": 0.9, "eps": 1e-3}),
     ("RMSprop", {"centered": True, "eps": 1.0}),
-    ("RMSprop", {"centered": True, "momentum": 0.5, "alpha": 0.25, "eps": 1.0}),
     ("RAdam", {"betas": (0.9, 0.999)}),
-    ("RAdam", {"betas": (0.2, 0.9), "decoupled_weight_decay": True}),
     ("NAdam", {"betas": (0.9, 0.999)}),
-    ("NAdam", {"betas": (0.2, 0.5), "momentum_decay": 0.1, "decoupled_weight_decay": True}),
     ("Adamax", {"betas": (0.9, 0.999), "eps": 1e-8}),
-    ("Adamax", {"betas": (0.2, 0.5), "eps": 1e-3}),
     ("Adadelta", {}),
-    ("Adadelta", {"rho": 0.25, "eps": 1e-3}),
 ]
 
 
 @fused
-@pytest.mark.parametrize(("name", "options"), _OF_TORCH, ids=[f"{name}-{i}" for i, (name, _) in enumerate(_OF_TORCH)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*each, marks=[pytest.mark.rotating] if each in _ALSO else []) for each in [*_OF_TORCH, *_ALSO]],
+)
 @given(sources, lengths, dtypes, _rates, _decays)
 def test_rules_of_torch(
     name: str, options: dict[str, Any], source: Source, n: int, dtype: torch.dtype, lr: float, weight_decay: float

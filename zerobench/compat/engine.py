@@ -16,6 +16,7 @@ from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
+from zerobench.compat.given_model import check_memory
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
@@ -99,6 +100,8 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
+        if not loss.requires_grad:
+            raise RuntimeError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
         self._direct.check_ended()
         with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
@@ -123,6 +126,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self._check_outside()
         if lr_kwargs:
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
+        check_memory(self._engine)
         before = self._engine.global_steps
         with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()

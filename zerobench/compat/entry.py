@@ -16,6 +16,7 @@ from zerobench.compat.accelerator import local_device
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.given_model import keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizers import as_client
@@ -66,6 +67,8 @@ def initialize(
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     _make_folders(settings)
+    model = without_compile(model, settings)
+    keep_precision(model, settings)
     parameters = list(model.parameters() if model_parameters is None else model_parameters)
     built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, collate_fn)
