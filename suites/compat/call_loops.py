@@ -123,6 +123,42 @@ def compiled(group: dist.ProcessGroup, stage: int) -> Tensor:
     return after
 
 
+class _Product(torch.autograd.Function):
+    """A product written in Python, whose backward gathers the weight if it is not whole, as TRL's chunked losses do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        ds = loops.deepspeed()
+        missing = [weight] if weight.ds_status != ds.zero.ZeroParamStatus.AVAILABLE else []
+        with ds.zero.GatheredParameters(missing):
+            return gradient @ weight, gradient.T @ x
+
+
+class _Head(nn.Linear):
+    def forward(self, input: Tensor) -> Any:  # noqa: A002  # the name of nn.Linear
+        return _Product.apply(input, self.weight)  # type: ignore[no-untyped-call]
+
+
+def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """Three steps of a model whose head is a function written in Python."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), _Head(16, 3, bias=False))
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
+    for batch in list(loader)[:3]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
 def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
     """The errors of calls that would train something else, or nothing."""
     _, engine, net = _begun(stage)

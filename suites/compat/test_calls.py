@@ -65,6 +65,13 @@ def test_a_compiled_model(pool: Pool) -> None:
         assert all(torch.equal(after, ranks[0][0]) for after in stages)
 
 
+def test_a_function_in_python(pool: Pool) -> None:
+    """Its backward sees by ds_status that the weight it saved is whole, at every stage."""
+    ranks = pool.run(loops.at_every_stage, call_loops.in_python, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0]) for after in stages)
+
+
 def test_misuse(pool: Pool) -> None:
     """Each is one error that says what to do."""
     words = [

@@ -6,6 +6,8 @@ import itertools
 from enum import Enum, IntEnum
 from typing import Any
 
+from torch import Tensor
+
 from zerobench.engine.state.resharded import Resharded
 
 _ids = itertools.count()
@@ -30,6 +32,8 @@ class ZeroStageEnum(IntEnum):
 
 # The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.
 setattr(Resharded, "ds_status", property(lambda _: ZeroParamStatus.NOT_AVAILABLE))  # noqa: B010  # see above
+# Every other tensor is whole. The backward of a function in Python asks the tensor that autograd saved for a parameter.
+setattr(Tensor, "ds_status", ZeroParamStatus.AVAILABLE)  # noqa: B010  # torch declares no such attribute
 
 
 def mark(parameter: Any) -> None:
