@@ -35,8 +35,8 @@ def initialize(
         model: any module; its parameters become views of the engine's memory. Ranks start from rank 0's values.
         config: DeepSpeed-shaped, a dict or the path of a JSON file (docs/reference/configuration.md).
         model_parameters: parameters or parameter groups for the config's optimizer; default all trainable ones.
-        optimizer: a fresh torch.optim Adam, AdamW, SGD or Adagrad; its rule and groups replace the config's. If neither
-            gives an optimizer, the engine evaluates and does not train; at stage 3 it shards every parameter.
+        optimizer: a fresh torch optimizer that a rule of engine/rules has; its rule and groups replace the config's. If
+            neither gives an optimizer, the engine evaluates and does not train; at stage 3 it shards every parameter.
         lr_scheduler: a torch scheduler of ``optimizer``, or a callable that makes one from the returned optimizer; the
             engine steps it after each applied step.
         process_group: the ranks that share the states; default all, or this process alone.

@@ -168,21 +168,39 @@ class Engine(CheckpointCalls):
         """
         self._check_whole()
         self._check_trains()
+        scale = self.outcomes.scale
+        scaled = loss * scale if scale != 1 else loss * 1
+        scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
+        with self.micro_step(loss, scale_wrt_gas):
+            scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        return loss
+
+    @contextmanager
+    def micro_step(self, loss: Tensor | None = None, scale_wrt_gas: bool = True) -> Iterator[None]:
+        """One micro-step: its backward runs in the block, and its gradients are reduced when the block ends.
+
+        A collective. The backward calls ``reducer.entered()`` before any parameter has its gradient.
+
+        Args:
+            loss: the root of the backward's graph; None if it is not known.
+            scale_wrt_gas: see :meth:`backward`.
+
+        Raises:
+            RuntimeError: as :meth:`backward`.
+        """
+        self._check_whole()
         self.reducer.check_own()
         self.read_cache.clear()
-        micro_step, scale = self.accumulation.begin(scale_wrt_gas), self.outcomes.scale
+        micro_step = self.accumulation.begin(scale_wrt_gas)
         if micro_step.last and micro_step.repeated:
             self._check_repeatable()
         self.stores.check_kept(micro_step.last and not micro_step.repeated)
-        scaled = loss * scale if scale != 1 else loss * 1
-        scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
         with self._to_its_end("backward()"):
             with nullcontext() if self.hooks is None else self.hooks.backward():
                 self.reducer.begin(micro_step.first, micro_step.last, loss)
-                scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+                yield
             self.reducer.finish()
         self.accumulation.done(micro_step)
-        return loss
 
     def _check_repeatable(self) -> None:
         """Refuse to add to sums that have been reduced as those of the step."""

@@ -26,6 +26,11 @@ _IN_FLIGHT = 2
 _tasks: set[int] = set()
 
 
+def in_backward_of_engine() -> bool:
+    """Whether the backward that calls is one of an engine."""
+    return torch._C._current_graph_task_id() in _tasks
+
+
 @dataclass
 class _Bucket:
     """A slice of every rank's shard of one unit, in flight: row r of ``received`` comes from rank r."""
@@ -96,9 +101,9 @@ class GradientReducer:
         self._backward: Backward | None = None
         self._foreign: list[nn.Parameter] = []  # that got a gradient from the backward of another engine
 
-    def begin(self, first: bool, last: bool, loss: Tensor) -> None:
+    def begin(self, first: bool, last: bool, loss: Tensor | None) -> None:
         """Prepare for the backward of one micro-step; a step ends with its last one, or with :meth:`complete`."""
-        self._plain = self._plain or not may_nest(loss)
+        self._plain = self._plain or (loss is not None and not may_nest(loss))
         if first:
             self.active = [False] * len(self.active)
         missing = [len(state.unit.slots) for state in self.states]
@@ -161,7 +166,7 @@ class GradientReducer:
 
     def _take_foreign(self, parameter: nn.Parameter) -> None:
         """Leave a gradient from another engine's backward to :meth:`check_own`; refuse any other backward's."""
-        if torch._C._current_graph_task_id() in _tasks:
+        if in_backward_of_engine():
             self._foreign.append(parameter)
             return
         parameter.grad = None  # the next backward would add to it

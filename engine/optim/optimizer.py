@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 from torch import nn
@@ -37,6 +37,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Refuse: only the engine has the gradients of all ranks that a step needs."""
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as long as no engine has laid out the parameters."""
+        if self.outcomes is not None:
+            raise RuntimeError("the engine has laid out its parameters; give all groups to initialize()")
+        super().add_param_group(param_group)
+
     # torch's schedulers warn if they are stepped before the optimizer; here engine.step() steps them in order.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     _opt_called = True
@@ -53,6 +59,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def overflow(self) -> bool:
         """Whether an overflow skipped the last step."""
         return self.outcomes is not None and self.outcomes.overflow
+
+    @property
+    def loss_scale(self) -> float:
+        """The current loss scale; 1 except in fp16."""
+        return 1.0 if self.outcomes is None else self.outcomes.scale
+
+    cur_scale = loss_scale
 
     @property
     def trains(self) -> bool:
@@ -81,7 +94,7 @@ def make_optimizer(
             exactly.
     """
     if client is not None:
-        optimizer = _of_client(client)
+        optimizer = client if _is_free(client) else _of_client(client)
     elif config.optimizer is None:
         rule = of_type("SGD")
         return ZeroOptimizer(rule, [{"params": []}], rule.defaults(rule.params(), "SGD"))
@@ -89,6 +102,11 @@ def make_optimizer(
         optimizer = _of_config(config, parameters if parameters is not None else model.parameters())
     _check_cover(model, optimizer)
     return optimizer
+
+
+def _is_free(client: torch.optim.Optimizer) -> TypeGuard[ZeroOptimizer]:
+    """Whether the client has made a ZeroOptimizer, which no engine has taken yet."""
+    return isinstance(client, ZeroOptimizer) and client.outcomes is None
 
 
 def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:

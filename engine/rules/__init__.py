@@ -9,13 +9,18 @@ from typing import Any
 import torch
 
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.rules.adadelta import Adadelta
 from zerobench.engine.rules.adagrad import Adagrad
 from zerobench.engine.rules.adam import Adam
+from zerobench.engine.rules.adamax import Adamax
 from zerobench.engine.rules.lion import Lion
+from zerobench.engine.rules.nadam import Nadam
+from zerobench.engine.rules.radam import Radam
+from zerobench.engine.rules.rmsprop import Rmsprop
 from zerobench.engine.rules.rule import Rule
 from zerobench.engine.rules.sgd import Sgd
 
-RULES: tuple[Rule[Any], ...] = (Adam(), Sgd(), Lion(), Adagrad())
+RULES: tuple[Rule[Any], ...] = (Adam(), Sgd(), Lion(), Adagrad(), Rmsprop(), Radam(), Nadam(), Adamax(), Adadelta())
 
 _BY_TYPE = {name.lower(): rule for rule in RULES for name in rule.types}
 _TYPES = {name.lower(): name for rule in RULES for name in rule.types}

@@ -14,7 +14,8 @@ from zerobench.engine.layout import Slot
 #: Attributes and functions that do not use the values; if a function sets an attribute, its name ends in "=".
 # fmt: off
 _METADATA = frozenset([
-    "__dir__", "__len__", "_backward_hooks", "_backward_hooks=", "_grad", "_post_accumulate_grad_hooks",
+    "__dir__", "__len__", "_backward_hooks", "_backward_hooks=", "_grad", "_has_compatible_shallow_copy_type",
+    "_post_accumulate_grad_hooks",
     "_post_accumulate_grad_hooks=", "_version", "device", "dim", "dtype", "element_size", "empty_like", "full_like",
     "get_device", "grad", "grad=", "grad_fn", "is_complex", "is_conj", "is_cpu", "is_cuda", "is_floating_point",
     "is_inference", "is_leaf", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_neg", "is_nested", "is_quantized",
@@ -26,6 +27,8 @@ _METADATA = frozenset([
 ])
 # fmt: on
 _STRIDES = frozenset(["is_contiguous", "storage_offset", "stride"])
+#: Conversions, by the dtype that each gives.
+_CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 
 
 class Binding:
@@ -86,7 +89,8 @@ class Resharded:
     """Mixed into the class of a sharded parameter while it is unbound.
 
     Shape, dtype, device, gradient and hooks remain available. ``data`` and ``detach()`` return a tensor that also
-    refuses to be used. Any other use raises a RuntimeError that names the parameter.
+    refuses to be used. A conversion to its own dtype and device returns the parameter, so that ``Module.to`` does
+    nothing. Any other use raises a RuntimeError that names the parameter.
     """
 
     __slots__ = ()
@@ -104,6 +108,8 @@ class Resharded:
                 return func(*args, **(kwargs or {}))
         if name == "untyped_storage":
             return cls.binding.storage()
+        if _changes_nothing(name, args, kwargs or {}):
+            return args[0]
         if name in ("data", "detach"):
             return cls.binding.alias()
         names = sorted({repr(each.binding.name) for each in types if issubclass(each, Resharded)})
@@ -132,3 +138,26 @@ def _name(func: Any) -> str:
     if name == "__get__":
         return str(func.__self__.__name__)
     return f"{func.__self__.__name__}=" if name == "__set__" else name
+
+
+def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call converts a tensor to the dtype and device that it has, or sets its data to itself."""
+    tensor, *others = args
+    if name == "data=":
+        return others[0] is tensor
+    device, dtype = None, _CASTS.get(name)
+    if name == "to":
+        if kwargs.get("copy") or isinstance(next(iter(others), None), Tensor):
+            return False
+        device, dtype, _, _ = torch._C._nn._parse_to(*others, **kwargs)
+    elif name in ("cpu", "cuda"):
+        device = torch.device(name, *others)
+    elif dtype is None:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return (dtype or tensor.dtype) == tensor.dtype and _same_device(device or tensor.device, tensor.device)
+
+
+def _same_device(wanted: torch.device, own: torch.device) -> bool:
+    """Whether a device, with or without its index, is this one; there is one CPU, whatever its index is."""
+    return wanted.type == own.type and (own.type == "cpu" or wanted.index in (None, own.index))

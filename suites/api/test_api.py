@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Optimizer
+from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LambdaLR, LRScheduler, OneCycleLR
 
 import zerobench
@@ -49,15 +49,30 @@ _SGD = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1}
 _OTHER_SGD = {"lr": 2e-2, "momentum": 0.0, "weight_decay": 0.0}
 _ADAGRAD = {"lr": 1e-2, "lr_decay": 0.5, "eps": 1e-6, "weight_decay": 0.1}
 _OTHER_ADAGRAD = {"lr": 2e-2, "lr_decay": 0.0, "eps": 1e-10, "weight_decay": 0.0}
+_NESTEROV = {"lr": 1e-2, "betas": (0.8, 0.9), "momentum_decay": 0.1, "weight_decay": 0.1}
+_RMSPROP = {"lr": 1e-2, "alpha": 0.9, "momentum": 0.5, "centered": True, "eps": 1.0, "weight_decay": 0.1}
+_ADADELTA = {"lr": 0.5, "rho": 0.5}
 _RULES = {
     "adam": _Rule(Adam, _ADAM, _OTHER_ADAM, {"type": "Adam", "params": {**_ADAM, "adam_w_mode": False}}),
     "adamw": _Rule(AdamW, _ADAM, _OTHER_ADAM, {"type": "AdamW", "params": _ADAM}),
     "adam-is-adamw": _Rule(AdamW, _ADAM, _OTHER_ADAM, {"type": "Adam", "params": _ADAM}),
     "sgd": _Rule(SGD, _SGD, _OTHER_SGD, {"type": "SGD", "params": _SGD}),
     "adagrad": _Rule(Adagrad, _ADAGRAD, _OTHER_ADAGRAD, {"type": "Adagrad", "params": _ADAGRAD}),
+    "rmsprop": _Rule(RMSprop, _RMSPROP, {"momentum": 0.0}, {"type": "RMSprop", "params": _RMSPROP}),
+    "radam": _Rule(RAdam, _ADAM, {"decoupled_weight_decay": True}, {"type": "RAdam", "params": _ADAM}),
+    "nadam": _Rule(NAdam, _NESTEROV, {"decoupled_weight_decay": True}, {"type": "NAdam", "params": _NESTEROV}),
+    "adamax": _Rule(Adamax, _ADAM, _OTHER_ADAM, {"type": "Adamax", "params": _ADAM}),
+    "adadelta": _Rule(
+        Adadelta, {"lr": 0.5, "rho": 0.5}, {"rho": 0.75}, {"type": "Adadelta", "params": {"lr": 0.5, "rho": 0.5}}
+    ),
     "adamw-defaults": _Rule(AdamW, {}, {}, {"type": "AdamW", "params": {"weight_decay": 0.01}}),
     "sgd-defaults": _Rule(SGD, {}, {}, {"type": "SGD"}),
     "adagrad-defaults": _Rule(Adagrad, {}, {}, {"type": "adagrad"}),
+    "rmsprop-defaults": _Rule(RMSprop, {}, {}, {"type": "RMSprop"}),
+    "radam-defaults": _Rule(RAdam, {}, {}, {"type": "RAdam"}),
+    "nadam-defaults": _Rule(NAdam, {}, {}, {"type": "NAdam"}),
+    "adamax-defaults": _Rule(Adamax, {}, {}, {"type": "Adamax"}),
+    "adadelta-defaults": _Rule(Adadelta, {}, {}, {"type": "Adadelta"}),
 }
 _RULE = _RULES["sgd"]
 
@@ -229,8 +244,8 @@ def _second_maximizes(model: nn.Module) -> Optimizer:
 
 _REFUSED: list[tuple[Callable[[nn.Sequential], Optimizer], str]] = [
     (
-        lambda m: Adamax(m.parameters()),
-        r"optimizer Adamax is not offered; did you mean 'torch.optim.Adam'\? \(known: torch.optim.Adam, torch.opt",
+        lambda m: ASGD(m.parameters()),
+        r"optimizer ASGD is not offered; did you mean 'torch.optim.SGD'\? \(known: torch.optim.Adam, torch.opt",
     ),
     (
         lambda m: Lion(m.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.0),

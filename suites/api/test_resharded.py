@@ -184,6 +184,32 @@ def _asked(group: dist.ProcessGroup) -> None:
         weight.norm()
 
 
+def test_conversions_to_itself(pool: Pool) -> None:
+    """``Module.to`` of the dtype and device that the parameters have does nothing; any other one is the error."""
+    assert pool.run(_converted, world=2) == [None, None]
+
+
+def _converted(group: dist.ProcessGroup) -> None:
+    model, engine = _built(group)
+    weight: Any = model.get_parameter("0.weight")
+    for same in (weight.to("cpu"), weight.to("cpu:0", torch.float32), weight.to(dtype=torch.float32), weight.float()):
+        assert same is weight
+    assert model.to("cpu").cpu().float() is model
+    others: list[Callable[[], object]] = [
+        model.half,
+        weight.double,
+        lambda: model.to(torch.bfloat16),
+        lambda: weight.to("meta"),
+        lambda: weight.to("cpu", copy=True),
+        lambda: weight.to(torch.ones(1)),
+    ]
+    for other in others:
+        with pytest.raises(RuntimeError, match=_NAMED):
+            other()
+    _train(engine)
+    engine.destroy()
+
+
 def test_inside_it_is_a_parameter_like_any(pool: Pool) -> None:
     """In GatheredParameters and in forward: of its own class, with its values, saved and copied as ever."""
     assert pool.run(_inside, world=2) == [None, None]

@@ -68,13 +68,17 @@ def loss(engine: Any, batch: Any) -> Tensor:
     return nn.functional.mse_loss(engine(x.to(next(engine.parameters()).dtype)).float(), y)
 
 
-def tutorial(group: dist.ProcessGroup, stage: int) -> list[Tensor]:
+def tutorial(group: dist.ProcessGroup, stage: int, type_: str = "AdamW") -> list[Tensor]:
     """DeepSpeed's tutorial: arguments, training_data, and ``step()`` after each backward. The masters of each step."""
     ds = deepspeed()
     args = ds.add_config_arguments(argparse.ArgumentParser()).parse_args(["--deepspeed"])
     net, states = model(), []
     engine, _, loader, _ = ds.initialize(
-        args=args, model=net, model_parameters=net.parameters(), training_data=data(), config=config(stage)
+        args=args,
+        model=net,
+        model_parameters=net.parameters(),
+        training_data=data(),
+        config=config(stage, optimizer={"type": type_, "params": {"lr": 1e-2}}),
     )
     assert engine.train_batch_size() == 16
     assert engine.train_micro_batch_size_per_gpu() == 2
@@ -114,6 +118,8 @@ def clients(group: dist.ProcessGroup, stage: int, kind: str) -> list[Tensor]:
         "torch": partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.0),
         "cpu-adam": partial(ds.ops.adam.DeepSpeedCPUAdam, lr=1e-2),
         "fused-adam": partial(ds.ops.adam.FusedAdam, lr=1e-2),
+        "lion": partial(ds.ops.lion.DeepSpeedCPULion, lr=1e-2),
+        "fused-lion": partial(ds.ops.lion.FusedLion, lr=1e-2),
     }
     make = makes[kind.removesuffix("-callable")]
     keys = {key: value for key, value in config(stage).items() if key not in ("optimizer", "scheduler")}

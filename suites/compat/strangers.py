@@ -37,12 +37,17 @@ PLAIN: dict[str, list[str]] = {
     "collectives": ["--stage", "{stage}"],
     "reward": ["--stage", "{stage}"],
     "peculiar": ["--stage", "{stage}"],
+    "plain_backward": ["--stage", "{stage}"],
+    "plain_backward-fp16": ["--stage", "{stage}", "--dtype", "fp16"],
+    "plain_backward-autocast": ["--stage", "{stage}", "--autocast"],
+    "strategy": ["--stage", "{stage}"],
 }
 #: Those that need the extra hf.
 HUGGING_FACE: dict[str, list[str]] = {
     "trainer": ["--deepspeed", "auto.json"],
     "trainer-fp16": ["--deepspeed", "auto.json", "--fp16", "--label_smoothing_factor", "0.1"],
-    "trainer-checkpointing": ["--deepspeed", "auto.json", "--bf16", "--gradient_checkpointing"],
+    "trainer-checkpointing": ["--deepspeed", "auto.json", "--bf16", "--gradient_checkpointing", "--bf16_full_eval"],
+    "glue": ["--stage", "{stage}"],
     "accelerated": ["--stage", "{stage}"],
     "accelerated-config": ["--stage", "{stage}", "--kind", "config"],
     "accelerated-bf16": ["--stage", "{stage}", "--kind", "bf16"],

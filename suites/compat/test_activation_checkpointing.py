@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.compat import activation_checkpointing as checkpointing
 from zerobench.engine.errors import ConfigError
+from zerobench.meters.offload import OffloadMeter
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
 
@@ -99,6 +100,38 @@ def test_bits(pool: Pool) -> None:
         for ways in stages:
             assert all(torch.equal(after, plain) for after, _ in ways)
             assert [kept for _, kept in ways] == [0, *[3 * 2 * 8 * 4] * len(_OPTIONS)]
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "held"),
+    [
+        ({}, "device", 3),
+        ({"partition_activations": True}, "device", 3),
+        ({"cpu_checkpointing": True}, "host", 3),
+        ({**_CONTIGUOUS, "number_checkpoints": 5}, "device", 5),
+        ({**_CONTIGUOUS, "number_checkpoints": 5, "cpu_checkpointing": True}, "host", 5),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ledger(options: dict[str, Any], place: str, held: int, dtype: torch.dtype) -> None:
+    """Three checkpoints keep what the closed form says, by place, and move it once to the host and once back."""
+    checkpointing.configure(None, {"activation_checkpointing": options})
+    size = 2 * 8 * dtype.itemsize
+    x = torch.randn(2, 8, dtype=dtype, requires_grad=True)
+    with OffloadMeter() as meter:
+        value: Tensor = x
+        for index in range(3):
+            value = checkpointing.checkpoint(lambda given, mask: torch.tanh(given) * mask, value, torch.tensor(True))
+            # A buffer is there as a whole from its first input on.
+            assert checkpointing.saved_bytes() == {place: size * (held if held > 3 else index + 1)}
+        value.sum().backward()  # type: ignore[no-untyped-call]
+        del value
+    gc.collect()
+    assert checkpointing.saved_bytes() == {}
+    assert checkpointing.most_saved_bytes() == {place: size * held}
+    assert dict(meter.bytes) == ({"to_host": 3 * size, "to_device": 3 * size} if place == "host" else {})
+    checkpointing.configure(None)
+    assert checkpointing.most_saved_bytes() == {}
 
 
 def test_options_that_do_not_fit() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from zerobench.compat.launcher.cores import parse_cores, share_of_rank
+from zerobench.compat.launcher.options import add_launch
 from zerobench.compat.launcher.resources import chosen, read_hostfile
 from zerobench.errors import UsageError
 from zerobench.suites.support.alone import outside
@@ -95,8 +97,10 @@ def test_hosts_are_reached(launcher: str, tmp_path: Path) -> None:
     stub.write_text(f'#!/bin/sh\nfor each; do printf "%s\\n" "$each"; done > {tmp_path}/seen.$$\n')
     stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "hosts").write_text("one slots=2  # a comment\n\ntwo slots=2\n")
+    (tmp_path / ".deepspeed_env").write_text("FABRIC=ib 0\n")
     path = f"{stub.parent}{os.pathsep}{os.environ['PATH']}"
-    given = ["--hostfile", "hosts", "--launcher", launcher, "--num_gpus", "1", "train.py", "--lr", "a b"]
+    given = ["--hostfile", "hosts", "--launcher", launcher, "--venv_script", "env", "--num_gpus", "1"]
+    given += ["train.py", "--lr", "a b"]
     running = _launch(tmp_path, *given, PATH=path, NCCL_DEBUG="INFO X")
     _, error = running.communicate(timeout=_LIMIT)
     assert running.returncode == 0, error
@@ -104,6 +108,8 @@ def test_hosts_are_reached(launcher: str, tmp_path: Path) -> None:
     front = [] if launcher == "ssh" else ["-S", "-R", "ssh", "-w"]
     assert [each[:-1] for each in seen] == [[*front, "one"], [*front, "two"]]
     for node, (*_, command) in enumerate(seen):
+        assert command.startswith(". env; export ")
+        assert "export FABRIC='ib 0'; " in command
         assert "export NCCL_DEBUG='INFO X'; " in command
         assert f"cd {tmp_path}; {sys.executable} -m zerobench launch --hostfile hosts" in command
         assert command.endswith(f"--num_gpus 1 --master_addr=one --node_rank={node} train.py --lr 'a b'")
@@ -169,13 +175,69 @@ def test_not_importable_by_default() -> None:
     assert "/elsewhere has been imported already; start the script by zerobench launch alone" in done.stdout
 
 
-def test_options() -> None:
-    """DeepSpeed's launcher options are all there."""
-    from zerobench.compat.launcher.options import add_launch
+#: The options of ``deepspeed --help``, 0.19.8.
+_DEEPSPEEDS = frozenset(
+    [
+        *("-H", "--hostfile", "-i", "--include", "-e", "--exclude", "--num_nodes", "--num_gpus", "--num_accelerators"),
+        *("--master_port", "--master_addr", "--node_rank", "--launcher", "--launcher_args", "--module", "--no_python"),
+        *("--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid", "--enable_each_rank_log"),
+        *("--autotuning", "--bind_cores_to_rank", "--bind_core_list", "--ssh_port", "--venv_script", "--log_level"),
+        *("-q", "--quiet"),
+    ]
+)
 
+
+def test_options() -> None:
+    """Each option of DeepSpeed's launcher is known."""
     parser = argparse.ArgumentParser()
     add_launch(parser)
-    resources = ["num_gpus", "num_nodes", "include", "exclude", "hostfile", "save_pid", "enable_each_rank_log"]
-    meeting = ["master_addr", "master_port", "node_rank", "module", "no_local_rank"]
-    known = {option for action in parser._actions for option in action.option_strings}
-    assert {f"--{name}" for name in (*resources, *meeting)} <= known
+    assert {option for action in parser._actions for option in action.option_strings} >= _DEEPSPEEDS
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (["--launcher", "OpenMPI"], "'OpenMPI' is not offered; start the ranks by their own command, as in: mpirun"),
+        (["--launcher", "slurm"], "as in: srun -n RANKS python -m zerobench.compat SCRIPT"),
+        (["--autotuning", "run"], "DeepSpeed's autotuner is not offered"),
+    ],
+)
+def test_refused_options(option: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error that says what to do."""
+    parser = argparse.ArgumentParser()
+    add_launch(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([*option, "train.py"])
+    assert reason in capsys.readouterr().err
+
+
+def test_cores() -> None:
+    """Lists as DeepSpeed writes them, shares of ranks, and one error for each fault."""
+    allowed = sorted(os.sched_getaffinity(0))
+    assert parse_cores(None) == allowed
+    assert parse_cores(f"{allowed[0]}-{allowed[0]}") == allowed[:1]
+    assert [share_of_rank([1, 3, 4, 5, 7], rank, 2) for rank in range(2)] == [[1, 3], [4, 5]]
+    with pytest.raises(UsageError, match="'a-b' is not of the form 1,3-5"):
+        parse_cores("a-b")
+    for wrong in ("999999", f"{allowed[0]},{allowed[0]}", "5-4"):
+        with pytest.raises(UsageError, match="must name cores among"):
+            parse_cores(wrong)
+    with pytest.raises(UsageError, match="needs a core for each of the 3 ranks, and there are 2"):
+        share_of_rank([0, 1], 0, 3)
+
+
+@pytest.mark.slow
+def test_a_program_and_bound_cores(tmp_path: Path) -> None:
+    """--no_python starts a program, with the stand-in on its path; --bind_cores_to_rank binds a script's ranks."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} train.py "$@"\n')
+    program.chmod(0o755)
+    running = _launch(tmp_path, "--num_gpus", "1", "--no_python", str(program))
+    out, error = running.communicate(timeout=_LIMIT)
+    assert running.returncode == 0, error
+    assert _ranks(out) == ["rank 0 of 1, local 0, 0.19.8+zerobench"]
+    (tmp_path / "cores.py").write_text("import os; print('cores', sorted(os.sched_getaffinity(0)))")
+    core = str(max(os.sched_getaffinity(0)))
+    running = _launch(tmp_path, "--num_gpus", "1", "--bind_cores_to_rank", "--bind_core_list", core, "cores.py")
+    out, error = running.communicate(timeout=_LIMIT)
+    assert f"cores [{core}]" in out, error

@@ -71,6 +71,14 @@ def test_clients(pool: Pool, expected: list[Tensor], kind: str) -> None:
         assert _equal(states, expected)
 
 
+@pytest.mark.parametrize("kind", ["lion", "fused-lion-callable"])
+def test_lions_by_the_client(pool: Pool, kind: str) -> None:
+    """DeepSpeed's two classes give the bits of the configuration's Lion."""
+    [expected, *_] = pool.run(loops.tutorial, 1, "Lion", world=_WORLD)
+    for states in pool.run(loops.clients, 2, kind, world=_WORLD):
+        assert _equal(states, expected)
+
+
 def test_resume_at_another_stage(pool: Pool, expected: list[Tensor], tmp_path: Path) -> None:
     """A checkpoint of stage 1 continues at stage 2, with client state, schedule and optimizer."""
     for states in pool.run(loops.interrupted, 1, str(tmp_path), world=_WORLD):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from zerobench.compat.comms_logger import comms_logger, convert_size, rates
 from zerobench.compat.flops_profiler import get_model_profile
-from zerobench.compat.monitors import Monitors
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
@@ -156,46 +153,3 @@ def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         "epoch=0/micro_step=4/global_step=4",
     ]
     assert "RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0" in lines[0]
-
-
-class _Library:
-    """Stands in for tensorboard's and wandb's library: it records the calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-        def call(*args: Any, **kwargs: Any) -> _Library:
-            self.calls.append((name, args, kwargs))
-            return self
-
-        return call
-
-
-def test_monitors_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They call their libraries as DeepSpeed does: the writer's folder, the run's names, a number for each event."""
-    board, wandb = _Library(), _Library()
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=board.SummaryWriter))
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monitors = Monitors(
-        {
-            "tensorboard": {"enabled": True, "output_path": "logs", "job_name": "job"},
-            "wandb": {"enabled": True, "project": "p", "group": "g", "team": "t"},
-        }
-    )
-    monitors.write({"Train/Samples/lr": 0.5}, 16)
-    monitors.close()
-    assert board.calls == [
-        ("SummaryWriter", (), {"log_dir": "logs/job"}),
-        ("add_scalar", ("Train/Samples/lr", 0.5, 16), {}),
-        ("flush", (), {}),
-        ("close", (), {}),
-    ]
-    assert wandb.calls == [
-        ("init", (), {"project": "p", "group": "g", "entity": "t"}),
-        ("log", ({"Train/Samples/lr": 0.5},), {"step": 16}),
-        ("finish", (), {}),
-    ]

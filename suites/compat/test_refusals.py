@@ -24,8 +24,6 @@ from zerobench.suites.compat import loops
     ("call", "reason"),
     [
         (refused.init_inference, "init_inference is not offered: call deepspeed.initialize"),
-        (refused.DeepSpeedCPULion, "give the configuration's optimizer the type 'Lion'"),
-        (refused.FusedLion, "ops.lion.FusedLion is not offered"),
         (refused.FusedLamb, "it updates whole matrices"),
         (refused.MuonWithAuxAdam, "it updates whole matrices"),
         (refused.MoE, "has no other parallelism"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zerobench.compat.activation import SITE
-from zerobench.compat.monitors import Monitors
+from zerobench.compat.monitors import MonitorMaster, get_monitor_config
 from zerobench.suites.compat import touched
 from zerobench.suites.compat.jobs import offline
 from zerobench.suites.support.alone import outside
@@ -58,8 +58,8 @@ def test_csv_monitor(tmp_path: Path) -> None:
     """A file for each event, with DeepSpeed's header, that a second job continues."""
     section = {"enabled": True, "output_path": str(tmp_path), "job_name": "job"}
     for samples in (16, 32):
-        monitors = Monitors({"csv_monitor": section, "tensorboard": {"enabled": False}})
-        monitors.write({"Train/Samples/lr": 0.5}, samples)
+        monitors = MonitorMaster(get_monitor_config({"csv_monitor": section, "tensorboard": {"enabled": False}}))
+        monitors.write_events([("Train/Samples/lr", 0.5, samples)])
         monitors.close()
     with (tmp_path / "job" / "Train_Samples_lr.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["step", "lr"], ["16", "0.5"], ["32", "0.5"]]

@@ -122,6 +122,57 @@ def test_adagrad(
         assert_same(copy, expected.to(dtype), "copy")
 
 
+#: torch's optimizers that a rule of the same name follows, and hyperparameters besides the rate and the decay. With a
+#: beta1 of 0 the sign of a zero depends on torch's cut of the tensor.
+_OF_TORCH: list[tuple[str, dict[str, Any]]] = [
+    ("RMSprop", {"centered": True, "momentum": 0.5, "alpha": 0.25, "eps": 1.0}),
+    ("RAdam", {"betas": (0.2, 0.9), "decoupled_weight_decay": True}),
+    ("NAdam", {"betas": (0.2, 0.5), "momentum_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adamax", {"betas": (0.2, 0.5), "eps": 1e-3}),
+    ("Adadelta", {"rho": 0.25, "eps": 1e-3}),
+]
+#: The same with other options.
+_ALSO: list[tuple[str, dict[str, Any]]] = [
+    ("RMSprop", {"alpha": 0.9}),
+    ("RMSprop", {"momentum": 0.9, "eps": 1e-3}),
+    ("RMSprop", {"centered": True, "eps": 1.0}),
+    ("RAdam", {"betas": (0.9, 0.999)}),
+    ("NAdam", {"betas": (0.9, 0.999)}),
+    ("Adamax", {"betas": (0.9, 0.999), "eps": 1e-8}),
+    ("Adadelta", {}),
+]
+
+
+@fused
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*each, marks=[pytest.mark.rotating] if each in _ALSO else []) for each in [*_OF_TORCH, *_ALSO]],
+)
+@given(sources, lengths, dtypes, _rates, _decays)
+def test_rules_of_torch(
+    name: str, options: dict[str, Any], source: Source, n: int, dtype: torch.dtype, lr: float, weight_decay: float
+) -> None:
+    """From any master, with any gradients: six steps, so that RAdam's rectification begins."""
+    rule = of_type(name)
+    hyper = {"lr": lr, "weight_decay": weight_decay, **options}
+    group = rule.defaults(rule.params(**hyper), name)
+    names, factor = rule.state_names([group]), torch.tensor([0.25])
+    master = source(n)
+    theirs = torch.nn.Parameter(master.clone())
+    states = [torch.zeros(n) for _ in names]
+    optimizer = getattr(torch.optim, name)([theirs], **hyper, foreach=False)
+    for step in range(1, 7):
+        gradient, copy = source(n, dtype=dtype), torch.empty(n, dtype=dtype)
+        theirs.grad = gradient.float() * factor
+        with IeeeSqrt():
+            optimizer.step()
+        rule.update(master, gradient, states, copy, factor, rule.values(group, step))
+        for state, each in zip(names, states, strict=True):
+            assert_same(each, optimizer.state[theirs][state], f"{state} after step {step}")
+        assert_same(master, theirs.detach(), f"parameter after step {step}")
+        assert_same(copy, theirs.detach().to(dtype), f"copy after step {step}")
+
+
 @pytest.mark.parametrize("gradient", [0.0, -0.0, torch.nan])
 def test_lion_goes_nowhere_without_a_direction(gradient: float) -> None:
     """The sign of either zero, and of NaN, is 0: only the decay moves the parameter."""

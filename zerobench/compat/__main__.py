@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from zerobench.compat.activation import SITE, VERSION, activate
+from zerobench.compat.launcher.cores import bind
 from zerobench.errors import UsageError
 
 
@@ -25,6 +26,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m zerobench.compat [--local-rank] (SCRIPT | -m MODULE) [ARGUMENTS]", file=sys.stderr)
         return 2
     try:
+        bind()
         activate()
     except UsageError as error:
         print(f"zerobench: {error}", file=sys.stderr)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zerobench.compat.config import Settings
 from zerobench.engine import Engine
 
@@ -128,3 +130,44 @@ class ConfigAccessors:
     def dataloader_drop_last(self) -> bool:
         """Whether the loader leaves a short last batch out."""
         return bool(self._settings.raw.get("dataloader_drop_last", False))
+
+    def memory_breakdown(self) -> bool:
+        """Whether memory is printed after each step."""
+        return bool(self._settings.raw.get("memory_breakdown", False))
+
+    def flops_profiler_enabled(self) -> bool:
+        """Whether the FLOPs of a forward are printed."""
+        return bool(self._settings.section("flops_profiler").get("enabled", False))
+
+    def zero_overlap_comm(self) -> bool:
+        """Whether communication overlaps with backward."""
+        return self._engine.config.zero_optimization.overlap_comm
+
+    def zero_use_cpu_optimizer(self) -> bool:
+        """Whether optimizer states are in host memory or in files."""
+        return self._engine.config.zero_optimization.offload_optimizer.device != "none"
+
+    def zero_allow_untested_optimizer(self) -> bool:
+        """The key of this name; the engine refuses an optimizer that it does not have."""
+        return bool(self._settings.raw.get("zero_allow_untested_optimizer", False))
+
+    @property
+    def communication_data_type(self) -> torch.dtype:
+        """The dtype in which gradients travel."""
+        return self._engine.config.communication_dtype
+
+    def postscale_gradients(self) -> bool:
+        """True: the mean is taken after the sum."""
+        return True
+
+    def gradient_predivide_factor(self) -> float:
+        """1: gradients are not divided before the sum."""
+        return 1.0
+
+    def torch_autocast_enabled(self) -> bool:
+        """Whether forwards run under torch.autocast."""
+        return bool(self._settings.section("torch_autocast").get("enabled", False))
+
+    def torch_autocast_dtype(self) -> torch.dtype:
+        """The dtype of torch.autocast."""
+        return torch.bfloat16

@@ -26,7 +26,7 @@ from zerobench.compat.rng_tracker import (
     model_parallel_cuda_manual_seed,
     model_parallel_reconfigure_tp_seed,
 )
-from zerobench.compat.saved_inputs import Buffers, SavedInput, is_activation
+from zerobench.compat.saved_inputs import LEDGER, Buffers, SavedInput, is_activation, on_host
 from zerobench.compat.timers import SynchronizedWallClockTimer
 from zerobench.engine.errors import ConfigError
 
@@ -37,6 +37,7 @@ __all__ = [
     "is_configured",
     "model_parallel_cuda_manual_seed",
     "model_parallel_reconfigure_tp_seed",
+    "most_saved_bytes",
     "non_reentrant_checkpoint",
     "partition_activations_in_checkpoint",
     "reset",
@@ -124,6 +125,7 @@ def configure(
     options = Options.of({**section, **{key: value for key, value in given.items() if value is not None}})
     options.check()
     _state.options, _state.configured, _state.buffers = options, True, Buffers()
+    LEDGER.restart()
     log_dist(f"Activation Checkpointing Information: {options}", ranks=[0])
 
 
@@ -161,8 +163,13 @@ def reset() -> None:
 
 
 def saved_bytes() -> dict[str, int]:
-    """Bytes that checkpoints keep now, by kind of device: the inputs of the running step."""
-    return SavedInput.living()
+    """Bytes that checkpoints keep now, by place (``device``, ``host``): the inputs of the running step."""
+    return dict(+LEDGER.now)
+
+
+def most_saved_bytes() -> dict[str, int]:
+    """The most bytes that checkpoints have kept at once since ``configure``, by place."""
+    return dict(+LEDGER.most)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -217,11 +224,10 @@ def _keep(options: Options, given: tuple[Any, ...]) -> list[Any]:
         saved = each.detach()
         if options.contiguous_memory_optimization:
             assert options.number_checkpoints is not None
-            device = torch.device("cpu") if options.cpu_checkpointing else each.device
-            saved = _state.buffers.take(position, saved, options.number_checkpoints, device)
+            saved = _state.buffers.take(position, saved, options.number_checkpoints, options.cpu_checkpointing)
         elif options.cpu_checkpointing:
-            saved = saved.cpu()
-        kept.append(SavedInput(saved, each.device, each.requires_grad))
+            saved = on_host(saved)
+        kept.append(SavedInput(saved, options.cpu_checkpointing, each.device, each.requires_grad))
     return kept
 
 

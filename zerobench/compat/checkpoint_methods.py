@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from zerobench.compat.export import save_whole
+from zerobench.compat.zero_to_fp32 import write_script
 from zerobench.engine import Engine
 
 
@@ -33,8 +34,10 @@ class CheckpointMethods:
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save a checkpoint; a collective."""
+        """Save a checkpoint; a collective. Rank 0 puts the script ``zero_to_fp32.py`` beside it."""
         self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
+        if self._engine.ranks.rank == 0:
+            write_script(Path(save_dir))
         return True
 
     def load_checkpoint(

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zerobench.compat.accessors import ConfigAccessors
+from zerobench.compat.accumulation_methods import AccumulationMethods
 from zerobench.compat.checkpoint_methods import CheckpointMethods
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
+from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
+from zerobench.compat.direct_backward import DirectBackward
+from zerobench.compat.given_model import check_memory
 from zerobench.compat.loader import DeepSpeedDataLoader
+from zerobench.compat.log import log_dist_once
+from zerobench.compat.monitors import MonitorMaster
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.zero.status import mark
+from zerobench.compat.zero_accessors import ZeroAccessors
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
+class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.Module):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -40,13 +46,14 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         world = engine.ranks.world
         per_rank = engine.config.train_micro_batch_size_per_gpu
         self._micro_batch = per_rank or (engine.config.train_batch_size or 1) // world // engine.accumulation.steps
-        self.config = settings.raw
+        self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, world)
         self.optimizer = engine.optimizer if engine.optimizer.trains else None
         self.basic_optimizer = self.optimizer
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
-        self._stepped = self._destroyed = self._inside_no_sync = False
+        self._stepped = self._destroyed = False
         self._progress = Progress(self)
+        self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
             for parameter in self.module.parameters():
@@ -67,30 +74,63 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         """The module's forward; a collective at stage 3."""
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
+        self._direct.check_ended()
         self._progress.forward(self.module.training)
         with (
             self._progress.timing("fwd", self.module.training),
             self._progress.profiling(),
             comms_logger.recording(),
+            self._autocast(),
         ):
-            return self._engine(*args, **kwargs)
+            outputs = self._engine(*args, **kwargs)
+        self._direct.watch(outputs)
+        return outputs
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """torch.autocast as the section ``torch_autocast`` says; a caller's own is off, as in DeepSpeed."""
+        enabled = self.torch_autocast_enabled()
+        if not enabled and not torch.is_autocast_enabled(self.device.type):
+            return nullcontext()
+        if not enabled:
+            log_dist_once("torch.autocast is off within the engine; enable the section torch_autocast", ranks=[0])
+        return torch.autocast(self.device.type, self.torch_autocast_dtype(), enabled=enabled)
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
         """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
-        with self._progress.timing("bwd"), comms_logger.recording():
+        if not loss.requires_grad:
+            raise RuntimeError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
+        self._direct.check_ended()
+        with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
+    @contextmanager
+    def _around_backward(self) -> Iterator[None]:
+        with self._progress.timing("bwd"), comms_logger.recording():
+            yield
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the loss scale, for ``loss.backward()`` without the engine; fp16 needs it."""
+        return self._direct.scale(loss)
+
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
-        """Update at the accumulation boundary, otherwise count the micro-step; a collective."""
-        if self._inside_no_sync:
-            raise RuntimeError("step() was called inside no_sync(); call it after the block")
+        """Update at the accumulation boundary, otherwise count the micro-step; a collective.
+
+        Raises:
+            RuntimeError: the call is inside no_sync() or coalesce_grad_reduction(), or gives ``lr_kwargs``.
+        """
+        self._direct.check_ended()
+        self._check_outside()
+        if lr_kwargs:
+            raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
+        check_memory(self._engine)
         before = self._engine.global_steps
         with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()
+        self._end_coalesced()
         self._stepped = self._engine.global_steps > before
         if self._stepped:
             self.global_samples += self.train_batch_size()
@@ -99,29 +139,6 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients that the backward of another engine has left; a step begins its own sum anew."""
         self.module.zero_grad(set_to_none)
-
-    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Declare that the next backward is the last one of its step, or is not."""
-        self._engine.set_gradient_accumulation_boundary(is_boundary)
-
-    def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the next ``step()`` updates."""
-        return self._engine.is_gradient_accumulation_boundary()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Backwards in the block are not the last ones of their step."""
-        if self.zero_optimization_partition_gradients():
-            raise RuntimeError(
-                f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them"
-            )
-        self._engine.set_gradient_accumulation_boundary(False)
-        self._inside_no_sync = True
-        try:
-            yield
-        finally:
-            self._inside_no_sync = False
-            self._engine.set_gradient_accumulation_boundary(None)
 
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` updated the parameters."""
@@ -132,21 +149,6 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         self.training = mode
         self.module.train(mode)
         return self
-
-    def set_train_batch_size(self, train_batch_size: int) -> None:
-        """Change the micro-steps of a step so that a step has this many samples.
-
-        Raises:
-            ValueError: the samples are no multiple of those of one micro-step.
-        """
-        once = self._micro_batch * self._engine.ranks.world
-        if train_batch_size % once or train_batch_size <= 0:
-            raise ValueError(f"train_batch_size {train_batch_size} is no multiple of {once}, a micro-step's samples")
-        self._engine.accumulation.change(train_batch_size // once)
-
-    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
-        """Change the samples of one micro-step; the caller gives batches of this size."""
-        self._micro_batch = micro_batch_size
 
     # Reading
 
@@ -164,6 +166,11 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
     def tput_timer(self) -> ThroughputTimer:
         """The throughput of training."""
         return self._progress.throughput
+
+    @property
+    def monitor(self) -> MonitorMaster:
+        """The monitors; the caller may write events of its own."""
+        return self._progress.monitor
 
     @property
     def global_steps(self) -> int:
@@ -248,6 +255,20 @@ class DeepSpeedEngine(ConfigAccessors, CheckpointMethods, nn.Module):
         )
 
     # Life
+
+    def offload_states(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing on a CPU, where all states are in host memory.
+
+        Raises:
+            NotImplementedError: the device is a GPU.
+        """
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                "offload_states() is not offered; zero_optimization.offload_optimizer and offload_param keep states in "
+                "host memory"
+            )
+
+    reload_states = offload_states
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the engine runs the module as it is, which changes nothing that is computed."""

@@ -16,6 +16,7 @@ from zerobench.compat.accelerator import local_device
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.given_model import keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizers import as_client
@@ -65,6 +66,9 @@ def initialize(
     _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    _make_folders(settings)
+    model = without_compile(model, settings)
+    keep_precision(model, settings)
     parameters = list(model.parameters() if model_parameters is None else model_parameters)
     built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, collate_fn)
@@ -77,6 +81,14 @@ def _refuse_parallelism(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
+
+
+def _make_folders(settings: Settings) -> None:
+    """Make each ``nvme_path``, as DeepSpeed does."""
+    for name in ("offload_optimizer", "offload_param"):
+        section = settings.engine["zero_optimization"].get(name) or {}
+        if section.get("device") == "nvme" and section.get("nvme_path"):
+            Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
 
 
 def _build(

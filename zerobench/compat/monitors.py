@@ -1,16 +1,19 @@
-"""Monitors: TensorBoard, Weights & Biases, and CSV files, by DeepSpeed's sections."""
+"""Monitors: TensorBoard, Weights & Biases, Comet, and CSV files, by DeepSpeed's sections."""
 
 from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch.distributed as dist
 
 from zerobench.engine.errors import ConfigError
 
 _JOB = "DeepSpeedJobName"
+_SECTIONS = ("tensorboard", "wandb", "csv_monitor", "comet")
 
 
 class _Monitor(Protocol):
@@ -21,27 +24,37 @@ class _Monitor(Protocol):
         """Finish."""
 
 
-class Monitors:
-    """The monitors that the configuration enables, on rank 0.
+def get_monitor_config(param_dict: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections of the enabled monitors."""
+    given = {name: param_dict.get(name) for name in _SECTIONS}
+    return {name: each for name, each in given.items() if isinstance(each, dict) and each.get("enabled")}
+
+
+class MonitorMaster:
+    """The monitors that the configuration enables; rank 0 writes, and other ranks do nothing.
+
+    Args:
+        monitor_config: from :func:`get_monitor_config`.
 
     Raises:
         ConfigError: the library of an enabled monitor is not installed.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, monitor_config: dict[str, dict[str, Any]]) -> None:
         made: dict[str, Callable[[dict[str, Any]], _Monitor]] = {
             "tensorboard": _TensorBoard,
             "wandb": _Wandb,
             "csv_monitor": _Csv,
+            "comet": _Comet,
         }
-        given = {name: config.get(name) for name in made}
-        enabled = {name: each for name, each in given.items() if isinstance(each, dict) and each.get("enabled")}
-        self._monitors: list[_Monitor] = [made[name](section) for name, section in enabled.items()]
+        self.enabled = bool(monitor_config)
+        writes = not dist.is_initialized() or dist.get_rank() == 0
+        self._monitors = [made[name](section) for name, section in monitor_config.items() if writes]
 
-    def write(self, events: dict[str, float], samples: int) -> None:
-        """Record events at this number of samples."""
-        for monitor in self._monitors:
-            for name, value in events.items():
+    def write_events(self, event_list: Iterable[tuple[str, float, int]]) -> None:
+        """Record events, each with its name, its value and the number of samples until then."""
+        for name, value, samples in event_list:
+            for monitor in self._monitors:
                 monitor.write(name, value, samples)
 
     def close(self) -> None:
@@ -86,6 +99,25 @@ class _Wandb:
 
     def close(self) -> None:
         self._run.finish()
+
+
+class _Comet:
+    """Leaves out events of a name that come less than ``samples_log_interval`` samples after the last one."""
+
+    def __init__(self, section: dict[str, Any]) -> None:
+        names = ("api_key", "project", "workspace", "experiment_key", "mode", "online")
+        self._experiment = _library("comet_ml", "comet").start(**{name: section.get(name) for name in names})
+        if section.get("experiment_name") is not None:
+            self._experiment.set_name(section["experiment_name"])
+        self._interval, self._last = section.get("samples_log_interval", 100), dict[str, int]()
+
+    def write(self, name: str, value: float, samples: int) -> None:
+        if name not in self._last or samples - self._last[name] >= self._interval:
+            self._last[name] = samples
+            self._experiment.log_metric(name, value, step=samples)
+
+    def close(self) -> None:
+        self._experiment.end()
 
 
 class _Csv:

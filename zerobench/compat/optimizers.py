@@ -1,21 +1,33 @@
-"""DeepSpeed's optimizer classes, as torch optimizers that the engine takes over."""
+"""DeepSpeed's optimizer classes, as parameter groups of the engine's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from torch.optim import Adagrad, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.optim.optimizer import ZeroOptimizer
+from zerobench.engine.rules import of_type
 
 
 class _Taken(Optimizer):
-    """Parameter groups of a rule; the engine steps them."""
+    """Parameter groups of a rule; the engine steps them.
 
-    def as_torch(self) -> Optimizer:
-        """A fresh torch optimizer of the same rule and groups."""
-        raise NotImplementedError
+    Args:
+        rule: a type of the configuration's optimizer.
+        params: parameters or groups.
+        defaults: the hyperparameters by the rule's names.
+    """
+
+    def __init__(self, rule: str, params: Any, **defaults: Any) -> None:
+        self._rule = of_type(rule)
+        super().__init__(params, defaults)
+
+    def taken(self) -> ZeroOptimizer:
+        """The engine's optimizer with the same groups."""
+        return ZeroOptimizer(self._rule, [dict(group) for group in self.param_groups], dict(self.defaults))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Refuse: only the engine has the gradients of all ranks."""
@@ -39,11 +51,8 @@ class DeepSpeedCPUAdam(_Taken):
     ) -> None:
         if amsgrad or not bias_correction:
             raise ConfigError(f"{type(self).__name__} needs bias_correction=True and amsgrad=False; leave them out")
-        self.adamw = adamw_mode
-        super().__init__(model_params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    def as_torch(self) -> Optimizer:
-        return _same(AdamW if self.adamw else Adam, self)
+        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__("AdamW", model_params, **hyper, decoupled_weight_decay=adamw_mode)
 
 
 class FusedAdam(DeepSpeedCPUAdam):
@@ -68,12 +77,43 @@ class DeepSpeedCPUAdagrad(_Taken):
     """Adagrad."""
 
     def __init__(
-        self, model_params: Any, lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0, amsgrad: bool = False
+        self,
+        model_params: Any,
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        fp32_optimizer_states: bool = True,
     ) -> None:
-        super().__init__(model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+        super().__init__("Adagrad", model_params, lr=lr, lr_decay=0.0, eps=eps, weight_decay=weight_decay)
 
-    def as_torch(self) -> Optimizer:
-        return _same(Adagrad, self)
+
+class DeepSpeedCPULion(_Taken):
+    """Lion."""
+
+    def __init__(
+        self,
+        model_params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        super().__init__("Lion", model_params, lr=lr, betas=betas, weight_decay=weight_decay)
+
+
+class FusedLion(DeepSpeedCPULion):
+    """DeepSpeed's Lion of the GPU, with its own order of arguments."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        set_grad_none: bool = True,
+    ) -> None:
+        super().__init__(params, lr, betas, weight_decay)
 
 
 def as_client(optimizer: Any, parameters: Iterable[Any]) -> Optimizer | None:
@@ -85,10 +125,4 @@ def as_client(optimizer: Any, parameters: Iterable[Any]) -> Optimizer | None:
         return None
     if not isinstance(optimizer, Optimizer) and callable(optimizer):
         optimizer = optimizer(parameters)
-    return optimizer.as_torch() if isinstance(optimizer, _Taken) else optimizer
-
-
-def _same(rule: Callable[..., Optimizer], given: Optimizer) -> Optimizer:
-    made = rule([dict(group) for group in given.param_groups])
-    made.defaults.update(given.defaults)
-    return made
+    return optimizer.taken() if isinstance(optimizer, _Taken) else optimizer

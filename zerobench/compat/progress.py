@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zerobench.compat.flops_profiler import FlopsProfiler
 from zerobench.compat.log import log_dist, print_dist
 from zerobench.compat.memory import see_memory_usage
-from zerobench.compat.monitors import Monitors
+from zerobench.compat.monitors import MonitorMaster, get_monitor_config
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Progress:
         self._measured = engine.wall_clock_breakdown()
         self._section = engine._settings.section("flops_profiler")
         self._profiler: FlopsProfiler | None = None
-        self._monitors = Monitors(engine.config) if engine.global_rank == 0 else None
+        self.monitor = MonitorMaster(get_monitor_config(engine.config))
         if self._measured:
             reducer: Any = engine._engine.reducer
             reducer.finish = self._timed(reducer.finish, "bwd_allreduce")
@@ -115,8 +115,8 @@ class Progress:
         if boundary:
             self._print_profile()
             see_memory_usage("after step", force=bool(engine.config.get("memory_breakdown")))
-        if boundary and self._monitors is not None:
-            self._monitors.write(self._events(), engine.global_samples)
+        if boundary and self.monitor.enabled:
+            self.monitor.write_events((*event, engine.global_samples) for event in self._events().items())
         if boundary and self._measured:
             self.timers.log(_PHASES)
 
@@ -138,5 +138,4 @@ class Progress:
 
     def close(self) -> None:
         """Close the monitors."""
-        if self._monitors is not None:
-            self._monitors.close()
+        self.monitor.close()

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.abc
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 _SHARDS = "the engine shards data-parallel training over all ranks and has no other parallelism"
-_NO_NORM = "it updates whole matrices, and the engine updates each element by itself; use AdamW, SGD, Adagrad or Lion"
+_NO_NORM = "it updates whole matrices, and the engine updates each element by itself; use AdamW"
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
     raise NotImplementedError(f"deepspeed.{name} is not offered: {reason}")
+
+
+class RefusesModules(importlib.abc.MetaPathFinder):
+    """Comes after all other finders: modules of DeepSpeed that the stand-in lacks have an error of their own."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname.startswith("deepspeed."):
+            raise ModuleNotFoundError(
+                f"{fullname} is not offered: zerobench's reference engine stands in for deepspeed, without this "
+                "module; docs/reference/drop-in.md lists its names",
+                name=fullname,
+            )
 
 
 def tp_model_init(*args: Any, **kwargs: Any) -> NoReturn:
@@ -29,12 +44,23 @@ class PipelineModule:
         _refuse("pipe.PipelineModule", _SHARDS)
 
 
+class PipelineEngine(PipelineModule):
+    """Refuses pipeline parallelism; no engine is one."""
+
+
 class LayerSpec(PipelineModule):
     """Refuses pipeline parallelism."""
 
 
 class TiedLayerSpec(PipelineModule):
     """Refuses pipeline parallelism."""
+
+
+class InferenceEngine:
+    """Refuses DeepSpeed's inference engine; no engine is one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        init_inference()
 
 
 class MoE:
@@ -49,17 +75,6 @@ class DeepSpeedTransformerLayer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _refuse("ops.transformer.DeepSpeedTransformerLayer", "use the layers of torch or of transformers")
-
-
-class DeepSpeedCPULion:
-    """Refuses to be constructed: torch has no Lion that a client could pass."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _refuse(f"ops.lion.{type(self).__name__}", "give the configuration's optimizer the type 'Lion'")
-
-
-class FusedLion(DeepSpeedCPULion):
-    """Refuses to be constructed."""
 
 
 class FusedLamb:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, ClassVar
+from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.state.copies import to_device, to_host
 
 
 def is_activation(value: Any) -> bool:
@@ -16,33 +18,70 @@ def is_activation(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and not getattr(value, "no_checkpointing", False)
 
 
+class Ledger:
+    """Bytes of the memory that holds inputs, by place: ``device``, or ``host`` for inputs that were moved there.
+
+    Memory that several inputs share counts once, and whole.
+    """
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self._users: Counter[tuple[str, int]] = Counter()
+
+    def hold(self, place: str, values: Tensor, owner: object) -> None:
+        """Count the memory of the values as long as the owner lives."""
+        storage = values.untyped_storage()
+        key, size = (place, storage.data_ptr()), storage.nbytes()
+        if not self._users[key]:
+            self.now[place] += size
+            self.most[place] = max(self.most[place], self.now[place])
+        self._users[key] += 1
+        weakref.finalize(owner, self._release, key, size)
+
+    def _release(self, key: tuple[str, int], size: int) -> None:
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key]
+            self.now[key[0]] -= size
+
+    def restart(self) -> None:
+        """Let the most begin at the bytes of now."""
+        self.most = Counter(self.now)
+
+
+#: Of all checkpoints of this process.
+LEDGER = Ledger()
+
+
 class SavedInput:
     """One activation.
 
     Args:
         values: as it is kept.
+        host: whether it was moved to host memory.
         device: where the function needs it.
         requires_grad: of the function's input.
     """
 
-    _living: ClassVar[weakref.WeakSet[SavedInput]] = weakref.WeakSet()
-
-    def __init__(self, values: Tensor, device: torch.device, requires_grad: bool) -> None:
-        self._values, self._device, self._requires_grad = values, device, requires_grad
-        self._living.add(self)
+    def __init__(self, values: Tensor, host: bool, device: torch.device, requires_grad: bool) -> None:
+        self._values, self._host, self._device, self._requires_grad = values, host, device, requires_grad
+        LEDGER.hold("host" if host else "device", values, self)
 
     def restore(self) -> Tensor:
         """The function's input again."""
-        return self._values.to(self._device).detach().requires_grad_(self._requires_grad)
+        values = self._values
+        if self._host:
+            values = torch.empty_like(self._values, device=self._device)
+            to_device(self._values, values, False)
+        return values.detach().requires_grad_(self._requires_grad)
 
-    @classmethod
-    def living(cls) -> dict[str, int]:
-        """Bytes kept now, by kind of device; memory that several share counts once."""
-        found: dict[str, dict[int, int]] = {}
-        for each in cls._living:
-            storage = each._values.untyped_storage()
-            found.setdefault(each._values.device.type, {})[storage.data_ptr()] = storage.nbytes()
-        return {kind: sum(sizes.values()) for kind, sizes in found.items()}
+
+def on_host(values: Tensor) -> Tensor:
+    """A copy in host memory."""
+    host = torch.empty_like(values, device="cpu")
+    to_host(values, host, False)
+    return host
 
 
 class Buffers:
@@ -52,14 +91,17 @@ class Buffers:
         self._buffers: dict[int, Tensor] = {}
         self._used: dict[int, int] = {}
 
-    def take(self, position: int, values: Tensor, checkpoints: int, device: torch.device) -> Tensor:
+    def take(self, position: int, values: Tensor, checkpoints: int, host: bool) -> Tensor:
         """A copy of the values in the buffer of this position, which has room for ``checkpoints`` of them.
+
+        The buffer is in host memory if ``host`` is set, else on the device of the values.
 
         Raises:
             ConfigError: there are more checkpoints, or their inputs differ in size or dtype.
         """
         buffer = self._buffers.get(position)
         if buffer is None:
+            device = "cpu" if host else values.device
             buffer = torch.empty(checkpoints, values.numel(), dtype=values.dtype, device=device)
             self._buffers[position] = buffer
         used = self._used.get(position, 0)
@@ -74,4 +116,8 @@ class Buffers:
                 f"{values.numel()} elements of {values.dtype}, and had {buffer.shape[1]} of {buffer.dtype}"
             )
         self._used[position] = used + 1
-        return buffer[used].copy_(values.reshape(-1)).view(values.shape)
+        if host:
+            to_host(values.reshape(-1), buffer[used], False)
+        else:
+            buffer[used].copy_(values.reshape(-1))
+        return buffer[used].view(values.shape)

@@ -6,6 +6,8 @@ return the 1-dimensional part that this rank owns, which may be empty. All retur
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from torch import Tensor, nn
 
 from zerobench.engine import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
@@ -27,7 +29,9 @@ __all__ = [
     "safe_set_full_grad",
     "safe_set_full_optimizer_state",
     "safe_set_local_fp32_param",
+    "safe_set_local_grad",
     "safe_set_local_optimizer_state",
+    "safe_update_full_grad_vectorized",
 ]
 
 
@@ -43,9 +47,7 @@ def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_stat
 
 def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``."""
-    engine, state, slot = _trained(param)
-    if engine.stores.steps_off_device(state.unit):
-        raise RuntimeError(f"the gradient of {slot.name!r} is offloaded and cannot be set; change the loss instead")
+    engine, state, slot = _with_gradient(param)
     part, offset = (
         (state.gradient, 0)
         if state.gradient.numel() == state.unit.padded
@@ -81,6 +83,26 @@ def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
     return part.float() * (1 / (engine.leaves * engine.loss_scale))
 
 
+def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
+    """Set this rank's part of the mean gradient, at the same time as safe_set_full_grad."""
+    engine, state, slot = _with_gradient(param)
+    lo, hi = _owned(state, slot)
+    _check_local(slot, value, hi - lo)
+    part = state.own_gradient[lo - state.own.start : hi - state.own.start]
+    part.copy_(value.flatten() * (engine.leaves * engine.loss_scale))
+    engine.read_cache.clear()
+
+
+def safe_update_full_grad_vectorized(
+    param_list: Iterable[nn.Parameter], update_func: Callable[[Tensor, nn.Parameter], Tensor]
+) -> None:
+    """Set the mean gradient of each parameter to ``update_func(gradient, parameter)``."""
+    for param in param_list:
+        gradient = safe_get_full_grad(param)
+        if gradient is not None:
+            safe_set_full_grad(param, update_func(gradient, param))
+
+
 def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
     """Set this rank's part of the master weight; a collective, because parameters follow it."""
     _set_local(param, MASTER, value)
@@ -96,6 +118,18 @@ def _trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
     if state is None or not state.unit.trainable:
         raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
     return engine, state, slot
+
+
+def _with_gradient(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
+    engine, state, slot = _trained(param)
+    if engine.stores.steps_off_device(state.unit):
+        raise RuntimeError(f"the gradient of {slot.name!r} is offloaded and cannot be set; change the loss instead")
+    return engine, state, slot
+
+
+def _check_local(slot: Slot, value: Tensor, owned: int) -> None:
+    if value.numel() != owned:
+        raise ValueError(f"this rank owns {owned} elements of {slot.name!r}, and {value.numel()} were given")
 
 
 def _owned(state: UnitState, slot: Slot) -> tuple[int, int]:
@@ -123,8 +157,7 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, state, slot = _trained(param)
     _check_kind(engine, kind)
     lo, hi = _owned(state, slot)
-    if value.numel() != hi - lo:
-        raise ValueError(f"this rank owns {hi - lo} elements of {slot.name!r}, and {value.numel()} were given")
+    _check_local(slot, value, hi - lo)
     whole = safe_get_full_fp32_param(param) if kind == MASTER else safe_get_full_optimizer_state(param, kind)
     assert whole is not None
     parts = in_memory_order(whole).clone()

@@ -46,6 +46,8 @@ class IeeeSqrt(DispatchMode):
     ) -> Any:
         if func is torch.ops.aten.sqrt.default and not kwargs:
             return args[0].double().sqrt().to(args[0].dtype)
+        if func is torch.ops.aten.sqrt_.default and not kwargs:
+            return args[0].copy_(args[0].double().sqrt())
         return func(*args, **(kwargs or {}))
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def get_train_ds_config(offload, dtype, stage):
+def get_train_ds_config(offload: bool, dtype: str, stage: int) -> dict:
     device = "cpu" if offload else "none"
     dtype_config = {"enabled": dtype != "fp32"}
     if dtype == "fp16":
@@ -51,24 +51,24 @@ def get_train_ds_config(offload, dtype, stage):
 
 
 class Layer(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.layer_norm = nn.LayerNorm(width)
         self.fc = nn.Linear(width, width)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.tanh(self.fc(self.layer_norm(x)))
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, vocabulary=32, width=128):
+    def __init__(self, vocabulary: int = 32, width: int = 128) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(Layer(width) for _ in range(2))
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
         self.lm_head.weight = self.embed.weight
 
-    def forward(self, ids):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
         for layer in self.layers:
             x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
@@ -76,7 +76,9 @@ class LanguageModel(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def get_optimizer_grouped_parameters(model, weight_decay, no_decay=("bias", "layer_norm.weight")):
+def get_optimizer_grouped_parameters(
+    model: nn.Module, weight_decay: float, no_decay: tuple = ("bias", "layer_norm.weight")
+) -> list:
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     groups = [
         {"params": [p for n, p in named if not any(nd in n for nd in no_decay)], "weight_decay": weight_decay},
@@ -86,12 +88,12 @@ def get_optimizer_grouped_parameters(model, weight_decay, no_decay=("bias", "lay
     return [group for group in groups if group["params"]]
 
 
-def get_all_reduce_mean(tensor):
+def get_all_reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
     torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
     return tensor / torch.distributed.get_world_size()
 
 
-def evaluation(model, loader):
+def evaluation(model: nn.Module, loader: DataLoader) -> float:
     model.eval()
     losses = 0.0
     for batch in loader:
@@ -102,11 +104,11 @@ def evaluation(model, loader):
     return math.exp(losses.item())
 
 
-def _z3_params_to_fetch(param_list):
+def _z3_params_to_fetch(param_list: list) -> list:
     return [p for p in param_list if hasattr(p, "ds_id") and p.ds_status == ZeroParamStatus.NOT_AVAILABLE]
 
 
-def save_zero_three_model(model_ema, global_rank, save_dir, zero_stage=0):
+def save_zero_three_model(model_ema: nn.Module, global_rank: int, save_dir: str, zero_stage: int = 0) -> None:
     os.makedirs(save_dir, exist_ok=True)
     file = os.path.join(save_dir, "pytorch_model.bin")
     model_to_save = model_ema.module if hasattr(model_ema, "module") else model_ema
@@ -127,7 +129,7 @@ def save_zero_three_model(model_ema, global_rank, save_dir, zero_stage=0):
         torch.save(state, file)
 
 
-def main():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--offload", action="store_true")
@@ -135,7 +137,11 @@ def main():
     parser.add_argument("--zero_stage", type=int, default=0)
     parser.add_argument("--output_dir", default="chat")
     parser = deepspeed.add_config_arguments(parser)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
     if args.local_rank == -1:
         device = torch.device(get_accelerator().device_name())
     else:

@@ -11,7 +11,7 @@ from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optim
 from torch import nn
 
 
-def add_argument():
+def add_argument() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="CIFAR")
     parser.add_argument("-e", "--epochs", default=2, type=int)
     parser.add_argument("--local_rank", type=int, default=-1)
@@ -23,12 +23,12 @@ def add_argument():
     return parser.parse_args()
 
 
-def create_moe_param_groups(model):
+def create_moe_param_groups(model: nn.Module) -> list:
     parameters = {"params": list(model.parameters()), "name": "parameters"}
     return split_params_into_different_moe_groups_for_optimizer(parameters)
 
 
-def get_ds_config(args):
+def get_ds_config(args: argparse.Namespace) -> dict:
     return {
         "train_batch_size": 16,
         "steps_per_print": 2,
@@ -67,7 +67,7 @@ def get_ds_config(args):
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 6, 3)
         self.pool = nn.MaxPool2d(2, 2)
@@ -75,18 +75,20 @@ class Net(nn.Module):
         self.fc1 = nn.Linear(6 * 3 * 3, 20)
         self.fc2 = nn.Linear(20, 10)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.pool(F.relu(self.conv1(x))))
         return self.fc2(F.relu(self.fc1(x.view(-1, 6 * 3 * 3))))
 
 
-def dataset(samples, seed):
+def dataset(samples: int, seed: int) -> torch.utils.data.Dataset:
     draw = torch.Generator().manual_seed(seed)
     images = torch.randn(samples, 3, 8, 8, generator=draw)
     return torch.utils.data.TensorDataset(images, torch.randint(0, 10, (samples,), generator=draw))
 
 
-def test(model_engine, testset, local_device, target_dtype):
+def test(
+    model_engine: nn.Module, testset: torch.utils.data.Dataset, local_device: str, target_dtype: torch.dtype | None
+) -> None:
     testloader = torch.utils.data.DataLoader(testset, batch_size=4, shuffle=False)
     correct, total = 0, 0
     model_engine.eval()
@@ -102,7 +104,7 @@ def test(model_engine, testset, local_device, target_dtype):
         print(f"accuracy: {correct} of {total}")
 
 
-def main(args):
+def main(args: argparse.Namespace) -> None:
     deepspeed.init_distributed()
     get_accelerator().set_device(int(os.environ.get("LOCAL_RANK")))
     torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""deepspeed.comm, get_accelerator and the loggers in a loop of the user's own, with no_sync and a norm by hand."""
+"""deepspeed.comm, get_accelerator and the loggers in a loop of the user's own, with a norm by hand."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ from deepspeed.utils.timer import SynchronizedWallClockTimer
 from torch import nn
 
 
-def exchange(rank, world):
+def exchange(rank: int, world: int) -> tuple:
     value = torch.tensor([rank + 1.0], device=get_accelerator().current_device_name())
     dist.all_reduce(value, op=dist.ReduceOp.SUM)
     seen = [torch.zeros(1) for _ in range(world)]
@@ -34,7 +34,18 @@ def exchange(rank, world):
     return value.item(), [each.item() for each in seen], whole.tolist(), len(objects), names
 
 
-def main():
+def prepare() -> None:
+    accelerator = get_accelerator()
+    accelerator.manual_seed(7)
+    accelerator.random().manual_seed(7)
+    state = accelerator.get_rng_state()
+    accelerator.set_rng_state(state)
+    logger.warning_once("one warning")
+    logger.warning_once("one warning")
+    log_dist(f"{accelerator.device_name()} {accelerator.is_bf16_supported()}", ranks=[0], level=logging.INFO)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--stage", type=int, default=1)
@@ -43,13 +54,7 @@ def main():
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name())
     rank, world = dist.get_rank(), dist.get_world_size()
-    accelerator.manual_seed(7)
-    accelerator.random().manual_seed(7)
-    state = accelerator.get_rng_state()
-    accelerator.set_rng_state(state)
-    logger.warning_once("one warning")
-    logger.warning_once("one warning")
-    log_dist(f"{accelerator.device_name()} {accelerator.is_bf16_supported()}", ranks=[0], level=logging.INFO)
+    prepare()
     outcome = exchange(rank, world)
     if rank == 0:
         print(outcome, groups._get_data_parallel_world_size(), deepspeed.__version__.split("+")[0])
@@ -67,12 +72,9 @@ def main():
     )
     timers = SynchronizedWallClockTimer()
     draw = torch.Generator().manual_seed(rank)
-    for step in range(4):
+    for _ in range(4):
         timers("step").start()
         x = torch.randn(4, 8, generator=draw).to(engine.device)
-        if engine.zero_optimization_stage() < 2 and step > 10:
-            with engine.no_sync():
-                engine.backward(engine(x).square().mean())
         loss = engine(x).square().mean()
         engine.backward(loss)
         norms = [deepspeed.utils.safe_get_full_grad(p).norm() for p in net.parameters()]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=0)
     parser.add_argument("--backend", default="nccl")

@@ -13,17 +13,17 @@ from torch import nn
 
 
 class Tower(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.proj = nn.Linear(width, width, bias=False)
         self.scale = nn.Parameter(torch.ones(width))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.proj(x) * self.scale
 
 
 class Model(nn.Module):
-    def __init__(self, width=12):
+    def __init__(self, width: int = 12) -> None:
         super().__init__()
         self.vision = Tower(width)
         self.norm = nn.LayerNorm(width)
@@ -32,12 +32,12 @@ class Model(nn.Module):
         self.head = nn.Linear(width, 3)
         self.vision.requires_grad_(False)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.vision(x))
         return self.head(x + x @ self.lora_A.t() @ self.lora_B.t())
 
 
-def maybe_zero_3(param):
+def maybe_zero_3(param: nn.Parameter) -> torch.Tensor:
     if hasattr(param, "ds_id"):
         assert param.ds_status == ZeroParamStatus.NOT_AVAILABLE
         with zero.GatheredParameters([param]):
@@ -46,7 +46,7 @@ def maybe_zero_3(param):
     return param.detach().cpu().clone()
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int)
     parser = deepspeed.add_config_arguments(parser)

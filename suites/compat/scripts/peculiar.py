@@ -37,20 +37,20 @@ CONFIG = {
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(6, 6)
         self.b = nn.Linear(6, 6)
         self.unused = nn.Linear(2, 2)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
-    def forward(self, x, *, scale=1.0):
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
         self.steps += 1
         hidden = self.b(torch.relu(self.a(x)) * scale)
         return {"loss": hidden.square().mean(), "hidden": hidden, "none": None}
 
 
-def main():
+def main() -> None:
     stage = int(sys.argv[sys.argv.index("--stage") + 1])
     config = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": stage}}
     torch.manual_seed(2)

@@ -10,35 +10,35 @@ from torch import nn
 
 
 class Sentences(torch.utils.data.Dataset):
-    def __init__(self):
+    def __init__(self) -> None:
         draw = torch.Generator().manual_seed(9)
         self.rows = [torch.randn(length, 4, generator=draw) for length in [3, 5, 2, 4] * 8]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict:
         return {"x": self.rows[index], "y": self.rows[index].sum()}
 
 
-def collate(samples):
+def collate(samples: list) -> dict:
     x = nn.utils.rnn.pad_sequence([sample["x"] for sample in samples], batch_first=True)
     return {"x": x, "y": torch.stack([sample["y"] for sample in samples])}
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.GRU(4, 8, batch_first=True)
         self.drop = nn.Dropout(0.2)
         self.out = nn.Linear(8, 1)
 
-    def forward(self, x, y):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         states, _ = self.rnn(x)
         return nn.functional.mse_loss(self.out(self.drop(states[:, -1])).squeeze(-1), y)
 
 
-def train(args, steps, resume):
+def train(args: argparse.Namespace, steps: int, resume: bool) -> deepspeed.DeepSpeedEngine:
     torch.manual_seed(0)
     net = Net()
     engine, optimizer, loader, scheduler = deepspeed.initialize(
@@ -72,7 +72,7 @@ def train(args, steps, resume):
     return engine
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
     args = deepspeed.add_config_arguments(parser).parse_args()

@@ -8,7 +8,7 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from torch import nn
 
 
-def config(stage, trains):
+def config(stage: int, trains: bool) -> dict:
     made = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
@@ -22,12 +22,12 @@ def config(stage, trains):
     return made
 
 
-def policy():
+def policy() -> nn.Module:
     torch.manual_seed(11)
     return nn.Sequential(nn.Embedding(10, 12), nn.Linear(12, 12), nn.GELU(), nn.Linear(12, 10))
 
 
-def moving_average(model, average, beta):
+def moving_average(model: nn.Module, average: nn.Module, beta: float) -> None:
     with torch.no_grad():
         for p, p_ema in zip(model.parameters(), average.parameters(), strict=True):
             to_fetch = [q for q in (p, p_ema) if hasattr(q, "ds_id")]
@@ -35,7 +35,7 @@ def moving_average(model, average, beta):
                 p_ema.data.copy_(torch.lerp(p.data, p_ema.data, beta))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--stage", type=int, default=2)

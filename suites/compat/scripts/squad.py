@@ -12,25 +12,27 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Block(nn.Module):
-    def __init__(self, hidden):
+    def __init__(self, hidden: int) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(hidden, 2, batch_first=True, dropout=0.1)
         self.LayerNorm = nn.LayerNorm(hidden)
         self.dense = nn.Linear(hidden, hidden)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         attended, _ = self.attention(x, x, x)
         return self.LayerNorm(x + torch.nn.functional.gelu(self.dense(attended)))
 
 
 class BertForQuestions(nn.Module):
-    def __init__(self, vocabulary=50, hidden=16, layers=2):
+    def __init__(self, vocabulary: int = 50, hidden: int = 16, layers: int = 2) -> None:
         super().__init__()
         self.embeddings = nn.Embedding(vocabulary, hidden, padding_idx=0)
         self.encoder = nn.ModuleList(Block(hidden) for _ in range(layers))
         self.qa_outputs = nn.Linear(hidden, 2)
 
-    def forward(self, ids, starts=None, ends=None):
+    def forward(
+        self, ids: torch.Tensor, starts: torch.Tensor | None = None, ends: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple:
         x = self.embeddings(ids)
         for block in self.encoder:
             x = block(x)
@@ -41,7 +43,7 @@ class BertForQuestions(nn.Module):
         return (criterion(start_logits.squeeze(-1), starts) + criterion(end_logits.squeeze(-1), ends)) / 2
 
 
-def get_arguments():
+def get_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--learning_rate", default=5e-3, type=float)
     parser.add_argument("--num_train_epochs", default=2, type=int)
@@ -51,7 +53,7 @@ def get_arguments():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = get_arguments()
     deepspeed.init_distributed(dist_backend="nccl")
     logger.setLevel(logging.WARNING)

@@ -3,11 +3,14 @@
 import torch
 from transformers import (
     EarlyStoppingCallback,
+    EvalPrediction,
     HfArgumentParser,
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
     set_seed,
 )
@@ -34,30 +37,39 @@ DEFAULTS = {
 class Norms(TrainerCallback):
     """Reads the model at each step, as loggers do."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.parameters = 0
 
-    def on_step_end(self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **kwargs):
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module = None,
+        optimizer: object = None,
+        lr_scheduler: object = None,
+        **kwargs: object,
+    ) -> None:
         self.parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
         assert optimizer.param_groups[0]["lr"] == lr_scheduler.get_last_lr()[0]
 
 
 class Rows(torch.utils.data.Dataset):
-    def __init__(self, rows, seed):
+    def __init__(self, rows: int, seed: int) -> None:
         self.ids = torch.randint(0, 40, (rows, 12), generator=torch.Generator().manual_seed(seed))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict:
         return {"input_ids": self.ids[index], "labels": self.ids[index]}
 
 
-def metrics(prediction):
+def metrics(prediction: EvalPrediction) -> dict:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-def main():
+def main() -> None:
     parser = HfArgumentParser(TrainingArguments)
     parser.set_defaults(**DEFAULTS)
     (args,) = parser.parse_args_into_dataclasses()

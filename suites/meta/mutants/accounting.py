@@ -63,7 +63,7 @@ class HoldsTheFirstGradients(Mutant):
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
-        def timid(first: bool, last: bool, loss: Tensor) -> None:
+        def timid(first: bool, last: bool, loss: Tensor | None) -> None:
             begin(first, last, loss)
             self.engine.reducer._plain = self.engine.micro_steps > 0
 

@@ -163,7 +163,7 @@ class LosesEarlierMicroSteps(Mutant):
     def sabotage(self) -> None:
         begin = self.engine.reducer.begin
 
-        def forgetful(first: bool, last: bool, loss: Tensor) -> None:
+        def forgetful(first: bool, last: bool, loss: Tensor | None) -> None:
             begin(first, last, loss)
             self.engine.reducer.backward.first = True
 

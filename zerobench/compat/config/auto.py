@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from zerobench.compat.config.keys import REFUSED, WITHOUT_EFFECT
 from zerobench.engine.errors import ConfigError
 
 _AUTO = "auto"
@@ -109,6 +110,8 @@ def _zero(zero: Any, hidden: int | None) -> None:
 def _remaining(values: dict[str, Any], above: str) -> list[str]:
     found = []
     for key, value in values.items():
+        if above + key in WITHOUT_EFFECT or above + key in REFUSED:
+            continue  # "auto" stands for the value that changes nothing
         if value == _AUTO:
             found.append(above + key)
         elif isinstance(value, dict):

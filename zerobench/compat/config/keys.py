@@ -11,6 +11,7 @@ HONOURED: dict[str, str] = {
     "scheduler": "the schedule that the engine steps",
     "bfloat16": "an older name of bf16",
     "fp16.auto_cast": "floating-point inputs of forward are cast to fp16",
+    "torch_autocast": "forwards run under torch.autocast in bf16; gradients travel in fp32",
     "dataloader_drop_last": "for the loader of training_data",
     "steps_per_print": "progress on rank 0",
     "wall_clock_breakdown": "times of forward, backward and step",
@@ -21,6 +22,7 @@ HONOURED: dict[str, str] = {
     "memory_breakdown": "memory after each step on rank 0",
     "tensorboard": "monitor",
     "wandb": "monitor",
+    "comet": "monitor",
     "csv_monitor": "monitor",
     "zero_optimization.cpu_offload": "an older form of offload_optimizer",
     "zero_optimization.cpu_offload_param": "an older form of offload_param",
@@ -96,7 +98,6 @@ _REMOVED = "DeepSpeed 0.19.8 has removed it"
 #: A section that is not enabled changes nothing.
 REFUSED: dict[str, tuple[object, str]] = {
     "amp": (None, _REMOVED + "; use fp16 or bf16"),
-    "comet": (None, "its library is not offered; use tensorboard, wandb or csv_monitor"),
     "compile": (None, "DeepCompile is DeepSpeed's own compiler"),
     "compression_training": ({}, _REMOVED),
     "curriculum_learning": (None, _DATA),
@@ -114,10 +115,9 @@ REFUSED: dict[str, tuple[object, str]] = {
     "progressive_layer_drop": (None, _REMOVED),
     "quantize_training": (None, _REMOVED),
     "sequence_parallel_size": (1, _NO_PARALLELISM),
-    "sparse_attention": (None, _REMOVED),
+    "sparse_attention": ({}, _REMOVED),
     "sparse_gradients": (False, _REMOVED),
     "tensor_parallel": ({"autotp_size": 0}, _NO_PARALLELISM),
-    "torch_autocast": (None, "the engine casts the model; use fp16 or bf16"),
     "weight_quantization": (None, _QUANTIZED),
     "fp16.fp16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
     "bf16.bf16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
@@ -141,6 +141,22 @@ REFUSED: dict[str, tuple[object, str]] = {
     "zero_optimization.zero_quantized_nontrainable_weights": (False, _QUANTIZED),
     "zero_optimization.zero_quantized_weights": (False, _QUANTIZED),
     "zero_optimization.zeropp_loco_param": (None, _QUANTIZED),
+}
+
+_WHOLE = "its step depends on whole matrices, and the engine updates each element by itself; use AdamW"
+_COMPRESSED = "it compresses what travels, which would train another model; use Adam"
+_MUP = "its rates come from the package mup; pass mup's parameter groups and the type without Mu"
+
+#: DeepSpeed's optimizers that the engine does not have, by ``optimizer.type`` in lower case.
+REFUSED_OPTIMIZERS: dict[str, str] = {
+    "lamb": _WHOLE,
+    "muon": _WHOLE,
+    "onebitadam": _COMPRESSED,
+    "zerooneadam": _COMPRESSED,
+    "onebitlamb": _WHOLE,
+    "muadam": _MUP,
+    "muadamw": _MUP,
+    "musgd": _MUP,
 }
 
 #: Sections in which DeepSpeed ignores a name that it does not know, as long as it resembles no key.

@@ -14,6 +14,9 @@ _PREFIXED = frozenset(
         "model_persistence_threshold",
         "max_live_parameters",
         "max_reuse_distance",
+        "module_granularity_threshold",
+        "use_all_reduce_for_fetch_params",
+        "allgather_sequential",
         "gather_16bit_weights_on_model_save",
     ]
 )

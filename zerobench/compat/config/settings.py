@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.compat.config.auto import resolve_auto
-from zerobench.compat.config.keys import HONOURED, LENIENT, REFUSED, WITHOUT_EFFECT, changes_nothing
+from zerobench.compat.config.autocast import autocast_faults
+from zerobench.compat.config.keys import (
+    HONOURED,
+    LENIENT,
+    REFUSED,
+    REFUSED_OPTIMIZERS,
+    WITHOUT_EFFECT,
+    changes_nothing,
+)
 from zerobench.compat.config.older import modernise
 from zerobench.compat.config.reading import read
 from zerobench.engine.config.not_honoured import NOT_HONOURED
@@ -55,6 +63,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     faults: list[str] = []
     engine = _sorted(raw, "", dropped, faults)
     engine = _with_defaults(engine, dropped)
+    faults += [*autocast_faults(raw), *_optimizer_faults(engine)]
     try:
         load(engine)
     except ConfigError as error:
@@ -62,6 +71,16 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     if faults:
         raise ConfigError("\n".join(faults))
     return Settings(raw, engine, dropped)
+
+
+def _optimizer_faults(engine: dict[str, Any]) -> Iterator[str]:
+    """The reason for an optimizer of DeepSpeed's that the engine does not have; it is taken out."""
+    optimizer = engine.get("optimizer")
+    type_ = optimizer.get("type") if isinstance(optimizer, dict) else None
+    reason = REFUSED_OPTIMIZERS.get(str(type_).lower())
+    if reason is not None:
+        del engine["optimizer"]
+        yield f"optimizer.type {type_!r} is not offered: {reason}"
 
 
 def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults: list[str]) -> dict[str, Any]:
@@ -89,6 +108,8 @@ def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults
 def _is_lenient(key: str, above: str, section: dict[str, Any]) -> bool:
     """Whether DeepSpeed ignores this key; a name near a known one is a misprint, which is an error here."""
     known = set(SECTIONS.get(above, Config).model_fields) | set(known_keys(above))
+    if above == "" and key.startswith("_"):  # a comment
+        return True
     return above in LENIENT and key not in known and not difflib.get_close_matches(key, known, n=1, cutoff=0.75)
 
 

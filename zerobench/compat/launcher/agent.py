@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from zerobench.compat.activation import SITE
+from zerobench.compat.launcher.cores import VARIABLE, parse_cores, share_of_rank
 from zerobench.machine.launch import threads_each
 
 
@@ -21,10 +24,11 @@ def run_node(given: argparse.Namespace, slots: Sequence[int], nodes: int, node: 
         node: this node's rank.
         address: the host of rank 0.
     """
+    _bind_cores(given, len(slots))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_each(len(slots))))
     if slots != list(range(len(slots))):
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, slots)))
-    pid = Path(f"{given.script}.pid") if given.save_pid else None
+    pid = Path(tempfile.gettempdir(), f"{os.getpid()}.deepspeed") if given.save_pid else None
     if pid is not None:
         pid.write_text(f"{os.getpid()}\n", encoding="utf-8")
     try:
@@ -32,6 +36,14 @@ def run_node(given: argparse.Namespace, slots: Sequence[int], nodes: int, node: 
     finally:
         if pid is not None:
             pid.unlink(missing_ok=True)
+
+
+def _bind_cores(given: argparse.Namespace, ranks: int) -> None:
+    """Give the ranks the cores to share, and as many threads."""
+    if given.bind_cores_to_rank:
+        cores = parse_cores(given.bind_core_list)
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(share_of_rank(cores, 0, ranks))))
+        os.environ[VARIABLE] = ",".join(map(str, cores))
 
 
 def _torchrun(given: argparse.Namespace, ranks: int, nodes: int, node: int, address: str) -> list[str]:
@@ -50,6 +62,12 @@ def _torchrun(given: argparse.Namespace, ranks: int, nodes: int, node: int, addr
 
 def _child(given: argparse.Namespace) -> list[str]:
     """The program of a rank."""
+    from torch.distributed.elastic.utils.api import macros
+
+    if given.no_python:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        rank = [] if given.no_local_rank else [f"--local_rank={macros.local_rank}"]
+        return ["--no_python", given.script, *rank, *given.arguments]
     local_rank = [] if given.no_local_rank else ["--local-rank"]
     script = ["-m", given.script] if given.module else [given.script]
     return ["--module", "zerobench.compat", *local_rank, *script, *given.arguments]

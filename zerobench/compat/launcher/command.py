@@ -22,7 +22,9 @@ def execute(given: argparse.Namespace, own: list[str]) -> int:
     Raises:
         UsageError: the options do not fit each other or the hostfile.
     """
-    if not given.module and not Path(given.script).is_file():
+    if given.module and given.no_python:
+        raise UsageError("--module and --no_python were both given; a module needs Python")
+    if not (given.module or given.no_python) and not Path(given.script).is_file():
         raise UsageError(f"there is no script {given.script!r}; give a file, or a module with --module")
     hostfile = read_hostfile(Path(given.hostfile))
     if given.node_rank >= 0 or given.no_ssh:

@@ -29,7 +29,8 @@ def run_remote(given: argparse.Namespace, hosts: Resources, options: Sequence[st
         UsageError: the launcher's command is not there.
     """
     script = [given.script, *given.arguments]
-    agents = [_agent([*options, f"--node_rank={node}", *script]) for node in range(len(hosts))]
+    front = [] if given.venv_script is None else [f". {shlex.quote(given.venv_script)}"]
+    agents = ["; ".join([*front, _agent([*options, f"--node_rank={node}", *script])]) for node in range(len(hosts))]
     commands = [_reaching(given, host, agent) for host, agent in zip(hosts, agents, strict=True)]
     running: list[subprocess.Popen[bytes]] = []
     try:
@@ -60,10 +61,27 @@ def _first_failure(running: list[subprocess.Popen[bytes]]) -> int:
 
 def _agent(options: Sequence[str]) -> str:
     """The shell command of one host's agent."""
-    exported = {name: value for name, value in os.environ.items() if name.startswith(_EXPORTED)}
+    exported = {name: value for name, value in os.environ.items() if name.startswith(_EXPORTED)} | _of_file()
     exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in sorted(exported.items()))
     start = shlex.join([sys.executable, "-m", "zerobench", "launch", *options])
     return f"{exports}cd {shlex.quote(str(Path.cwd()))}; {start}"
+
+
+def _of_file() -> dict[str, str]:
+    """The variables of ``.deepspeed_env``, or of the name in DS_ENV_FILE, at home and here: lines NAME=VALUE.
+
+    Raises:
+        UsageError: a line has another form.
+    """
+    found: dict[str, str] = {}
+    for folder in (Path.home(), Path()):
+        file = folder / os.environ.get("DS_ENV_FILE", ".deepspeed_env")
+        for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
+            name, equals, value = line.strip().partition("=")
+            if not equals and name:
+                raise UsageError(f"{file}: {line!r} is not of the form NAME=VALUE")
+            found |= {name: value} if name else {}
+    return found
 
 
 def _reaching(given: argparse.Namespace, host: str, command: str) -> list[str]:

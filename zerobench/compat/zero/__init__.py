@@ -6,20 +6,27 @@ from zerobench.compat.zero.leaves import (
     get_z3_leaf_modules,
     set_z3_leaf_module,
     set_z3_leaf_modules,
+    set_z3_leaf_modules_by_name,
+    set_z3_leaf_modules_by_suffix,
     unset_z3_leaf_modules,
     z3_leaf_module,
+    z3_leaf_parameter,
 )
-from zerobench.compat.zero.status import ZeroParamStatus
+from zerobench.compat.zero.status import ZeroParamStatus, ZeroStageEnum
 
 __all__ = [
     "GatheredParameters",
     "Init",
     "OnDevice",
     "ZeroParamStatus",
+    "ZeroStageEnum",
     "get_z3_leaf_modules",
     "register_external_parameter",
     "set_z3_leaf_module",
     "set_z3_leaf_modules",
+    "set_z3_leaf_modules_by_name",
+    "set_z3_leaf_modules_by_suffix",
     "unset_z3_leaf_modules",
     "z3_leaf_module",
+    "z3_leaf_parameter",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
+
+from torch import Tensor
 
 from zerobench.engine.state.resharded import Resharded
 
@@ -19,8 +21,19 @@ class ZeroParamStatus(Enum):
     INFLIGHT = 3
 
 
+class ZeroStageEnum(IntEnum):
+    """The stages by their names."""
+
+    disabled = 0
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
+
+
 # The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.
 setattr(Resharded, "ds_status", property(lambda _: ZeroParamStatus.NOT_AVAILABLE))  # noqa: B010  # see above
+# Every other tensor is whole. The backward of a function in Python asks the tensor that autograd saved for a parameter.
+setattr(Tensor, "ds_status", ZeroParamStatus.AVAILABLE)  # noqa: B010  # torch declares no such attribute
 
 
 def mark(parameter: Any) -> None:

@@ -70,7 +70,7 @@ class Historical(Mutant):
         """Call ``change(first)`` after the reducer has prepared a backward."""
         begin = self.engine.reducer.begin
 
-        def changed(first: bool, last: bool, loss: Tensor) -> None:
+        def changed(first: bool, last: bool, loss: Tensor | None) -> None:
             begin(first, last, loss)
             change(first)
 

@@ -1,17 +1,34 @@
 """The stand-in for DeepSpeed: its names, on zerobench's reference engine."""
 
-from deepspeed import accelerator, checkpoint, launcher, moe, ops, pipe, profiling, runtime, utils
+from deepspeed import (
+    accelerator,
+    checkpoint,
+    comm,
+    git_version_info,
+    launcher,
+    moe,
+    monitor,
+    ops,
+    pipe,
+    profiling,
+    runtime,
+    utils,
+)
 from deepspeed.accelerator import get_accelerator
+from deepspeed.git_version_info import git_branch as __git_branch__
+from deepspeed.git_version_info import git_hash as __git_hash__
 from zerobench.compat import activation_checkpointing as checkpointing
-from zerobench.compat import comm, zero
+from zerobench.compat import zero
 from zerobench.compat.activation import VERSION as __version__
 from zerobench.compat.comm import init_distributed
+from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.entry import add_config_arguments, initialize
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
-from zerobench.compat.refused import PipelineModule, init_inference, tp_model_init
+from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
 
 dist = comm
+__version_major__, __version_minor__, __version_patch__ = map(int, __version__.partition("+")[0].split("."))

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from zerobench.compat import comm
+from deepspeed.comm import comm
+from zerobench.compat import comm as _comm
 from zerobench.compat.comm import *
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(comm, name)
+    return getattr(_comm, name)

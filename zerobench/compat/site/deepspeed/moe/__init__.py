@@ -1,1 +1,3 @@
 """``deepspeed.moe``, of zerobench."""
+
+from deepspeed.moe import layer, utils

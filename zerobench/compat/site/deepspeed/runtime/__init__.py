@@ -1,3 +1,13 @@
 """``deepspeed.runtime``, of zerobench."""
 
-from deepspeed.runtime import config, dataloader, engine, lr_schedules, zero
+from deepspeed.runtime import (
+    activation_checkpointing,
+    config,
+    dataloader,
+    engine,
+    fp16,
+    lr_schedules,
+    sequence_parallel,
+    utils,
+    zero,
+)

@@ -2,18 +2,30 @@
 
 from torch.distributed import is_initialized
 
-from deepspeed.utils import groups, logging, timer, zero_to_fp32
+from deepspeed.utils import (
+    groups,
+    init_on_device,
+    logging,
+    nvtx,
+    tensor_fragment,
+    timer,
+    zero_to_fp32,
+)
 from zerobench.compat import comm as dist
 from zerobench.compat.comm import *
 from zerobench.compat.groups import *
 from zerobench.compat.loader import RepeatingLoader
 from zerobench.compat.log import log_dist, log_dist_once, logger, set_log_level_from_string
+from zerobench.compat.runtime_functions import noop_decorator as instrument_w_nvtx
 from zerobench.compat.states import *
 from zerobench.compat.zero import (
     OnDevice,
     get_z3_leaf_modules,
     set_z3_leaf_module,
     set_z3_leaf_modules,
+    set_z3_leaf_modules_by_name,
+    set_z3_leaf_modules_by_suffix,
     unset_z3_leaf_modules,
     z3_leaf_module,
+    z3_leaf_parameter,
 )

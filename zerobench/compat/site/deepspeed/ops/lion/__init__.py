@@ -1,3 +1,4 @@
 """``deepspeed.ops.lion``, of zerobench."""
 
-from zerobench.compat.refused import DeepSpeedCPULion, FusedLion
+from deepspeed.ops.lion import cpu_lion, fused_lion
+from zerobench.compat.optimizers import DeepSpeedCPULion, FusedLion

@@ -1,1 +1,3 @@
 """``deepspeed.runtime.activation_checkpointing``, of zerobench."""
+
+from deepspeed.runtime.activation_checkpointing import checkpointing

@@ -1,0 +1,179 @@
+"""Loops with calls of DeepSpeed's engine that few scripts have; each runs on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.suites.compat import loops
+
+
+def _begun(stage: int, **keys: Any) -> tuple[Any, Any, nn.Sequential]:
+    """The stand-in, an engine of one micro-step without clipping, and its model."""
+    ds, net = loops.deepspeed(), loops.model()
+    keys = {"gradient_accumulation_steps": 1, "train_batch_size": 8, "gradient_clipping": 0.0, **keys}
+    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage, **keys))
+    return ds, engine, net
+
+
+def coalesced(group: dist.ProcessGroup, stage: int, block: bool) -> Tensor:
+    """Two backwards in a block of coalesce_grad_reduction() and one step(), or the same by declarations."""
+    _, engine, net = _begun(stage)
+    batches = list(engine.training_dataloader)
+    for first, second in (batches[:2], batches[2:4]):
+        if block:
+            with engine.coalesce_grad_reduction():
+                engine.backward(loops.loss(engine, first))
+                engine.backward(loops.loss(engine, second))
+        else:
+            engine.set_gradient_accumulation_boundary(False)
+            engine.backward(loops.loss(engine, first))
+            engine.set_gradient_accumulation_boundary(True)
+            engine.backward(loops.loss(engine, second))
+        engine.step()
+    if not block:
+        engine.set_gradient_accumulation_boundary(None)
+    engine.backward(loops.loss(engine, batches[4]))
+    engine.step()
+    assert (engine.global_steps, engine.micro_steps) == (3, 5)
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[torch.dtype]]:
+    """Three steps under the section torch_autocast; the masters, and the dtypes of an output and a parameter."""
+    _, engine, net = _begun(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    for batch in list(engine.training_dataloader)[:3]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    seen = [engine(torch.ones(2, 5)).dtype, next(net.parameters()).dtype]
+    after = loops.masters(net)
+    engine.destroy()
+    return after, seen
+
+
+def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
+    """The output's dtype if the caller has entered torch.autocast and the section is not enabled."""
+    _, engine, _ = _begun(stage)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = engine(torch.ones(2, 5)).dtype
+    engine.destroy()
+    return found  # type: ignore[no-any-return]
+
+
+def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
+    """Gradients set by a function and then in parts, read whole."""
+    ds, engine, net = _begun(stage)
+    utils, parameters = ds.utils, list(net.parameters())
+    engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
+    utils.safe_update_full_grad_vectorized(parameters, lambda gradient, p: torch.full_like(gradient, p.dim()))
+    right = all(bool((utils.safe_get_full_grad(p) == p.dim()).all()) for p in parameters)
+    for p in parameters if stage == 3 else []:
+        utils.safe_set_local_grad(p, utils.safe_get_local_grad(p) * 2)
+        right &= bool((utils.safe_get_full_grad(p) == 2 * p.dim()).all())
+    engine.step()
+    engine.destroy()
+    return right
+
+
+def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
+    """Optimizer states in files below a folder that nobody has made; its name after a step."""
+    _, engine, _ = _begun(
+        3,
+        zero_optimization={
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": f"{folder}/local_nvme", "buffer_count": 4},
+        },
+    )
+    engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
+    engine.step()
+    engine.destroy()
+    return [path.name for path in Path(folder).iterdir()]
+
+
+def in_sixteen_bits(group: dist.ProcessGroup, stage: int, dtype: str) -> tuple[Tensor, torch.dtype]:
+    """A model in 16 bits, with a configuration that does not say so; the masters and the dtype of its parameters."""
+    ds, net = loops.deepspeed(), loops.model().to(getattr(torch, dtype))
+    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    for batch in loader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after, next(net.parameters()).dtype
+
+
+def compiled(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """A model that was given to torch.compile before."""
+    net = loops.model()
+    ds, model = loops.deepspeed(), torch.compile(net, backend="eager")
+    engine, _, loader, _ = ds.initialize(model=model, training_data=loops.data(), config=loops.config(stage))
+    for batch in list(loader)[:4]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+class _Product(torch.autograd.Function):
+    """A product written in Python, whose backward gathers the weight if it is not whole, as TRL's chunked losses do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        ds = loops.deepspeed()
+        missing = [weight] if weight.ds_status != ds.zero.ZeroParamStatus.AVAILABLE else []
+        with ds.zero.GatheredParameters(missing):
+            return gradient @ weight, gradient.T @ x
+
+
+class _Head(nn.Linear):
+    def forward(self, input: Tensor) -> Any:  # noqa: A002  # the name of nn.Linear
+        return _Product.apply(input, self.weight)  # type: ignore[no-untyped-call]
+
+
+def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """Three steps of a model whose head is a function written in Python."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), _Head(16, 3, bias=False))
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
+    for batch in list(loader)[:3]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of calls that would train something else, or nothing."""
+    _, engine, net = _begun(stage)
+    calls: list[Callable[[], object]] = [
+        lambda: engine.step(lr_kwargs={"metrics": 1.0}),
+        lambda: engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
+        lambda: engine.backward(engine(torch.ones(2, 5)).mean().detach()),
+        lambda: engine.backward(engine(torch.ones(2, 5))),
+    ]
+    if stage < 3:  # there a conversion of parameters that are whole at the moment is undone when they are resharded
+        calls.append(lambda: (net.half(), engine.step()))
+    seen = []
+    for call in calls:
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call()
+        seen.append(str(caught.value))
+    engine.destroy()
+    return seen

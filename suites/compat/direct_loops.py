@@ -1,0 +1,115 @@
+"""Loops in which the caller begins the backward: ``loss.backward()`` in place of ``engine.backward(loss)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zerobench.suites.compat import loops
+
+
+class _Recomputed(nn.Module):
+    """A block whose forward runs again in backward."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+def _model(recompute: str) -> nn.Module:
+    torch.manual_seed(0)
+    middle = nn.Identity() if recompute == "none" else _Recomputed(recompute == "reentrant")
+    return nn.Sequential(nn.Linear(5, 16), nn.Tanh(), middle, nn.Linear(16, 3))
+
+
+def trained(group: dist.ProcessGroup, stage: int, direct: bool, dtype: str, recompute: str) -> list[Tensor]:
+    """Two epochs of the tutorial's loop; the masters after each step."""
+    net, states = _model(recompute), []
+    precisions: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}, "bf16": {"enabled": True}}
+    keys = loops.config(stage, **({} if dtype == "fp32" else {dtype: precisions[dtype]}))
+    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
+    for _ in range(2):
+        for batch in loader:
+            loss = loops.loss(engine, batch)
+            if direct:
+                engine.scale(loss).backward()
+            else:
+                engine.backward(loss)
+            engine.step()
+            if engine.was_step_applied():
+                states.append(loops.masters(net))
+    engine.destroy()
+    return states
+
+
+def split(group: dist.ProcessGroup, stage: int, parts: int) -> Tensor:
+    """A model in one engine or in two, three steps of one backward over all; the masters."""
+    ds, keys = loops.deepspeed(), loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    net = loops.model()
+    modules: list[nn.Module] = [net] if parts == 1 else [net[0], net[1:]]
+    engines = [ds.initialize(model=each, config={**keys, "gradient_clipping": 0.0})[0] for each in modules]
+    for _ in range(3):
+        values = torch.ones(2, 5) * (1 + dist.get_rank())
+        for engine in engines:
+            values = engine(values)
+        values.backward(torch.full_like(values, 0.5))  # type: ignore[no-untyped-call]
+        for engine in engines:
+            engine.step()
+    after = loops.masters(net)
+    for engine in engines:
+        engine.destroy()
+    return after
+
+
+def penalised(group: dist.ProcessGroup, stage: int) -> int:
+    """A gradient with respect to the input before each backward; the micro-steps that six batches make."""
+    engine, _, loader, _ = loops.deepspeed().initialize(
+        model=loops.model(), training_data=loops.data(), config=loops.config(stage)
+    )
+    for x, y in loader:
+        x.requires_grad_()
+        [slope] = torch.autograd.grad(engine(x).sum(), x, create_graph=stage < 3)
+        (loops.loss(engine, (x, y)) + slope.detach().norm()).backward()
+        engine.step()
+    engine.destroy()
+    return int(engine.micro_steps)
+
+
+def interrupted(group: dist.ProcessGroup, stage: int) -> str:
+    """An exception in a hook of the caller's ends the backward; what the next forward says."""
+    net = loops.model()
+    engine, _, loader, _ = loops.deepspeed().initialize(
+        model=net, training_data=loops.data(), config=loops.config(stage)
+    )
+    hidden: list[Tensor] = []
+    net[1].register_forward_hook(lambda _, __, output: hidden.append(output))
+    loss = loops.loss(engine, next(iter(loader)))
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("on purpose")
+
+    hidden[-1].register_hook(fail)  # type: ignore[no-untyped-call]
+    with pytest.raises(ArithmeticError):
+        loss.backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError) as caught:
+        engine(torch.ones(2, 5))
+    engine.destroy()
+    return str(caught.value)
+
+
+def unscaled(group: dist.ProcessGroup, stage: int) -> str:
+    """fp16 without ``engine.scale``; the error."""
+    engine, *_ = loops.deepspeed().initialize(model=loops.model(), config=loops.config(stage, fp16={"enabled": True}))
+    with pytest.raises(RuntimeError) as caught:
+        engine(torch.ones(2, 5, dtype=torch.float16)).float().sum().backward()
+    engine.destroy()
+    return str(caught.value)

@@ -1,0 +1,214 @@
+"""Calls and keys that few scripts have: what they do is right at every stage, or one clear error."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from zerobench.compat import memory_estimates
+from zerobench.compat.activation import SITE
+from zerobench.compat.config import resolve
+from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
+from zerobench.compat.runtime_functions import move_to_device, set_random_seed
+from zerobench.engine.errors import ConfigError
+from zerobench.ranks import Pool
+from zerobench.suites.compat import call_loops, loops
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD = 4
+
+
+def test_coalesced(pool: Pool) -> None:
+    """A block of coalesce_grad_reduction() is one step, with the bits of declared boundaries."""
+    [[expected, *_], *_] = pool.run(loops.at_every_stage, call_loops.coalesced, False, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, call_loops.coalesced, True, world=_WORLD):
+        assert all(torch.equal(after, expected) for after in stages)
+
+
+def test_autocast(pool: Pool) -> None:
+    """Under torch_autocast all stages are one trajectory of fp32 parameters and bf16 outputs."""
+    ranks = pool.run(loops.at_every_stage, call_loops.autocast, world=_WORLD)
+    expected = ranks[0][0][0]
+    for stages in ranks:
+        assert all(torch.equal(after, expected) for after, _ in stages)
+        assert all(seen == [torch.bfloat16, torch.float32] for _, seen in stages)
+
+
+def test_autocast_of_the_caller(pool: Pool) -> None:
+    """It is off within the engine, as in DeepSpeed."""
+    assert pool.run(loops.at_every_stage, call_loops.outer_autocast, world=_WORLD) == [[torch.float32] * 4] * _WORLD
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_sixteen_bits(pool: Pool, dtype: str) -> None:
+    """Without a precision in the configuration it stays as it is, at every stage, as in DeepSpeed."""
+    ranks = pool.run(loops.at_every_stage, call_loops.in_sixteen_bits, dtype, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0][0]) for after, _ in stages)
+        assert all(kept == getattr(torch, dtype) for _, kept in stages)
+
+
+@pytest.mark.slow
+def test_a_compiled_model(pool: Pool) -> None:
+    """torch.compile before initialize() changes no bit, and has no effect at stage 3."""
+    ranks = pool.run(loops.at_every_stage, call_loops.compiled, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0]) for after in stages)
+
+
+def test_a_function_in_python(pool: Pool) -> None:
+    """Its backward sees by ds_status that the weight it saved is whole, at every stage."""
+    ranks = pool.run(loops.at_every_stage, call_loops.in_python, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][0]) for after in stages)
+
+
+def test_misuse(pool: Pool) -> None:
+    """Each is one error that says what to do."""
+    words = [
+        "call the scheduler's step() with them",
+        "give all groups to initialize()",
+        "the loss has no graph: its forward ran under no_grad",
+        "takes a scalar loss, got (2, 3)",
+    ]
+    words.append("was replaced after initialize(), as by Module.half()")
+    for stages in pool.run(loops.at_every_stage, call_loops.misused, world=_WORLD):
+        for seen in stages:
+            assert [text for text, part in zip(seen, words, strict=False) if part not in text] == []
+        assert [len(seen) for seen in stages] == [5, 5, 5, 4]
+
+
+def test_gradients_are_set(pool: Pool) -> None:
+    """By a function of each, and by parts at stage 3."""
+    assert pool.run(loops.at_every_stage, call_loops.gradients_set, world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def test_a_folder_for_states(pool: Pool, tmp_path: Path) -> None:
+    """nvme_path is made, as DeepSpeed makes it."""
+    assert pool.run(call_loops.in_a_new_folder, str(tmp_path), world=_WORLD) == [["local_nvme"]] * _WORLD
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"torch_autocast": {"enabled": True, "dtype": "float16"}}, "needs a loss scale, as section fp16 has"),
+        ({"torch_autocast": {"enabled": True}, "bf16": {"enabled": True}}, "torch_autocast and bf16 are both enabled"),
+        ({"optimizer": {"type": "Lamb"}}, "^optimizer.type 'Lamb' is not offered: its step depends on whole matrices"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "it compresses what travels, which would train another model"),
+        ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = .* is refused: DeepSpeed 0.19.8 has removed it"),
+    ],
+)
+def test_refused_sections(keys: dict[str, object], reason: str) -> None:
+    """Each with its name and a way out."""
+    with pytest.raises(ConfigError, match=reason):
+        resolve({"train_batch_size": 8, **keys})
+
+
+def test_sections_of_no_effect() -> None:
+    """``auto`` in a section that nobody reads, comments, and names without their prefix."""
+    settings = resolve(
+        {
+            "train_batch_size": 8,
+            "_comment": "for two GPUs",
+            "amp": "auto",
+            "pipeline": {"stages": "auto"},
+            "zero_optimization": {"stage": 3, "allgather_sequential": True, "max_live_parameters": 10},
+        }
+    )
+    assert settings.without_effect.keys() == {"_comment", "zero_optimization.stage3_allgather_sequential"}
+    assert settings.engine["zero_optimization"]["stage3_max_live_parameters"] == 10
+
+
+def test_deepspeed_config() -> None:
+    """A configuration as an object: given values, defaults, and one error for an unknown name."""
+    config = DeepSpeedConfig(
+        {
+            "train_batch_size": 8,
+            "gradient_accumulation_steps": 2,
+            "fp16": {"enabled": True, "loss_scale": 4},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.5}},
+            "zero_optimization": {"stage": 3, "cpu_offload": True, "stage3_max_live_parameters": 7},
+        }
+    )
+    assert (config.train_micro_batch_size_per_gpu, config.zero_enabled, config.zero_config.stage) == (4, True, 3)
+    assert (config.fp16_enabled, config.float16_config.loss_scale, config.float16_config.hysteresis) == (True, 4, 2)
+    assert (config.zero_config.max_live_parameters, config.zero_config.offload_optimizer.device) == (7, "cpu")
+    assert (config.optimizer_name, config.optimizer_params, config.gradient_clipping) == ("adamw", {"lr": 0.5}, 1.0)
+    with pytest.raises(AttributeError, match="does not give 'steps_per_print'; it has train_batch_size"):
+        config.steps_per_print  # noqa: B018
+    with pytest.raises(AttributeError, match="the section has no key 'stages'"):
+        config.zero_config.stages  # noqa: B018
+    with pytest.raises(ConfigError, match="mpu and mesh_device are refused"):
+        DeepSpeedConfig({"train_batch_size": 8}, mpu=argparse.Namespace())
+
+
+def test_modules_are_attributes() -> None:
+    """``import deepspeed`` alone gives every module of the stand-in, as it does in DeepSpeed."""
+    package, top = loops.deepspeed(), SITE / "deepspeed"
+    for file in top.rglob("*.py"):
+        parts = file.relative_to(top).with_suffix("").parts
+        found = package
+        for part in parts[:-1] if parts[-1] == "__init__" else parts:
+            found = getattr(found, part)
+        assert found is not None
+
+
+def test_modules_that_are_not_there() -> None:
+    """Their import is one error, by its name; libraries catch it as an ImportError."""
+    loops.deepspeed()
+    with pytest.raises(ModuleNotFoundError, match=r"deepspeed.compression is not offered: zerobench's reference"):
+        import deepspeed.compression.compress  # noqa: F401
+
+
+def test_estimates(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes by the formula of the page, for a model of 1,001,000 parameters on two GPUs."""
+    n = 1000 * 1000 + 1000
+    assert memory_estimates.estimate_zero2_model_states_mem_needs(n, 2, 1, False) == (0, 2 * n + 8 * n)
+    assert memory_estimates.estimate_zero2_model_states_mem_needs(n, 2, 1, True) == (int(16 * n * 1.5), 2 * n)
+    assert memory_estimates.estimate_zero3_model_states_mem_needs(n, n, 2, 1, False, False) == (
+        int(4 * n * 2 * 1.5),
+        4 * n + 9 * n,
+        4 * n,
+    )
+    memory_estimates.estimate_zero2_model_states_mem_needs_all_live(nn.Linear(1000, 1000), num_gpus_per_node=2)
+    memory_estimates.estimate_zero3_model_states_mem_needs_all_live(nn.Linear(1000, 1000), num_gpus_per_node=2)
+    printed = capsys.readouterr().out
+    assert printed.count("SW: Model with 1M total params") == 2
+    assert printed.count("GB | ") == 2 * (2 + 6)
+
+
+def test_functions_of_scripts() -> None:
+    """Seeds and nested data."""
+    set_random_seed(3)
+    first = torch.rand(2)
+    set_random_seed(3)
+    assert torch.equal(torch.rand(2), first)
+    moved = move_to_device({"a": [torch.ones(1)], "b": "text"}, "meta")
+    assert (moved["a"][0].device.type, moved["b"]) == ("meta", "text")
+
+
+@pytest.mark.slow
+def test_the_script_in_a_checkpoint(pool: Pool, tmp_path: Path) -> None:
+    """``python zero_to_fp32.py . out`` in the folder of a checkpoint writes the weights."""
+    pool.run(_saved, str(tmp_path), world=_WORLD)
+    command = [sys.executable, "zero_to_fp32.py", ".", "out", "--safe_serialization"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+
+
+def _saved(group: object, folder: str) -> None:
+    engine, *_ = loops.deepspeed().initialize(model=loops.model(), config=loops.config(3))
+    engine.save_checkpoint(folder)
+    engine.destroy()

@@ -1,0 +1,58 @@
+"""``loss.backward()`` without the engine gives the bits of ``engine.backward(loss)``, at every stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zerobench.ranks import Pool
+from zerobench.suites.compat import direct_loops, loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD = 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recompute"),
+    [
+        ("fp32", "none"),
+        ("fp16", "reentrant"),
+        pytest.param("bf16", "plain", marks=pytest.mark.rotating),
+        pytest.param("fp32", "reentrant", marks=pytest.mark.rotating),
+    ],
+)
+def test_trajectory(pool: Pool, dtype: str, recompute: str) -> None:
+    """Each step, also if blocks are computed again in backward."""
+    [expected, *_] = pool.run(direct_loops.trained, 1, False, dtype, recompute, world=_WORLD)
+    assert len(expected) == 6
+    for stages in pool.run(loops.at_every_stage, direct_loops.trained, True, dtype, recompute, world=_WORLD):
+        for states in stages:
+            assert all(torch.equal(a, b) for a, b in zip(states, expected, strict=True))
+
+
+def test_two_engines(pool: Pool) -> None:
+    """One backward through two engines, from outputs that are no scalar, gives the bits of one engine."""
+    for whole, halves in zip(
+        pool.run(loops.at_every_stage, direct_loops.split, 1, world=_WORLD),
+        pool.run(loops.at_every_stage, direct_loops.split, 2, world=_WORLD),
+        strict=True,
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
+
+
+def test_gradients_of_inputs(pool: Pool) -> None:
+    """``torch.autograd.grad`` is no micro-step."""
+    assert pool.run(loops.at_every_stage, direct_loops.penalised, world=_WORLD) == [[6] * 4] * _WORLD
+
+
+def test_interrupted(pool: Pool) -> None:
+    """After an exception in backward the engine refuses to go on, as after one in its own backward."""
+    for stages in pool.run(loops.at_every_stage, direct_loops.interrupted, world=_WORLD):
+        assert all("an exception ended backward() of this engine early" in text for text in stages)
+
+
+def test_unscaled(pool: Pool) -> None:
+    """fp16 without the loss scale is refused with the calls that have it."""
+    for stages in pool.run(loops.at_every_stage, direct_loops.unscaled, world=_WORLD):
+        assert all("engine.scale(loss).backward()" in text for text in stages)

@@ -1,0 +1,91 @@
+"""``deepspeed.DeepSpeedConfig``: a configuration as an object that scripts read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from zerobench.compat.config.settings import Settings, resolve
+from zerobench.engine.config.schema import accumulation_steps, load
+from zerobench.engine.errors import ConfigError
+
+
+class Section:
+    """The keys of one section as attributes: the given values, and the engine's defaults."""
+
+    def __init__(self, given: dict[str, Any], defaults: dict[str, Any]) -> None:
+        self._given, self._defaults = given, defaults
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        for values in (self._given, self._defaults):
+            for key in (name, f"stage3_{name}"):
+                if key in values:
+                    value, default = values[key], self._defaults.get(key)
+                    return Section(value, default or {}) if isinstance(value, dict) else value
+        raise AttributeError(f"the section has no key {name!r}; it has {', '.join({**self._defaults, **self._given})}")
+
+
+class DeepSpeedConfig:
+    """A configuration, read and resolved; the names of the attributes are DeepSpeed's.
+
+    Args:
+        config: a dict, a path, or JSON in base64.
+        mpu: None; other parallelism is refused.
+        mesh_device: None.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or another argument is given.
+    """
+
+    def __init__(self, config: dict[str, Any] | str | Path, mpu: Any = None, mesh_device: Any = None) -> None:
+        if mpu is not None or mesh_device is not None:
+            raise ConfigError("mpu and mesh_device are refused: the engine has no other parallelism than data's")
+        self._read(resolve(config), dist.get_world_size() if dist.is_initialized() else 1)
+
+    @classmethod
+    def of(cls, settings: Settings, world: int) -> DeepSpeedConfig:
+        """The configuration of an engine."""
+        made = cls.__new__(cls)
+        made._read(settings, world)
+        return made
+
+    def _read(self, settings: Settings, world: int) -> None:
+        config = load(settings.engine)
+        self._param_dict, self._sections, self.world_size = settings.raw, config.model_dump(), world
+        self.gradient_accumulation_steps = steps = accumulation_steps(config, world)
+        micro = config.train_micro_batch_size_per_gpu or (config.train_batch_size or 1) // (world * steps)
+        self.train_micro_batch_size_per_gpu, self.train_batch_size = micro, micro * steps * world
+        self.zero_optimization_stage = config.zero_optimization.stage
+        self.zero_enabled = self.zero_optimization_stage > 0
+        self.zero_config, self.float16_config = self._section("zero_optimization"), self._section("fp16")
+        self.bfloat16_config = self._section("bf16")
+        self.fp16_enabled, self.bfloat16_enabled = config.fp16.enabled, config.bf16.enabled
+        self.gradient_clipping = config.gradient_clipping
+        optimizer, scheduler = settings.section("optimizer"), settings.section("scheduler")
+        self.optimizer_name = str(optimizer["type"]).lower() if "type" in optimizer else None
+        self.optimizer_params = optimizer.get("params")
+        self.scheduler_name, self.scheduler_params = scheduler.get("type"), scheduler.get("params")
+
+    def _section(self, name: str) -> Section:
+        given = self._param_dict.get(name)
+        return Section(given if isinstance(given, dict) else {}, self._sections.get(name) or {})
+
+    def __getattr__(self, name: str) -> Any:
+        """A key of the top level, or ``NAME_config`` for a section."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        values = {**self._sections, **self._param_dict}
+        if name.endswith("_config") and isinstance(values.get(name.removesuffix("_config"), {}), dict):
+            return self._section(name.removesuffix("_config"))
+        if name not in values:
+            raise AttributeError(f"the configuration does not give {name!r}; it has {', '.join(values)}")
+        return values[name]
+
+    def print_user_config(self) -> None:
+        """Print the given values."""
+        for key in sorted(self._param_dict):
+            print(f"  {key} = {self._param_dict[key]}")

@@ -1,0 +1,3 @@
+"""``deepspeed.accelerator.abstract_accelerator``, of zerobench."""
+
+from zerobench.compat.accelerator import Accelerator as DeepSpeedAccelerator

@@ -1,0 +1,3 @@
+"""``deepspeed.accelerator.real_accelerator``, of zerobench."""
+
+from zerobench.compat.accelerator import get_accelerator

@@ -1,0 +1,3 @@
+"""``deepspeed.monitor``, of zerobench."""
+
+from deepspeed.monitor import config, monitor

@@ -1,0 +1,3 @@
+"""``deepspeed.monitor.monitor``, of zerobench."""
+
+from zerobench.compat.monitors import MonitorMaster

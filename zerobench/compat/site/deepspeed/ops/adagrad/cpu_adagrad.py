@@ -1,0 +1,3 @@
+"""``deepspeed.ops.adagrad.cpu_adagrad``, of zerobench."""
+
+from zerobench.compat.optimizers import DeepSpeedCPUAdagrad

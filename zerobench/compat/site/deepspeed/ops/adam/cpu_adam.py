@@ -1,0 +1,3 @@
+"""``deepspeed.ops.adam.cpu_adam``, of zerobench."""
+
+from zerobench.compat.optimizers import DeepSpeedCPUAdam

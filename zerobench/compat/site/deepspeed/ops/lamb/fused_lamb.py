@@ -1,0 +1,3 @@
+"""``deepspeed.ops.lamb.fused_lamb``, of zerobench."""
+
+from zerobench.compat.refused import FusedLamb

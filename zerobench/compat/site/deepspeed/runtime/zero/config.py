@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.zero.config``, of zerobench."""
+
+from zerobench.compat.zero.status import ZeroStageEnum

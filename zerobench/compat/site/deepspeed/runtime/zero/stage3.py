@@ -1,0 +1,7 @@
+"""``deepspeed.runtime.zero.stage3``, of zerobench."""
+
+from zerobench.compat.memory_estimates import (
+    estimate_zero3_model_states_mem_needs,
+    estimate_zero3_model_states_mem_needs_all_cold,
+    estimate_zero3_model_states_mem_needs_all_live,
+)

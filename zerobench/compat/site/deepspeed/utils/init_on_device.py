@@ -1,0 +1,3 @@
+"""``deepspeed.utils.init_on_device``, of zerobench."""
+
+from zerobench.compat.zero import OnDevice

@@ -1,0 +1,3 @@
+"""``deepspeed.utils.tensor_fragment``, of zerobench."""
+
+from zerobench.compat.states import *
