@@ -92,7 +92,6 @@ def _all(group: dist.ProcessGroup, stage: int) -> list[tuple[Tensor, int]]:
     return [_trained(group, stage, options) for options in (None, *_OPTIONS)]
 
 
-@pytest.mark.rotating
 def test_bits(pool: Pool) -> None:
     """With every option, at every stage, the model trains as without checkpoints; each input is kept once."""
     for stages in pool.run(loops.at_every_stage, _all, world=4):

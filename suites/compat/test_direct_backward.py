@@ -18,8 +18,8 @@ _WORLD = 4
     [
         ("fp32", "none"),
         ("fp16", "reentrant"),
-        pytest.param("bf16", "plain", marks=pytest.mark.rotating),
-        pytest.param("fp32", "reentrant", marks=pytest.mark.rotating),
+        pytest.param("bf16", "plain"),
+        pytest.param("fp32", "reentrant"),
     ],
 )
 def test_trajectory(pool: Pool, dtype: str, recompute: str) -> None:

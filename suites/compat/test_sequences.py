@@ -153,7 +153,6 @@ _ZERO = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.rotating
 @given(sequence=_SEQUENCES, dtype=st.sampled_from(["fp32", "bf16"]), zero=_ZERO)
 def test_sequences(pool: Pool, sequence: _Sequence, dtype: str, zero: dict[str, int]) -> None:
     """Each outcome, and the masters at the end, are those of stage 0, bit for bit."""

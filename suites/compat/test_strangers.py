@@ -20,7 +20,6 @@ def two() -> Iterator[Pool]:
         yield ranks
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("name", PLAIN)
 def test_stages(two: Pool, name: str, tmp_path: Path) -> None:
     """What rank 0 prints is the same at all stages."""

@@ -129,7 +129,6 @@ def _limited(group: dist.ProcessGroup, share: float) -> tuple[bool, bool, int]:
     return plain, right, _BYTES
 
 
-@pytest.mark.rotating
 def test_memory() -> None:
     """Four ranks build and evaluate a model within 0.8 of its bytes each, which plain construction exceeds.
 
