@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.ops.averages import mean_square, with_l2
-from zerobench.engine.ops.exact import fma, replace, single, sqrt, tiles
-from zerobench.engine.rules.rule import Amount, Group, Rule
+from zerobench.engine.ops.exact import fma, single, sqrt
+from zerobench.engine.rules.rule import Amount, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -44,7 +44,7 @@ class AdadeltaValues:
     weight_decay: float  # L2: added to the gradient
 
 
-class Adadelta(Rule[AdadeltaValues]):
+class Adadelta(TorchRule[AdadeltaValues]):
     """It keeps the mean squares of the gradients and of the steps."""
 
     types = ("Adadelta",)
@@ -58,40 +58,11 @@ class Adadelta(Rule[AdadeltaValues]):
     def values(self, group: Group, step: int) -> AdadeltaValues:
         return AdadeltaValues(float(group["lr"]), group["rho"], group["eps"], group["weight_decay"])
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: AdadeltaValues,
-    ) -> None:
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: AdadeltaValues) -> Sequence[Tensor]:
         square_avg, acc_delta = states
         scalars = single(values.weight_decay, values.rho, 1 - values.rho, values.eps, -values.lr)
-        definition(master, gradient, square_avg, acc_delta, copy, factor, *scalars)
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    square_avg: Tensor,
-    acc_delta: Tensor,
-    copy: Tensor | None,
-    factor: Tensor,
-    l2: float,
-    rho: float,
-    weight: float,
-    eps: float,
-    step_size: float,
-) -> None:
-    """Adadelta in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, v, a = master[part], gradient[part].float() * factor, square_avg[part], acc_delta[part]
+        l2, rho, weight, eps, step_size = scalars
         g = with_l2(g, p, l2)
-        squares = mean_square(v, g, rho, weight)
-        step = sqrt(a + eps) / sqrt(squares + eps) * g
-        replace(updates, (p, v, a), (fma(step_size, step, p), squares, mean_square(a, step, rho, weight)))
-        if copy is not None:
-            copy[part].copy_(p)
+        squares = mean_square(square_avg, g, rho, weight)
+        step = sqrt(acc_delta + eps) / sqrt(squares + eps) * g
+        return fma(step_size, step, p), squares, mean_square(acc_delta, step, rho, weight)

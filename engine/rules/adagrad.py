@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zerobench.engine.ops.exact import fma, replace, single, sqrt, tiles
-from zerobench.engine.rules.rule import Amount, Group, Rule
+from zerobench.engine.ops.averages import with_l2
+from zerobench.engine.ops.exact import fma, single, sqrt
+from zerobench.engine.rules.rule import Amount, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -42,7 +43,7 @@ class AdagradValues:
     step: int
 
 
-class Adagrad(Rule[AdagradValues]):
+class Adagrad(TorchRule[AdagradValues]):
     """It has one state, the sum, which starts at zero; an initial accumulator value is refused."""
 
     types = ("Adagrad",)
@@ -60,37 +61,10 @@ class Adagrad(Rule[AdagradValues]):
     def values(self, group: Group, step: int) -> AdagradValues:
         return AdagradValues(float(group["lr"]), group["lr_decay"], group["eps"], group["weight_decay"], step)
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: AdagradValues,
-    ) -> None:
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: AdagradValues) -> Sequence[Tensor]:
         [total] = states
         rate = values.lr / (1 + (values.step - 1) * values.lr_decay)
-        definition(master, gradient, total, copy, factor, *single(values.weight_decay, values.eps, -rate))
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    total: Tensor,
-    copy: Tensor | None,
-    factor: Tensor,
-    l2: float,
-    eps: float,
-    step_size: float,
-) -> None:
-    """Adagrad in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, s = master[part], gradient[part].float() * factor, total[part]
-        if l2 != 0:
-            g = fma(l2, p, g)
-        squares = fma(g, g, s)
-        replace(updates, (p, s), (p + (step_size * g) / (sqrt(squares) + eps), squares))
-        if copy is not None:
-            copy[part].copy_(p)
+        l2, eps, step_size = single(values.weight_decay, values.eps, -rate)
+        g = with_l2(g, p, l2)
+        squares = fma(g, g, total)
+        return p + (step_size * g) / (sqrt(squares) + eps), squares

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.ops.averages import lerp, with_l2
-from zerobench.engine.ops.exact import replace, single, tiles
-from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.ops.exact import single
+from zerobench.engine.rules.rule import Amount, Beta, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -45,7 +45,7 @@ class AdamaxValues:
     step: int
 
 
-class Adamax(Rule[AdamaxValues]):
+class Adamax(TorchRule[AdamaxValues]):
     """It keeps the mean and the infinity norm."""
 
     types = ("Adamax",)
@@ -60,40 +60,11 @@ class Adamax(Rule[AdamaxValues]):
         beta1, beta2 = group["betas"]
         return AdamaxValues(float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], step)
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: AdamaxValues,
-    ) -> None:
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: AdamaxValues) -> Sequence[Tensor]:
         exp_avg, exp_inf = states
         rate = -(values.lr / (1 - values.beta1**values.step))
         scalars = single(values.weight_decay, 1 - values.beta1, values.beta2, values.eps, rate)
-        definition(master, gradient, exp_avg, exp_inf, copy, factor, *scalars)
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    exp_inf: Tensor,
-    copy: Tensor | None,
-    factor: Tensor,
-    l2: float,
-    weight: float,
-    beta2: float,
-    eps: float,
-    step_size: float,
-) -> None:
-    """Adamax in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, m, u = master[part], gradient[part].float() * factor, exp_avg[part], exp_inf[part]
+        l2, weight, beta2, eps, step_size = scalars
         g = with_l2(g, p, l2)
-        mean, norm = lerp(m, g, weight), torch.maximum(u * beta2, g.abs() + eps)
-        replace(updates, (p, m, u), (p + (step_size * mean) / norm, mean, norm))
-        if copy is not None:
-            copy[part].copy_(p)
+        mean, norm = lerp(exp_avg, g, weight), torch.maximum(exp_inf * beta2, g.abs() + eps)
+        return p + (step_size * mean) / norm, mean, norm

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from zerobench.engine.ops.exact import replace, single, tiles
-from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.ops.exact import single
+from zerobench.engine.rules.rule import Amount, Beta, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -41,7 +41,7 @@ class LionValues:
     weight_decay: float  # decoupled, as AdamW's
 
 
-class Lion(Rule[LionValues]):
+class Lion(TorchRule[LionValues]):
     """It has one state and no step count. torch has no Lion that a client could pass."""
 
     types = ("Lion",)
@@ -54,40 +54,10 @@ class Lion(Rule[LionValues]):
         beta1, beta2 = group["betas"]
         return LionValues(float(group["lr"]), beta1, beta2, group["weight_decay"])
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: LionValues,
-    ) -> None:
-        [exp_avg] = states
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: LionValues) -> Sequence[Tensor]:
+        [m] = states
         beta1, beta2 = values.beta1, values.beta2
-        decay = 1 - values.lr * values.weight_decay
-        scalars = single(decay, beta1, 1 - beta1, beta2, 1 - beta2, -values.lr)
-        definition(master, gradient, exp_avg, copy, factor, *scalars)
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    copy: Tensor | None,
-    factor: Tensor,
-    decay: float,
-    beta1: float,
-    weight1: float,
-    beta2: float,
-    weight2: float,
-    step_size: float,
-) -> None:
-    """Lion in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, m = master[part], gradient[part].float() * factor, exp_avg[part]
+        scalars = single(1 - values.lr * values.weight_decay, beta1, 1 - beta1, beta2, 1 - beta2, -values.lr)
+        decay, beta1, weight1, beta2, weight2, step_size = scalars
         direction = (m * beta1 + g * weight1).sign_()
-        replace(updates, (p, m), (p * decay + direction * step_size, m * beta2 + g * weight2))
-        if copy is not None:
-            copy[part].copy_(p)
+        return p * decay + direction * step_size, m * beta2 + g * weight2

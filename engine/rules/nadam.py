@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.ops.averages import lerp, mean_square, with_l2
-from zerobench.engine.ops.exact import replace, scalar, single, sqrt, tiles
-from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.ops.exact import scalar, single, sqrt
+from zerobench.engine.rules.rule import Amount, Beta, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -82,7 +82,7 @@ class _Products:
 _products = lru_cache(maxsize=64)(_Products)
 
 
-class Nadam(Rule[NadamValues]):
+class Nadam(TorchRule[NadamValues]):
     """It keeps Adam's states. The product takes beta1 and momentum_decay as those of all steps so far."""
 
     types = ("NAdam",)
@@ -98,47 +98,16 @@ class Nadam(Rule[NadamValues]):
         decays = group["weight_decay"], group["momentum_decay"]
         return NadamValues(float(group["lr"]), beta1, beta2, group["eps"], *decays, decoupled, step)
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: NadamValues,
-    ) -> None:
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: NadamValues) -> Sequence[Tensor]:
+        m, v = states
         beta1, beta2 = values.beta1, values.beta2
         decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
         l2 = 0.0 if values.decoupled else values.weight_decay
         scalars = single(decay, l2, 1 - beta1, beta2, 1 - beta2, values.eps, 1 - beta2**values.step, *values.sizes())
-        definition(master, gradient, states, copy, factor, *scalars)
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    states: Sequence[Tensor],
-    copy: Tensor | None,
-    factor: Tensor,
-    decay: float,
-    l2: float,
-    weight1: float,
-    beta2: float,
-    weight2: float,
-    eps: float,
-    correction2: float,
-    gradient_size: float,
-    mean_size: float,
-) -> None:
-    """NAdam in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, m, v = before = [master[part], gradient[part].float() * factor, *(state[part] for state in states)]
+        decay, l2, weight1, beta2, weight2, eps, correction2, gradient_size, mean_size = scalars
         p = p * decay
         g = with_l2(g, p, l2)
         m, v = lerp(m, g, weight1), mean_square(v, g, beta2, weight2)
         root = sqrt(v / scalar(correction2, v)) + eps
         p = p + (gradient_size * g) / root
-        replace(updates, (before[0], *before[2:]), (p + (mean_size * m) / root, m, v))
-        if copy is not None:
-            copy[part].copy_(before[0])
+        return p + (mean_size * m) / root, m, v

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.ops.averages import lerp, mean_square, with_l2
-from zerobench.engine.ops.exact import replace, scalar, single, sqrt, tiles
-from zerobench.engine.rules.rule import Amount, Beta, Group, Rule
+from zerobench.engine.ops.exact import scalar, single, sqrt
+from zerobench.engine.rules.rule import Amount, Beta, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -60,7 +60,7 @@ class RadamValues:
         return float(((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
 
-class Radam(Rule[RadamValues]):
+class Radam(TorchRule[RadamValues]):
     """It keeps Adam's states."""
 
     types = ("RAdam",)
@@ -75,51 +75,18 @@ class Radam(Rule[RadamValues]):
         (beta1, beta2), decoupled = group["betas"], group["decoupled_weight_decay"]
         return RadamValues(float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], decoupled, step)
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: RadamValues,
-    ) -> None:
-        beta1, beta2, step = values.beta1, values.beta2, values.step
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: RadamValues) -> Sequence[Tensor]:
+        m, v = states
+        beta1, beta2 = values.beta1, values.beta2
         decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
         l2 = 0.0 if values.decoupled else values.weight_decay
-        rectified, root2 = values.rectification(), (1 - beta2**step) ** 0.5
-        scalars = single(decay, l2, 1 - beta1, beta2, 1 - beta2, values.eps, 1 - beta1**step, values.lr, root2)
-        last = None if rectified is None else single(rectified)[0]
-        definition(master, gradient, states, copy, factor, last, *scalars)
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    states: Sequence[Tensor],
-    copy: Tensor | None,
-    factor: Tensor,
-    rectification: float | None,
-    decay: float,
-    l2: float,
-    weight1: float,
-    beta2: float,
-    weight2: float,
-    eps: float,
-    correction1: float,
-    lr: float,
-    root2: float,
-) -> None:
-    """RAdam in torch, on every device."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g, m, v = before = [master[part], gradient[part].float() * factor, *(state[part] for state in states)]
+        correction1, root2 = 1 - beta1**values.step, (1 - beta2**values.step) ** 0.5
+        scalars = single(decay, l2, 1 - beta1, beta2, 1 - beta2, values.eps, correction1, values.lr, root2)
+        decay, l2, weight1, beta2, weight2, eps, correction1, lr, root2 = scalars
         p = p * decay
         g = with_l2(g, p, l2)
         m, v = lerp(m, g, weight1), mean_square(v, g, beta2, weight2)
         moved = m / scalar(correction1, m) * lr
-        if rectification is not None:
-            moved = moved * (scalar(1.0, v) / (sqrt(v) + eps) * root2) * rectification
-        replace(updates, (before[0], *before[2:]), (p - moved, m, v))
-        if copy is not None:
-            copy[part].copy_(before[0])
+        if (rectification := values.rectification()) is not None:
+            moved = moved * (scalar(1.0, v) / (sqrt(v) + eps) * root2) * single(rectification)[0]
+        return p - moved, m, v

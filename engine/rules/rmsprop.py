@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.ops.averages import lerp, mean_square, with_l2
-from zerobench.engine.ops.exact import fma, replace, single, sqrt, tiles
-from zerobench.engine.rules.rule import Amount, Group, Rule
+from zerobench.engine.ops.exact import fma, single, sqrt
+from zerobench.engine.rules.rule import Amount, Group, TorchRule
 from zerobench.engine.section import Section
 
 
@@ -49,7 +49,11 @@ class RmspropValues:
     centered: bool
 
 
-class Rmsprop(Rule[RmspropValues]):
+#: The states besides the mean square, and the options that need them.
+_OPTIONAL = (("grad_avg", "centered"), ("momentum_buffer", "momentum"))
+
+
+class Rmsprop(TorchRule[RmspropValues]):
     """If one group has momentum or is centered, all groups keep the state; groups without do not use theirs."""
 
     types = ("RMSprop",)
@@ -64,54 +68,17 @@ class Rmsprop(Rule[RmspropValues]):
         names = ("alpha", "eps", "weight_decay", "momentum", "centered")
         return RmspropValues(float(group["lr"]), *(group[name] for name in names))
 
-    def update(
-        self,
-        master: Tensor,
-        gradient: Tensor,
-        states: Sequence[Tensor],
-        copy: Tensor | None,
-        factor: Tensor,
-        values: RmspropValues,
-    ) -> None:
-        decay, weight = values.alpha, 1 - values.alpha
-        scalars = single(values.weight_decay, decay, weight, values.eps, values.momentum, -values.lr)
-        averages = states[1:2] if values.centered else []
-        buffers = states[-1:] if values.momentum else []
-        definition(master, gradient, [states[0], *averages], buffers, copy, factor, *scalars)
-
-
-#: The states besides the mean square, and the options that need them.
-_OPTIONAL = (("grad_avg", "centered"), ("momentum_buffer", "momentum"))
-
-
-def definition(
-    master: Tensor,
-    gradient: Tensor,
-    averages: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-    copy: Tensor | None,
-    factor: Tensor,
-    l2: float,
-    alpha: float,
-    weight: float,
-    eps: float,
-    momentum: float,
-    step_size: float,
-) -> None:
-    """RMSprop in torch, on every device: with one or two averages, and with a momentum buffer or none."""
-    updates = ~factor.isnan()
-    for part in tiles(master.numel()):
-        p, g = master[part], gradient[part].float() * factor
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: RmspropValues) -> Sequence[Tensor]:
+        after = list(states)
+        scalars = single(values.weight_decay, values.alpha, 1 - values.alpha, values.eps, values.momentum, -values.lr)
+        l2, alpha, weight, eps, momentum, step_size = scalars
         g = with_l2(g, p, l2)
-        before = [each[part] for each in (*averages, *buffers)]
-        after = [mean_square(before[0], g, alpha, weight), *(lerp(a, g, weight) for a in before[1 : len(averages)])]
-        variance = fma(-after[1], after[1], after[0]) if len(averages) == 2 else after[0]
+        after[0] = variance = mean_square(states[0], g, alpha, weight)
+        if values.centered:
+            after[1] = mean = lerp(states[1], g, weight)
+            variance = fma(-mean, mean, variance)
         root = sqrt(variance) + eps
-        if buffers:
-            after.append(before[-1] * momentum + g / root)
-            moved = fma(step_size, after[-1], p)
-        else:
-            moved = p + (step_size * g) / root
-        replace(updates, (p, *before), (moved, *after))
-        if copy is not None:
-            copy[part].copy_(p)
+        if values.momentum:
+            after[-1] = buffer = states[-1] * momentum + g / root
+            return fma(step_size, buffer, p), *after
+        return p + (step_size * g) / root, *after

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from zerobench.engine.ops.exact import replace, tiles
 from zerobench.engine.ops.runs import Run, one_run
 from zerobench.engine.section import Section
 
@@ -112,3 +113,34 @@ class KernelRule(Rule[Values]):
         values: Values,
     ) -> None:
         self.update_runs(master, gradient, states, copy, factor, one_run(master.numel(), values))
+
+
+class TorchRule(Rule[Values]):
+    """A rule in torch, the same on every device, that :meth:`step` defines."""
+
+    @abstractmethod
+    def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: Values) -> Sequence[Tensor]:
+        """The new master and the new states, in their order; the arguments stay as they are.
+
+        Args:
+            p: the master, fp32; a part of the elements.
+            g: the gradient times the factor, fp32.
+            states: fp32, in the order of ``state_names``.
+            values: the hyperparameters.
+        """
+
+    def update(
+        self,
+        master: Tensor,
+        gradient: Tensor,
+        states: Sequence[Tensor],
+        copy: Tensor | None,
+        factor: Tensor,
+        values: Values,
+    ) -> None:
+        updates = ~factor.isnan()
+        for part in tiles(master.numel()):
+            p, *kept = before = [master[part], *(state[part] for state in states)]
+            replace(updates, before, self.step(p, gradient[part].float() * factor, kept, values))
+            if copy is not None:
+                copy[part].copy_(p)
