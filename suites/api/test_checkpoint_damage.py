@@ -19,6 +19,7 @@ from torch import nn
 import zerobench
 from zerobench.engine.checkpoint import record
 from zerobench.suites.api import saved
+from zerobench.suites.api.loading import demand_refused
 
 #: The names that tests give to the two checkpoints of the fixture.
 _LAST = "global_step2"
@@ -36,15 +37,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 def copy(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
     """A copy of the directory, to be spoilt."""
     return Path(shutil.copytree(whole[0], tmp_path / "copy"))
-
-
-def _refused(engine: zerobench.Engine, directory: Path, message: str, **arguments: Any) -> None:
-    """The load raises the error, and changes nothing."""
-    before = saved.states(engine)
-    with pytest.raises(zerobench.CheckpointError, match=message):
-        engine.load_checkpoint(directory, **arguments)
-    assert saved.states(engine) == before
-    saved.train(engine)  # and the engine still trains
 
 
 def _rewrite(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -121,7 +113,7 @@ def _leave_the_file(raw: dict[str, Any]) -> None:
 def test_spoilt_directory(spoil: Callable[[Path], Any], message: str, copy: Path) -> None:
     """Each is one error that names the file, and nothing changes."""
     spoil(copy)
-    _refused(saved.engine(1), copy, message)
+    demand_refused(saved.engine(1), copy, message)
 
 
 def test_an_extra_file_is_ignored(whole: tuple[Path, dict[str, Any]], copy: Path) -> None:
@@ -148,7 +140,7 @@ def test_no_file_can_run_code(name: str, copy: Path) -> None:
     """A pickle in the place of any file is refused, and not run, even if it has the size of the file."""
     size = (copy / name).stat().st_size
     (copy / name).write_bytes(pickle.dumps(_Runs(copy / "ran")).ljust(size, b"\0"))
-    _refused(saved.engine(1), copy, "damaged|cannot be read|wrong")
+    demand_refused(saved.engine(1), copy, "damaged|cannot be read|wrong")
     assert not (copy / "ran").exists()
 
 
@@ -204,20 +196,20 @@ def _config(**config: Any) -> dict[str, Any]:
 )
 def test_another_engine(model: nn.Module | None, config: dict[str, Any], message: str, copy: Path) -> None:
     """A checkpoint of another model, dtype or optimizer is refused, with the first difference."""
-    _refused(saved.engine(1, model, **config), copy, message)
+    demand_refused(saved.engine(1, model, **config), copy, message)
 
 
 def test_another_buffer_order_of_elements_or_group(copy: Path) -> None:
     """So is one whose buffer, memory order or groups differ."""
     model = saved.Model()
     model.register_buffer("other", torch.zeros(1))
-    _refused(saved.engine(1, model), copy, "the checkpoint has no buffer 'other'")
+    demand_refused(saved.engine(1, model), copy, "the checkpoint has no buffer 'other'")
     model = saved.Model()
     model.scale = torch.ones(4)
-    _refused(saved.engine(1, model), copy, "buffer 'scale' has the shape and dtype")
+    demand_refused(saved.engine(1, model), copy, "buffer 'scale' has the shape and dtype")
     model = saved.Model()
     model.body[0].weight = nn.Parameter(torch.randn(8, 40).T)
-    _refused(saved.engine(1, model), copy, r"parameter 'body.0.weight' has the stride \(8, 1\) in the checkpoint")
+    demand_refused(saved.engine(1, model), copy, r"parameter 'body.0.weight' has the stride \(8, 1\) in the checkpoint")
 
 
 def test_the_default_is_the_latest(copy: Path, tmp_path: Path) -> None:
@@ -238,7 +230,7 @@ def test_tags_are_file_names(tag: str, copy: Path) -> None:
     running = saved.engine(1)
     with pytest.raises(zerobench.CheckpointError, match="a tag must be a file name"):
         running.save_checkpoint(copy, tag=tag)
-    _refused(running, copy, "a tag must be a file name", tag=tag)
+    demand_refused(running, copy, "a tag must be a file name", tag=tag)
 
 
 def test_parts_of_a_checkpoint(copy: Path, whole: tuple[Path, dict[str, Any]]) -> None:

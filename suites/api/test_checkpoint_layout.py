@@ -19,6 +19,7 @@ from torch import nn
 import zerobench
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.suites.api import saved
+from zerobench.suites.api.loading import comparable, demand_refused
 
 _STAGE_3 = {"zero_optimization": {"stage": 3, "sub_group_size": 150}, "bf16": {"enabled": True}}
 _STAGE_2 = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
@@ -39,20 +40,6 @@ def exported(own: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
     return tmp_path / "exported"
 
 
-def _comparable(states: dict[str, Any]) -> dict[str, Any]:
-    """States without the random number generator, which DeepSpeed does not save."""
-    return {**states, "other": states["other"][:2]}
-
-
-def _refused(directory: Path, message: str) -> None:
-    """The load raises the error, and changes nothing."""
-    engine = saved.engine(1)
-    before = saved.states(engine)
-    with pytest.raises(zerobench.CheckpointError, match=message):
-        engine.load_checkpoint(directory)
-    assert saved.states(engine) == before
-
-
 def _files(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / _TAG).iterdir())
 
@@ -66,7 +53,7 @@ def test_there_and_back(own: tuple[Path, dict[str, Any]], stage: int, world: int
     loading = saved.engine(1)
     path, client_state = loading.load_checkpoint(tmp_path)
     assert (path, client_state) == (str(tmp_path / _TAG), {})
-    assert _comparable(saved.states(loading)) == _comparable(own[1])
+    assert comparable(saved.states(loading)) == comparable(own[1])
     saved.train(loading)
 
 
@@ -91,7 +78,7 @@ def test_loss_scale_schedule_and_client_state(scale: int, tmp_path: Path) -> Non
     one.save_checkpoint(tmp_path / "own", client_state=client_state)
     zerobench.export_deepspeed_checkpoint(tmp_path / "own", tmp_path / "exported", given, world=2)
     assert other.load_checkpoint(tmp_path / "exported")[1] == client_state
-    assert _comparable(saved.states(other)) == _comparable(saved.states(one))
+    assert comparable(saved.states(other)) == comparable(saved.states(one))
     assert other.lr_scheduler.state_dict() == one.lr_scheduler.state_dict()
     assert other.loss_scale == one.loss_scale == (scale or 64)
 
@@ -149,14 +136,18 @@ def test_no_file_can_run_code(name: str, write: Callable[[Path, Any], Any], expo
     """A file of either kind that would run code is refused, and is not run: as torch.save writes it, or a bare
     pickle."""
     write(exported / _TAG / name, {"module": _Runs(exported / "ran"), "optimizer_state_dict": _Runs(exported / "ran")})
-    _refused(exported, r"names posix\.mkdir, which no checkpoint .* could run code|was not written by torch\.save")
+    demand_refused(
+        saved.engine(1),
+        exported,
+        r"names posix\.mkdir, which no checkpoint .* could run code|was not written by torch\.save",
+    )
     assert not (exported / "ran").exists()
 
 
 def test_latest_can_run_no_code(exported: Path) -> None:
     """Nor a pickle in the place of ``latest``."""
     (exported / "latest").write_bytes(pickle.dumps(_Runs(exported / "ran")))
-    _refused(exported, "damaged or was written by another program")
+    demand_refused(saved.engine(1), exported, "damaged or was written by another program")
     assert not (exported / "ran").exists()
 
 
@@ -179,14 +170,14 @@ def test_latest_can_run_no_code(exported: Path) -> None:
 def test_spoilt_directory(spoil: Callable[[Path], Any], message: str, exported: Path) -> None:
     """Each is one error, and nothing changes."""
     spoil(exported / _TAG)
-    _refused(exported, message)
+    demand_refused(saved.engine(1), exported, message)
 
 
 def test_a_missing_rank_of_stage_3(own: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """A file of the last rank that is missing is an error, also without an engine."""
     zerobench.export_deepspeed_checkpoint(own[0], tmp_path, _STAGE_3, world=2)
     (tmp_path / _TAG / "zero_pp_rank_1_mp_rank_00_model_states.pt").unlink()
-    _refused(tmp_path, "of 1 ranks, and was saved by 2")
+    demand_refused(saved.engine(1), tmp_path, "of 1 ranks, and was saved by 2")
     with pytest.raises(zerobench.CheckpointError, match="of 1 ranks, and was saved by 2"):
         zerobench.describe_checkpoint(tmp_path)
 
@@ -200,7 +191,7 @@ def _link(path: Path) -> None:
 def test_one_flipped_bit(part: int, own: tuple[Path, dict[str, Any]], exported: Path) -> None:
     """Wherever a bit of DeepSpeed's files flips, the load raises a CheckpointError, or it loads the right state."""
     draws, loading, refused = random.Random(part), saved.engine(1), 0  # noqa: S311 - the draws of a test
-    before = _comparable(saved.states(loading))
+    before = comparable(saved.states(loading))
     whole = shutil.copytree(exported / _TAG, exported.parent / "whole")
     for _ in range(30):
         path = draws.choice(sorted((exported / _TAG).iterdir()))
@@ -213,8 +204,8 @@ def test_one_flipped_bit(part: int, own: tuple[Path, dict[str, Any]], exported: 
         except zerobench.CheckpointError:
             refused += 1
         else:
-            before = _comparable(own[1])
-        assert _comparable(saved.states(loading)) == before
+            before = comparable(own[1])
+        assert comparable(saved.states(loading)) == before
         shutil.copy(whole / path.name, path)
     assert refused > 5
 
@@ -258,7 +249,7 @@ def test_step_counts_that_one_count_cannot_hold(tmp_path: Path) -> None:
     assert list((tmp_path / "exported").iterdir()) == []
     zerobench.export_deepspeed_checkpoint(tmp_path / "own", tmp_path / "exported", {"bf16": {"enabled": True}}, world=2)
     loading.load_checkpoint(tmp_path / "exported")
-    assert _comparable(saved.states(loading)) == _comparable(saved.states(running))
+    assert comparable(saved.states(loading)) == comparable(saved.states(running))
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

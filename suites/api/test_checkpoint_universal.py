@@ -17,6 +17,7 @@ import zerobench
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.suites.api import saved
+from zerobench.suites.api.loading import comparable, demand_refused
 from zerobench.suites.api.universal import convert
 
 _TAG = "global_step2"
@@ -48,20 +49,6 @@ def universal(own: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
     return folder
 
 
-def _comparable(states: dict[str, Any]) -> dict[str, Any]:
-    """States without the random number generator, which DeepSpeed does not save."""
-    return {**states, "other": states["other"][:2]}
-
-
-def _refused(directory: Path, message: str) -> None:
-    """The load raises the error, and changes nothing."""
-    engine = saved.engine(1)
-    before = saved.states(engine)
-    with pytest.raises(zerobench.CheckpointError, match=message):
-        engine.load_checkpoint(directory)
-    assert saved.states(engine) == before
-
-
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_load(own: tuple[Path, dict[str, Any]], stage: int, world: int, tmp_path: Path) -> None:
@@ -70,7 +57,7 @@ def test_load(own: tuple[Path, dict[str, Any]], stage: int, world: int, tmp_path
     for into in (0, 3):
         loading = saved.engine(1, zero_optimization={"stage": into, "chunk_size": 32})
         assert loading.load_checkpoint(tmp_path, "universal") == (str(folder), {})
-        assert _comparable(saved.states(loading)) == _comparable(own[1])
+        assert comparable(saved.states(loading)) == comparable(own[1])
         saved.train(loading)
 
 
@@ -112,7 +99,7 @@ class _Runs:
 def test_no_file_can_run_code(name: str, universal: Path) -> None:
     """A file of each kind that would run code is refused, and is not run."""
     torch.save({"param": _Runs(universal / "ran")}, universal / name)
-    _refused(universal.parent, r"names posix\.mkdir, which no checkpoint .* could run code")
+    demand_refused(saved.engine(1), universal.parent, r"names posix\.mkdir, which no checkpoint .* could run code")
     assert not (universal / "ran").exists()
 
 
@@ -176,7 +163,7 @@ def _extra_state(path: Path) -> None:
 def test_spoilt_directory(spoil: Callable[[Path], Any], message: str, universal: Path) -> None:
     """Each is one error, and nothing changes."""
     spoil(universal)
-    _refused(universal.parent, message)
+    demand_refused(saved.engine(1), universal.parent, message)
 
 
 def test_files_of_other_tensors_are_ignored(own: tuple[Path, dict[str, Any]], universal: Path) -> None:
@@ -186,14 +173,14 @@ def test_files_of_other_tensors_are_ignored(own: tuple[Path, dict[str, Any]], un
         torch.save({"param": torch.zeros(3)}, universal / "zero" / name / "fp32.pt")
     loading = saved.engine(1)
     loading.load_checkpoint(universal.parent)
-    assert _comparable(saved.states(loading)) == _comparable(own[1])
+    assert comparable(saved.states(loading)) == comparable(own[1])
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 10))])
 def test_one_flipped_bit(part: int, own: tuple[Path, dict[str, Any]], universal: Path) -> None:
     """Wherever a bit of its files flips, the load raises a CheckpointError, or it loads the right state."""
     draws, loading, refused = random.Random(part), saved.engine(1), 0  # noqa: S311 - the draws of a test
-    before = _comparable(saved.states(loading))
+    before = comparable(saved.states(loading))
     files = sorted(path for path in universal.rglob("*.pt") if "frozen" not in str(path) and "scale" not in str(path))
     for _ in range(30):
         path = draws.choice(files)
@@ -205,7 +192,7 @@ def test_one_flipped_bit(part: int, own: tuple[Path, dict[str, Any]], universal:
         except zerobench.CheckpointError:
             refused += 1
         else:
-            before = _comparable(own[1])
-        assert _comparable(saved.states(loading)) == before
+            before = comparable(own[1])
+        assert comparable(saved.states(loading)) == before
         path.write_bytes(content)
     assert refused > 5

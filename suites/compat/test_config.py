@@ -40,11 +40,10 @@ def test_each_key_is_in_one_list() -> None:
 
 def test_keys_of_the_installed_deepspeed() -> None:
     """Each key of the sections that DeepSpeed checks is in a list or in the engine's schema."""
-    runtime = pytest.importorskip("deepspeed.runtime", reason="DeepSpeed is the oracle")
-    from deepspeed.runtime import precision_config
+    name = "deepspeed.runtime.precision_config"  # which the stand-in lacks
+    precision_config = pytest.importorskip(name, reason="DeepSpeed is the oracle", exc_type=ImportError)
     from deepspeed.runtime.zero import config, offload_config
 
-    assert runtime
     sections = {
         "zero_optimization": config.DeepSpeedZeroConfig,
         "zero_optimization.offload_optimizer": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
