@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
     config.addinivalue_line("markers", "rotating: a plain pytest runs one of thirty, others on other days")
-    config.addinivalue_line("markers", "ci: as rotating, and `pytest -m ci`, which CI runs, runs them all")
+    config.addinivalue_line("markers", "ci: `pytest -m ci`, which CI runs, runs them all; a plain pytest as `rotating`")
     covering.SEED = _seed(config)
     if not _hands_out(config):
         import torch
@@ -133,8 +133,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return sharing.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A plain pytest does not even import the tests of programs."""
+    return True if selection.starts_programs(collection_path) and not selection.is_asked_for(config) else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if selection.starts_programs(item):
+    if selection.is_left_to_ci(item):
         item.add_marker("ci")
 
 

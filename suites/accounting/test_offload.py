@@ -26,7 +26,7 @@ def test_offload(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "offload")
 
 
-@drawn(scenarios(**UNDISTURBED), share=0.5)
+@drawn(scenarios(**UNDISTURBED), share=0.35)
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
     assume(counted.offers(scenario))

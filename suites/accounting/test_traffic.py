@@ -21,7 +21,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "traffic")
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED), share=0.25)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED), share=0.2)
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, calls and bytes are those of the closed form."""
     assume(counted.offers(scenario))

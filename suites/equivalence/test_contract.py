@@ -13,7 +13,7 @@ from zerobench.suites.support.strategies import drawn, drawn_at_each_stage, mode
 from zerobench.suites.support.trials import Trials
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=1.25)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=0.8)
 def test_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """Reduced gradients, norms, losses and skipped steps of every step, and full parameters, masters and optimizer
     state after the last, are those of the canonical trainer, bit for bit, on every rank."""

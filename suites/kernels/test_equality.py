@@ -206,6 +206,7 @@ def _pieces(source: Source, pieces: list[tuple[int, torch.dtype, int]]) -> tuple
     return tensors, starts, end
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_nothing(place: Place, threads: int) -> None:
     """Long enough to be cut among threads, at places that are no multiples of anything."""

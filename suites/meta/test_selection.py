@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from zerobench.suites.support.checkout import ROOT
-from zerobench.suites.support.selection import PROGRAMS, SHARE, left_out, starts_programs
+from zerobench.suites.support.selection import PROGRAMS, SHARE, is_left_to_ci, left_out, starts_programs
 
 
 @dataclass(frozen=True)
 class _Item:
     name: int
     marker: str
-    nodeid: str = "suites/api/test_some.py::test_one"
+    path: Path = Path("suites/api/test_some.py")
 
     def get_closest_marker(self, name: str) -> object:
         return self if name == self.marker else None
@@ -35,6 +36,8 @@ def test_each_rotating_test_has_its_day() -> None:
 def test_programs_are_left_to_ci(folder: str) -> None:
     """A test of these folders is CI's, unless it is slow or rotates."""
     assert (ROOT / folder).is_dir()
-    test = f"zerobench/{folder}test_some.py::test_one"
+    assert starts_programs(ROOT / folder)
+    test = ROOT / folder / "test_some.py"
     marks = ["", "slow", "rotating"]
-    assert [starts_programs(cast(Any, _Item(0, mark, test))) for mark in marks] == [True, False, False]
+    assert [is_left_to_ci(cast(Any, _Item(0, mark, test))) for mark in marks] == [True, False, False]
+    assert not is_left_to_ci(cast(Any, _Item(0, "")))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zerobench.engine.config.schema import Config
 from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
 from zerobench.subjects.reference import config
-from zerobench.suites.equivalence import test_contract
+from zerobench.suites.equivalence import test_contract, test_steps
 from zerobench.suites.support import covering
 from zerobench.suites.support.strategies import scenarios
 
@@ -38,6 +38,21 @@ NOT_SET: dict[str, str] = {
     "zero_optimization.offload_optimizer.pin_memory": "no effect on values; a GPU's",
     "zero_optimization.offload_param.pin_memory": "no effect on values; a GPU's",
 }
+
+
+#: Properties of a few runs each; together they cover.
+_DRAWING: list[Any] = [
+    test_contract.test_equals_the_canonical_trainer,
+    test_contract.test_lateness_changes_nothing,
+    test_contract.test_ranks_hold_the_same_state,
+    test_contract.test_settings_change_nothing,
+    test_contract.test_evaluation_sees_the_trained_values,
+    test_contract.test_stages_agree,
+    test_steps.test_clipping,
+    test_steps.test_overflow_moves_nothing,
+    test_steps.test_parameters_move,
+    test_steps.test_padding_leaks_nowhere,
+]
 
 
 @cache
@@ -76,11 +91,13 @@ def _fields() -> list[tuple[str, Any]]:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("name", "get"), [pytest.param(*each, id=each[0]) for each in _fields()])
-def test_every_field_is_drawn(name: str, get: Any) -> None:
+def test_every_field_is_drawn() -> None:
     """Two values at least, or the table above has the reason."""
-    values = {repr(getattr(part, name.partition(".")[2])) for scenario in _drawn() for part in get(scenario)}
-    assert (len(values) > 1) != (name in NOT_DRAWN)
+    values = {
+        name: {repr(getattr(part, name.partition(".")[2])) for scenario in _drawn() for part in get(scenario)}
+        for name, get in _fields()
+    }
+    assert {name for name, found in values.items() if len(found) < 2} == NOT_DRAWN.keys()
 
 
 @pytest.mark.ci
@@ -103,14 +120,13 @@ def _keys(section: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 @pytest.mark.ci
 def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many draws as the main property has meet every pair of values and every triple that many more draws meet."""
+    """The draws of the contract's properties meet every pair of values and every triple that many more draws meet."""
     monkeypatch.setattr(covering, "SEED", 0)
     monkeypatch.setattr(covering.Covering, "fields", {})  # draws depend on those that the process has made
     monkeypatch.setattr(covering.Covering, "covered", {})
     _drawn.__wrapped__()
     anywhere = covering.Covering.covered.pop("strategies")
-    main: Any = test_contract.test_equals_the_canonical_trainer
-    for each in main.by_stage:
+    for each in (one for test in _DRAWING for one in getattr(test, "by_stage", [test])):
         count = round(settings.get_profile("default").max_examples * each.share)
         _drawn.__wrapped__(each.backend.removeprefix(covering.PREFIX), count, each.strategy)
     missing = anywhere.difference(*covering.Covering.covered.values())

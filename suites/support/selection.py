@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 #: Of the tests marked ``ci`` or ``rotating`` one in so many runs in ``pytest``, others on other days, and all with
 #: ``--slow``.
 SHARE = 30
-#: Folders whose tests start whole programs and jobs: they are marked ``ci``.
+#: Folders whose tests start whole programs and jobs: a plain ``pytest`` does not collect them.
 PROGRAMS = ("suites/project/", "suites/meta/gate/", "suites/compat/", "suites/bench/", "suites/faults/")
 
 _DAY = 24 * 60 * 60.0
@@ -22,9 +23,14 @@ def left_out(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
     return [item for item in items if item in waiting or _has(item, "slow")]
 
 
-def starts_programs(item: pytest.Item) -> bool:
+def starts_programs(path: Path) -> bool:
+    """Whether a folder or file is in one of :data:`PROGRAMS`."""
+    return any(folder in f"{path.as_posix()}/" for folder in PROGRAMS)
+
+
+def is_left_to_ci(item: pytest.Item) -> bool:
     """Whether the test is in one of :data:`PROGRAMS` and has no mark that leaves it out more often."""
-    return any(folder in item.nodeid for folder in PROGRAMS) and not _has(item, "slow", "rotating")
+    return starts_programs(item.path) and not _has(item, "slow", "rotating")
 
 
 def _has(item: pytest.Item, *marks: str) -> bool:
