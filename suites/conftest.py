@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import time
@@ -141,6 +142,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if selection.is_left_to_ci(item):
         item.add_marker("ci")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The tests live as long as the process: its garbage collector need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,12 +32,12 @@ def test_each_rotating_test_has_its_day() -> None:
     assert sorted(ran) == [*[0] * SHARE, *range(2, len(_ITEMS))]
 
 
-@pytest.mark.parametrize("folder", PROGRAMS)
-def test_programs_are_left_to_ci(folder: str) -> None:
-    """A test of these folders is CI's, unless it is slow or rotates."""
-    assert (ROOT / folder).is_dir()
-    assert starts_programs(ROOT / folder)
-    test = ROOT / folder / "test_some.py"
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_are_left_to_ci(program: str) -> None:
+    """A test of these folders and files is CI's, unless it is slow or rotates."""
+    assert (ROOT / program).exists()
+    assert starts_programs(ROOT / program)
+    test = ROOT / program if program.endswith(".py") else ROOT / program / "test_some.py"
     marks = ["", "slow", "rotating"]
     assert [is_left_to_ci(cast(Any, _Item(0, mark, test))) for mark in marks] == [True, False, False]
     assert not is_left_to_ci(cast(Any, _Item(0, "")))

@@ -13,8 +13,6 @@ from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
-pytestmark = pytest.mark.rotating
-
 _SUITES = [f"zerobench.suites.{name}" for name in ("equivalence", "accounting", "faults")]
 
 
@@ -31,7 +29,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ET.Element]:
     return {f"{case.get('classname')}.{case.get('name')}": case for case in found}
 
 
-@pytest.mark.rotating
 def test_none_passes(cases: dict[str, ET.Element]) -> None:
     """If a test passes, it tests another engine, and belongs to another suite."""
     assert len(cases) > 30

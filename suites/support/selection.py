@@ -10,8 +10,17 @@ import pytest
 #: Of the tests marked ``ci`` or ``rotating`` one in so many runs in ``pytest``, others on other days, and all with
 #: ``--slow``.
 SHARE = 30
-#: Folders whose tests start whole programs and jobs: a plain ``pytest`` does not collect them.
-PROGRAMS = ("suites/project/", "suites/meta/gate/", "suites/compat/", "suites/bench/", "suites/faults/")
+#: Folders and files whose tests start whole programs and jobs: a plain ``pytest`` does not collect them.
+PROGRAMS = (
+    "suites/project/",
+    "suites/meta/gate/",
+    "suites/meta/automatic/",
+    "suites/meta/test_narrow.py",
+    "suites/meta/test_under_test.py",
+    "suites/compat/",
+    "suites/bench/",
+    "suites/faults/",
+)
 
 _DAY = 24 * 60 * 60.0
 

@@ -72,7 +72,6 @@ def test_files_left_out_exist() -> None:
     assert [file for file in FILES if not (ENGINE / file).exists()] == []
 
 
-@pytest.mark.ci
 def test_mutants_are_python() -> None:
     """Every twentieth mutant parses, to another tree than the engine's."""
     for each in mutations()[::20]:

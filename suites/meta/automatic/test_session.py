@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from zerobench.suites.meta.automatic.enumeration import mutations
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
@@ -39,7 +37,6 @@ def _id(file: str, before: str, after: str) -> str:
     return found.id
 
 
-@pytest.mark.rotating
 def test_a_wrong_engine_is_killed_and_a_right_one_survives(tmp_path: Path) -> None:
     """An engine that leaves the update out differs from the canonical trainer; one more bucket in flight changes
     nothing."""
