@@ -37,6 +37,7 @@ def _id(file: str, before: str, after: str) -> str:
     return found.id
 
 
+@pytest.mark.slow
 def test_a_wrong_engine_is_killed_and_a_right_one_survives(tmp_path: Path) -> None:
     """An engine that leaves the update out differs from the canonical trainer; one more bucket in flight changes
     nothing."""
