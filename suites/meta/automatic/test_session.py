@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from zerobench.suites.meta.automatic.enumeration import mutations
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
