@@ -166,8 +166,6 @@ class Engine(CheckpointCalls):
             RuntimeError: the engine has no optimizer, the step needs a ``step()`` first (see Accumulation), or an
                 exception ended a backward or a step.
         """
-        self._check_whole()
-        self._check_trains()
         scale = self.outcomes.scale
         scaled = loss * scale if scale != 1 else loss * 1
         scaled.register_hook(lambda _: self.reducer.entered())  # type: ignore[no-untyped-call]
@@ -189,6 +187,7 @@ class Engine(CheckpointCalls):
             RuntimeError: as :meth:`backward`.
         """
         self._check_whole()
+        self._check_trains()
         self.reducer.check_own()
         self.read_cache.clear()
         micro_step = self.accumulation.begin(scale_wrt_gas)

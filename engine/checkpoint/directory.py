@@ -161,17 +161,15 @@ def read_latest(directory: Path) -> str | None:
     Raises:
         CheckpointError: it cannot be read, or its checksum is not that of the tag.
     """
-    for name in (LATEST, _LATEST_UNIVERSAL):
-        with suppress(FileNotFoundError):
-            return _tag_in(directory / name)
-    return None
+    tags = (_tag_in(directory / name) for name in (LATEST, _LATEST_UNIVERSAL))
+    return next((tag for tag in tags if tag is not None), None)
 
 
-def _tag_in(path: Path) -> str:
+def _tag_in(path: Path) -> str | None:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise
+        return None
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")

@@ -7,6 +7,12 @@ from torch import Tensor
 from zerobench.engine.ops.exact import fma, scalar
 
 
+def decays(lr: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
+    """The factor of the weights, which is 1 unless the decay is decoupled (AdamW), and the L2 that the gradient gets,
+    which is 0 if it is."""
+    return (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
+
+
 def with_l2(gradient: Tensor, master: Tensor, l2: float) -> Tensor:
     """``gradient + l2 * master``, and the gradient itself without decay."""
     return fma(l2, master, gradient) if l2 != 0 else gradient

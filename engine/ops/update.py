@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.native import CODES, call
+from zerobench.engine.ops.averages import decays, lerp, mean_square, with_l2
 from zerobench.engine.ops.exact import fma, replace, scalar, single, sqrt, tiles
 from zerobench.engine.ops.operators import flat, operator
 from zerobench.engine.ops.runs import Run, Table, bounds, check, each
@@ -88,8 +89,7 @@ def adam_step(
 @lru_cache(maxsize=64)
 def _adam_scalars(values: AdamValues) -> list[float]:
     """decay, l2, weight1, beta2, weight2, root2, eps, step_size."""
-    decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
-    l2 = 0.0 if values.decoupled else values.weight_decay
+    decay, l2 = decays(values.lr, values.weight_decay, values.decoupled)
     correction1 = 1 - values.beta1**values.step
     # ** 0.5 like torch, not math.sqrt: the two may differ in the last bit.
     root2 = (1 - values.beta2**values.step) ** 0.5
@@ -138,10 +138,8 @@ def adam_definition(
             p, g, m, v = before = [tensor[here][part] for tensor in tensors]
             g = g.float() * factor
             p = p * decay
-            if l2 != 0:
-                g = fma(l2, p, g)
-            m = fma(weight1, g - m, m) if weight1 < 0.5 else fma(scalar(weight1 - 1, g), g - m, g)
-            v = fma(weight2 * g, g, v * beta2)
+            g = with_l2(g, p, l2)
+            m, v = lerp(m, g, weight1), mean_square(v, g, beta2, weight2)
             p = p + (step_size * m) / (sqrt(v) / scalar(root2, v) + eps)
             replace(updates, (before[0], *before[2:]), (p, m, v))
             if copy is not None:
@@ -162,9 +160,8 @@ def sgd_definition(
         factor = factors[which]
         updates = ~factor.isnan()
         for part in tiles(here.stop - here.start):
-            p, g = master[here][part], gradient[here][part].float() * factor
-            if l2 != 0:
-                g = fma(l2, p, g)
+            p = master[here][part]
+            g = with_l2(gradient[here][part].float() * factor, p, l2)
             if momentum_buffer is not None and momentum != 0:
                 buffer = momentum_buffer[here][part]
                 g = buffer * momentum + g

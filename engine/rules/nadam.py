@@ -24,7 +24,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from zerobench.engine.ops.averages import lerp, mean_square, with_l2
+from zerobench.engine.ops.averages import decays, lerp, mean_square, with_l2
 from zerobench.engine.ops.exact import scalar, single, sqrt
 from zerobench.engine.rules.rule import Amount, Beta, Group, TorchRule
 from zerobench.engine.section import Section
@@ -101,8 +101,7 @@ class Nadam(TorchRule[NadamValues]):
     def step(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: NadamValues) -> Sequence[Tensor]:
         m, v = states
         beta1, beta2 = values.beta1, values.beta2
-        decay = 1 - values.lr * values.weight_decay if values.decoupled else 1.0
-        l2 = 0.0 if values.decoupled else values.weight_decay
+        decay, l2 = decays(values.lr, values.weight_decay, values.decoupled)
         scalars = single(decay, l2, 1 - beta1, beta2, 1 - beta2, values.eps, 1 - beta2**values.step, *values.sizes())
         decay, l2, weight1, beta2, weight2, eps, correction2, gradient_size, mean_size = scalars
         p = p * decay

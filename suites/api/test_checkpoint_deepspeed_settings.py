@@ -102,17 +102,24 @@ def test_import_of_the_fused_layout(
             assert counters == (3, 0)
 
 
+def demand_imported(
+    three: Pool, scenario: Scenario, directory: Path, universal: bool, expected: State, counters: tuple[int, int]
+) -> None:
+    """The engine has the states and counters of the checkpoint, or of its universal form."""
+    if universal:
+        three.run(to_universal, directory, world=1, timeout=LIMIT)
+        (directory / "latest").unlink()
+    for got, counted in three.run(load, "reference", scenario.but(world=3), directory, timeout=LIMIT):
+        demand_equal(got, expected)
+        assert counted == counters
+
+
 @pytest.mark.parametrize(("stage", "universal"), [(0, False), (1, False), (2, False), (3, False), (1, True), (2, True)])
 def test_import_before_the_first_update(two: Pool, three: Pool, stage: int, universal: bool, tmp_path: Path) -> None:
     """So it has after a skipped step alone, when DeepSpeed's optimizer has no states yet."""
     scenario = SCENARIO.but(stage=stage, dtype="fp16", steps=1, poison=((0, 0),))
     expected = two.run(train_and_save, "deepspeed", scenario, tmp_path, timeout=LIMIT)[0]
-    if universal:
-        two.run(to_universal, tmp_path, world=1, timeout=LIMIT)
-        (tmp_path / "latest").unlink()
-    for got, counters in three.run(load, "reference", scenario.but(world=3), tmp_path, timeout=LIMIT):
-        demand_equal(got, expected)
-        assert counters == (1, 1)
+    demand_imported(three, scenario, tmp_path, universal, expected, (1, 1))
 
 
 @pytest.mark.parametrize("universal", [False, True])
@@ -122,9 +129,4 @@ def test_import_of_offloaded_states(two: Pool, three: Pool, stage: int, universa
     offload: dict[str, Any] = {"offload_optimizer": "cpu", "offload_param": "cpu"}
     scenario = SCENARIO.but(dtype="bf16", stage=stage, optimizer=Optimizer(second_group=True), **offload)
     expected = two.run(train_and_save, "deepspeed", scenario, tmp_path, timeout=LIMIT)[0]
-    if universal:
-        two.run(to_universal, tmp_path, world=1, timeout=LIMIT)
-        (tmp_path / "latest").unlink()
-    for got, counters in three.run(load, "reference", scenario.but(world=3), tmp_path, timeout=LIMIT):
-        demand_equal(got, expected)
-        assert counters == (3, 0)
+    demand_imported(three, scenario, tmp_path, universal, expected, (3, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ def _begun(stage: int, **keys: Any) -> tuple[Any, Any, nn.Sequential]:
     keys = {"gradient_accumulation_steps": 1, "train_batch_size": 8, "gradient_clipping": 0.0, **keys}
     engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage, **keys))
     return ds, engine, net
+
+
+def _trained(engine: Any, net: nn.Module, micro_steps: int) -> Tensor:
+    """The masters after as many batches."""
+    for batch in itertools.islice(engine.training_dataloader, micro_steps):
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    return loops.masters(net)
 
 
 def coalesced(group: dist.ProcessGroup, stage: int, block: bool) -> Tensor:
@@ -50,11 +59,8 @@ def coalesced(group: dist.ProcessGroup, stage: int, block: bool) -> Tensor:
 def autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[torch.dtype]]:
     """Three steps under the section torch_autocast; the masters, and the dtypes of an output and a parameter."""
     _, engine, net = _begun(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
-    for batch in list(engine.training_dataloader)[:3]:
-        engine.backward(loops.loss(engine, batch))
-        engine.step()
+    after = _trained(engine, net, 3)
     seen = [engine(torch.ones(2, 5)).dtype, next(net.parameters()).dtype]
-    after = loops.masters(net)
     engine.destroy()
     return after, seen
 
@@ -101,11 +107,8 @@ def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
 def in_sixteen_bits(group: dist.ProcessGroup, stage: int, dtype: str) -> tuple[Tensor, torch.dtype]:
     """A model in 16 bits, with a configuration that does not say so; the masters and the dtype of its parameters."""
     ds, net = loops.deepspeed(), loops.model().to(getattr(torch, dtype))
-    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
-    for batch in loader:
-        engine.backward(loops.loss(engine, batch))
-        engine.step()
-    after = loops.masters(net)
+    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    after = _trained(engine, net, len(engine.training_dataloader))
     engine.destroy()
     return after, next(net.parameters()).dtype
 
@@ -114,11 +117,8 @@ def compiled(group: dist.ProcessGroup, stage: int) -> Tensor:
     """A model that was given to torch.compile before."""
     net = loops.model()
     ds, model = loops.deepspeed(), torch.compile(net, backend="eager")
-    engine, _, loader, _ = ds.initialize(model=model, training_data=loops.data(), config=loops.config(stage))
-    for batch in list(loader)[:4]:
-        engine.backward(loops.loss(engine, batch))
-        engine.step()
-    after = loops.masters(net)
+    engine, *_ = ds.initialize(model=model, training_data=loops.data(), config=loops.config(stage))
+    after = _trained(engine, net, 4)
     engine.destroy()
     return after
 
@@ -150,11 +150,8 @@ def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), _Head(16, 3, bias=False))
     keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
-    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
-    for batch in list(loader)[:3]:
-        engine.backward(loops.loss(engine, batch))
-        engine.step()
-    after = loops.masters(net)
+    engine, *_ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
+    after = _trained(engine, net, 3)
     engine.destroy()
     return after
 

@@ -43,10 +43,8 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         engine.accumulation.repeats = True
         self.module = engine.module
         self.training = engine.module.training
-        world = engine.ranks.world
-        per_rank = engine.config.train_micro_batch_size_per_gpu
-        self._micro_batch = per_rank or (engine.config.train_batch_size or 1) // world // engine.accumulation.steps
-        self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, world)
+        self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)
+        self._micro_batch = self._config.train_micro_batch_size_per_gpu
         self.optimizer = engine.optimizer if engine.optimizer.trains else None
         self.basic_optimizer = self.optimizer
         self.training_dataloader: DeepSpeedDataLoader | None = None

@@ -66,9 +66,7 @@ def initialize(
     _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    _make_folders(settings)
-    model = without_compile(model, settings)
-    keep_precision(model, settings)
+    model = _prepared(model, settings)
     parameters = list(model.parameters() if model_parameters is None else model_parameters)
     built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, collate_fn)
@@ -83,12 +81,15 @@ def _refuse_parallelism(**given: Any) -> None:
             raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
 
 
-def _make_folders(settings: Settings) -> None:
-    """Make each ``nvme_path``, as DeepSpeed does."""
+def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
+    """The model without its compilation, in its precision; each ``nvme_path`` is made, as DeepSpeed does."""
+    model = without_compile(model, settings)
+    keep_precision(model, settings)
     for name in ("offload_optimizer", "offload_param"):
         section = settings.engine["zero_optimization"].get(name) or {}
         if section.get("device") == "nvme" and section.get("nvme_path"):
             Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
+    return model
 
 
 def _build(

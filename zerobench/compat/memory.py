@@ -5,8 +5,7 @@ from __future__ import annotations
 import resource
 
 from zerobench.compat.accelerator import get_accelerator
-from zerobench.compat.activation_checkpointing import most_saved_bytes as _most
-from zerobench.compat.activation_checkpointing import saved_bytes
+from zerobench.compat.activation_checkpointing import most_saved_bytes, saved_bytes
 from zerobench.compat.log import log_dist
 
 
@@ -16,8 +15,8 @@ def see_memory_usage(message: str, force: bool = False, ranks: tuple[int, ...] =
         return
     accelerator = get_accelerator()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    used, most = accelerator.memory_allocated(), accelerator.max_memory_allocated()
-    now = saved_bytes()
-    kept = ", ".join(f"{now.get(place, 0):,} B, peak {most:,} B on the {place}" for place, most in _most().items())
-    line = f"{message} | device: {used:,} B, peak {most:,} B | host: peak {peak:,} B"
+    used, used_peak = accelerator.memory_allocated(), accelerator.max_memory_allocated()
+    now, peaks = saved_bytes(), most_saved_bytes()
+    kept = ", ".join(f"{now.get(place, 0):,} B, peak {most:,} B on the {place}" for place, most in peaks.items())
+    line = f"{message} | device: {used:,} B, peak {used_peak:,} B | host: peak {peak:,} B"
     log_dist(f"{line} | inputs of checkpoints: {kept or 'none'}", ranks=list(ranks))

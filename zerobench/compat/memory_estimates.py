@@ -73,7 +73,7 @@ def estimate_zero2_model_states_mem_needs_all_cold(
         host, device = estimate_zero2_model_states_mem_needs(
             total_params, num_gpus_per_node, num_nodes, offload, additional_buffer_factor
         )
-        _print_row(host, device, f"offload_optimizer={_place(offload)}")
+        _print_row(host, device, f"offload_optimizer={_place(offload):4}")
 
 
 def estimate_zero3_model_states_mem_needs_all_live(
@@ -106,14 +106,12 @@ def estimate_zero3_model_states_mem_needs_all_cold(
             zero_init,
             additional_buffer_factor,
         )
-        names = [
-            f"offload_{name}={'cpu' if on else 'none'}" for name, on in (("param", params), ("optimizer", optimizer))
-        ]
-        _print_row(host, device, ", ".join([*names, f"zero_init={int(zero_init)}"]))
+        offload = f"offload_param={_place(params)}, offload_optimizer={_place(optimizer)}"
+        _print_row(host, device, f"{offload}, zero_init={int(zero_init)}")
 
 
 def _place(offloaded: bool) -> str:
-    return "cpu " if offloaded else "none"
+    return "cpu" if offloaded else "none"
 
 
 def _settings() -> Iterator[tuple[bool, bool, bool]]:

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from zerobench.engine.errors import ConfigError
 
 _JOB = "DeepSpeedJobName"
-_SECTIONS = ("tensorboard", "wandb", "csv_monitor", "comet")
 
 
 class _Monitor(Protocol):
@@ -26,7 +25,7 @@ class _Monitor(Protocol):
 
 def get_monitor_config(param_dict: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The sections of the enabled monitors."""
-    given = {name: param_dict.get(name) for name in _SECTIONS}
+    given = {name: param_dict.get(name) for name in _MONITORS}
     return {name: each for name, each in given.items() if isinstance(each, dict) and each.get("enabled")}
 
 
@@ -41,15 +40,9 @@ class MonitorMaster:
     """
 
     def __init__(self, monitor_config: dict[str, dict[str, Any]]) -> None:
-        made: dict[str, Callable[[dict[str, Any]], _Monitor]] = {
-            "tensorboard": _TensorBoard,
-            "wandb": _Wandb,
-            "csv_monitor": _Csv,
-            "comet": _Comet,
-        }
         self.enabled = bool(monitor_config)
         writes = not dist.is_initialized() or dist.get_rank() == 0
-        self._monitors = [made[name](section) for name, section in monitor_config.items() if writes]
+        self._monitors = [_MONITORS[name](section) for name, section in monitor_config.items() if writes]
 
     def write_events(self, event_list: Iterable[tuple[str, float, int]]) -> None:
         """Record events, each with its name, its value and the number of samples until then."""
@@ -138,3 +131,12 @@ class _Csv:
 
     def close(self) -> None:
         """Each event has been written."""
+
+
+#: By the section that enables it.
+_MONITORS: dict[str, Callable[[dict[str, Any]], _Monitor]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+    "csv_monitor": _Csv,
+    "comet": _Comet,
+}

@@ -73,8 +73,10 @@ class Opened:
         universal.check_order(folder, self.model)
         [common] = self._checked([universal.common_file(folder)])
         self.optimizer = pickles.read(common)
-        self._checked(universal.state_files(folder, self.model["param_shapes"]))
-        self.trained = universal.of_universal(folder, self.model["param_shapes"], self.optimizer)
+        shapes = self.model["param_shapes"]
+        states = universal.state_files(folder, shapes)
+        self._checked([path for paths in states.values() for path in paths])
+        self.trained = universal.of_universal(states, shapes, self.optimizer)
 
     def _take_ranks(self, states: list[dict[str, Any]]) -> None:
         self.optimizer = states[0] if states else self.model["optimizer"] or {}

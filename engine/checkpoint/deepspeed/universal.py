@@ -43,13 +43,13 @@ def common_file(folder: Path) -> Path:
     return folder / UNIVERSAL / f"optimizer_state{_SUFFIX}"
 
 
-def state_files(folder: Path, shapes: Sequence[Shapes]) -> list[Path]:
-    """The files of all trained parameters, the master's of each among them, whether it is there or not.
+def state_files(folder: Path, shapes: Sequence[Shapes]) -> dict[str, list[Path]]:
+    """The files of each trained parameter, its master's among them, whether it is there or not.
 
     Raises:
         CheckpointError: a folder is missing or lies elsewhere.
     """
-    return [path for members in shapes for name in members for path in _of_parameter(folder, name)]
+    return {name: _of_parameter(folder, name) for members in shapes for name in members}
 
 
 def _of_parameter(folder: Path, name: str) -> list[Path]:
@@ -70,8 +70,8 @@ def _of_parameter(folder: Path, name: str) -> list[Path]:
     return sorted({inside / f"{_MASTER}{_SUFFIX}", *found})
 
 
-def of_universal(folder: Path, shapes: Sequence[Shapes], common: dict[str, Any]) -> Trained:
-    """The trained parameters, from the shapes of each flat group's and the content of :func:`common_file`.
+def of_universal(files: dict[str, list[Path]], shapes: Sequence[Shapes], common: dict[str, Any]) -> Trained:
+    """The trained parameters, from their files, the shapes of each flat group's and the content of :func:`common_file`.
 
     Raises:
         CheckpointError: a file is damaged, would run code, or has another number of elements than its parameter.
@@ -82,7 +82,7 @@ def of_universal(folder: Path, shapes: Sequence[Shapes], common: dict[str, Any])
         names: list[str] = []
         for index in options["params"]:
             for name, shape in shapes[index].items():
-                content = {path.stem: pickles.read_any(path) for path in _of_parameter(folder, name)}
+                content = {path.stem: pickles.read_any(path) for path in files[name]}
                 step = step_of(content if _STEP in content else of_stage_3.get(index, {}), options)
                 found.add(name, shape, _values(content, name, torch.Size(shape).numel()), step)
             names += shapes[index]
