@@ -14,7 +14,7 @@ from zerobench.engine.checkpoint.shard_file import FileEntry, Stored
 
 
 class BackgroundWrite:
-    """A writer of one shard file that copies the values and returns at once; a thread writes the copies.
+    """A writer of one shard file: :meth:`write` copies the values, and a thread writes the copies after :meth:`begin`.
 
     Training may change the values after :meth:`write` has returned. The process does not end before the thread.
     """
@@ -28,8 +28,12 @@ class BackgroundWrite:
         """Like shard_file.write, whose checksums :meth:`join` returns and whose errors it raises."""
         copies = [tensor.clone() for tensor in values]
         self._thread = threading.Thread(target=self._run, args=(path, ranges, copies), name="zerobench-checkpoint")
-        self._thread.start()
         return shard_file.planned(path.name, ranges)
+
+    def begin(self) -> None:
+        """Start the thread, after all ranks have copied: it would take processor time from a rank that still does."""
+        if self._thread is not None:
+            self._thread.start()
 
     def _run(self, path: Path, ranges: Sequence[Range], copies: Sequence[Tensor]) -> None:
         try:

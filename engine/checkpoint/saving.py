@@ -43,6 +43,7 @@ def start(
     folder = _begin(ranks, directory, tag)
     with _discarding(ranks, folder):
         tables = distributed.save(folder, own, ranks.group, writing.write)
+        writing.begin()
 
     def finish() -> None:
         with _discarding(ranks, folder):
