@@ -19,11 +19,10 @@ from zerobench.suites.support.forked import LIMIT
 _EXAMPLE = block("docs/how-to/add-a-subject.md", "python")
 
 
-def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+def _run(tmp_path: Path, source: str, profile: str = briefly.PROFILE) -> subprocess.CompletedProcess[str]:
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
     tests = ["suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade", "-k", "exact or bound"]
-    profile = ["-p", briefly.__name__, "--hypothesis-profile", briefly.PROFILE]
-    options = [*profile, "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
+    options = ["-p", briefly.__name__, "--hypothesis-profile", profile, "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
     env = {**outside(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     return forked.run("-m", "pytest", *tests, *options, cwd=ROOT, env=env, timeout=LIMIT)
 
@@ -38,6 +37,6 @@ def test_example_passes(tmp_path: Path) -> None:
 @pytest.mark.rotating
 def test_broken_example_fails(tmp_path: Path) -> None:
     """The same engine without the division by the leaves fails, with a Scenario and a command to run it again."""
-    done = _run(tmp_path, _EXAMPLE.replace("p.grad /= self.leaves", "pass"))
+    done = _run(tmp_path, _EXAMPLE.replace("p.grad /= self.leaves", "pass"), "quick")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "zerobench replay" in done.stdout
