@@ -151,13 +151,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of ``--slow``, and sort: whole files first, single tests last, so that all processes end at
-    about the same time."""
+    """Leave out the tests of ``--slow``, and sort: whole files first, then single tests whose length is not known, and
+    short ones last, so that all processes end at about the same time."""
     if not selection.is_asked_for(config):
         left_out = set(selection.left_out(items, config.stash[_TURN]))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: sharing.is_single(item.nodeid))
+    items.sort(key=lambda item: (sharing.is_single(item.nodeid), not selection.rotates(item)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -38,16 +39,33 @@ from zerobench.suites.meta.mutants.bytes import (
     KeepsGradientsDuringBackward,
 )
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
-from zerobench.suites.meta.mutants.ignored import IGNORED
-from zerobench.suites.meta.mutants.late import LATE_MUTANTS
+from zerobench.suites.meta.mutants.ignored import (
+    IGNORED,
+    IgnoresConsecutiveHysteresis,
+    IgnoresLrDecay,
+    IgnoresTheStaticScale,
+    RefillsHysteresisAlways,
+)
+from zerobench.suites.meta.mutants.late import LATE_MUTANTS, ComputesWithUnitsThatHaveNotArrived
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, ReadsTheWrongSubGroup, RightInFiles
 from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
-from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow
+from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow, SharesOneStepCount
 from zerobench.suites.meta.mutants.rare import RARE
-from zerobench.suites.meta.mutants.recovery import RECOVERY
+from zerobench.suites.meta.mutants.recovery import (
+    RECOVERY,
+    FloorsTheScaleAtOne,
+    ForgetsTheStepCountAfterASkip,
+    GrowsWithoutRefillingHysteresis,
+)
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
-from zerobench.suites.meta.mutants.watched import WATCHED
+from zerobench.suites.meta.mutants.watched import (
+    WATCHED,
+    EvaluationMovesTheLossScale,
+    ReadingStatesForgetsTheStepCount,
+    ReadingTheModelEndsTheAccumulation,
+    ReadingTwiceMovesParameters,
+)
 from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
@@ -84,9 +102,34 @@ WRONG = [
     *RECOVERY,
     *RARE,
 ]
-#: It raises if a run reads more states, so that the command, which reads all, finds another place.
-NOT_REPLAYED = [ReadsTheWrongSubGroup]
+#: Those that only few draws catch: over ten seconds on two cores.
+LONG = {
+    *RARE,
+    EvaluationMovesTheLossScale,
+    FloorsTheScaleAtOne,
+    ForgetsTheStepCountAfterASkip,
+    GrowsWithoutRefillingHysteresis,
+    HandsOutTheNextSubGroup,
+    IgnoresConsecutiveHysteresis,
+    IgnoresLrDecay,
+    IgnoresTheStaticScale,
+    ReadingStatesForgetsTheStepCount,
+    ReadingTheModelEndsTheAccumulation,
+    ReadingTwiceMovesParameters,
+    RefillsHysteresisAlways,
+    SharesOneStepCount,
+    RightInFiles,
+}
+#: The command finds another place: the first raises if a run reads more states, and the command reads all; the second
+#: computes with memory that has other values each time.
+NOT_REPLAYED = [ReadsTheWrongSubGroup, ComputesWithUnitsThatHaveNotArrived]
 PROMISES_NOTHING = [test_peers.test_exact_data, test_peers.test_gradients_within_the_bound_of_their_sum]
+
+
+def _cases(mutants: Iterable[Any]) -> list[Any]:
+    """Each mutant with the mark of its turn; the long ones have none in a plain ``pytest``."""
+    marks = {True: pytest.mark.slow, False: pytest.mark.rotating}
+    return [pytest.param(each, id=each.__name__, marks=marks[each in LONG]) for each in mutants]
 
 
 def _name(of: Any) -> str:
@@ -94,8 +137,7 @@ def _name(of: Any) -> str:
     return of.__name__ if isinstance(of, type) else ""
 
 
-@pytest.mark.rotating
-@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", _cases(WRONG))
 def test_wrong_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """A deliberately wrong engine fails, and the message points at the fault."""
     trials = Trials.of(pool, mutant)
@@ -240,8 +282,7 @@ def test_lost_edits_are_caught(pool: Pool, mutant: Any) -> None:
     demand_caught(trials, mutant, first_failure(trials, [test_edits.test_edits_persist]))
 
 
-@pytest.mark.rotating
-@pytest.mark.parametrize("right", [RightButSlow, RightInFiles, *REVERSED], ids=lambda right: right.__name__)
+@pytest.mark.parametrize("right", _cases([RightButSlow, RightInFiles, *REVERSED]))
 def test_right_engine_passes(pool: Pool, right: Any) -> None:
     """An engine that is only slow passes; so does one that is only offloaded, or steps its units in reverse."""
     trials = Trials.of(pool, right)

@@ -27,7 +27,7 @@ _DAY = 24 * 60 * 60.0
 
 def left_out(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
     """The tests marked ``slow``, and those marked ``ci`` or ``rotating`` whose turn it is not."""
-    rotating = [item for item in items if _has(item, "ci", "rotating")]
+    rotating = [item for item in items if rotates(item)]
     waiting = {item for place, item in enumerate(rotating) if place % SHARE != turn % SHARE}
     return [item for item in items if item in waiting or _has(item, "slow")]
 
@@ -40,6 +40,11 @@ def starts_programs(path: Path) -> bool:
 def is_left_to_ci(item: pytest.Item) -> bool:
     """Whether the test is in one of :data:`PROGRAMS` and has no mark that leaves it out more often."""
     return starts_programs(item.path) and not _has(item, "slow", "rotating")
+
+
+def rotates(item: pytest.Item) -> bool:
+    """Whether the test is one of those that take turns in a plain ``pytest``."""
+    return _has(item, "ci", "rotating")
 
 
 def _has(item: pytest.Item, *marks: str) -> bool:
