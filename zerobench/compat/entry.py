@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from zerobench.compat import schedules
 from zerobench.compat.accelerator import local_device
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
+from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.given_model import keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
@@ -138,6 +140,9 @@ def make_schedule(type_: str, params: dict[str, Any], optimizer: Any) -> Any:
     if not isinstance(made, type) or not issubclass(made, schedules.Schedule | LRScheduler):
         known = ", ".join(schedules.VALID_LR_SCHEDULES)
         raise ConfigError(f"scheduler.type {type_!r} is neither DeepSpeed's ({known}) nor of torch.optim.lr_scheduler")
+    known = inspect.signature(made).parameters
+    if unknown := [*unknown_keys("scheduler.params", params, [*known][1:])]:
+        raise ConfigError("\n".join(unknown))
     try:
         return made(optimizer, **params)
     except (TypeError, ValueError) as error:
