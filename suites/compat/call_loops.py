@@ -156,6 +156,41 @@ def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
     return after
 
 
+def weights_loaded(group: dist.ProcessGroup, stage: int, dtype: str) -> Tensor:
+    """Weights loaded by the module's own load_state_dict between two steps; the masters."""
+    keys = {dtype: {"enabled": True, "auto_cast": True} if dtype == "fp16" else {"enabled": True}}
+    ds, engine, net = _begun(stage, **(keys if dtype != "fp32" else {}))
+    whole = ds.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3)
+    loaded = {name: value / 2 for name, value in loops.model().state_dict().items()}
+    x = torch.ones(2, 5, dtype=next(net.parameters()).dtype)
+    for step in range(3):
+        if step == 2:
+            with whole:
+                net.load_state_dict(loaded)
+        engine.backward(engine(x).float().pow(2).mean())
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def unfrozen(group: dist.ProcessGroup, stage: int) -> str:
+    """The error of a step if a parameter trains that was given to initialize() frozen; its groups are as torch's."""
+    ds, net = loops.deepspeed(), loops.model()
+    net[0].requires_grad_(False)
+    groups = [{"params": net[0].parameters()}, {"params": net[2].weight}, {"params": [net[2].bias], "lr": 0.5}]
+    engine, *_ = ds.initialize(model=net, model_parameters=groups, config=loops.config(stage))
+    for frozen in (True, False):
+        net[0].requires_grad_(not frozen)
+        engine.backward(engine(torch.ones(2, 5)).mean())
+        if frozen:
+            engine.step()
+    with pytest.raises(RuntimeError) as caught:
+        engine.step()
+    engine.destroy()
+    return str(caught.value)
+
+
 def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
     """The errors of calls that would train something else, or nothing."""
     _, engine, net = _begun(stage)

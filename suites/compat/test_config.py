@@ -245,7 +245,7 @@ _FORMS: dict[str, Any] = {
 
 
 def test_values_in_another_form() -> None:
-    """Numbers and flags as strings have their types, as pydantic gives them to DeepSpeed; null stands for no section."""
+    """Numbers and flags as strings have their types, as pydantic gives them to DeepSpeed; null is no section."""
     found = resolve({**_BATCH, **_FORMS})
     assert found.engine["zero_optimization"]["stage"] == 3
     assert found.raw == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def initialize(
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
-    parameters = list(model.parameters() if model_parameters is None else model_parameters)
-    built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
-    wrapped = DeepSpeedEngine(built, settings, collate_fn)
+    parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
+    client = as_client(optimizer, parameters)
+    built, groups, schedule = _build(model, settings, client, parameters, lr_scheduler)
+    wrapped = DeepSpeedEngine(built, settings, parameters if client is None else client.param_groups, collate_fn)
     if training_data is not None:
         wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
     return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
@@ -92,6 +94,15 @@ def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
         if section.get("device") == "nvme" and section.get("nvme_path"):
             Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
     return model
+
+
+def _listed(parameters: Iterable[Any]) -> list[Any]:
+    """Parameters or groups; ``params`` of a group may be an iterator or one tensor, as torch's optimizers allow."""
+    return [{**each, "params": _of_group(each["params"])} if isinstance(each, dict) else each for each in parameters]
+
+
+def _of_group(given: Any) -> list[Any]:
+    return [given] if isinstance(given, torch.Tensor) else list(given)
 
 
 def _build(

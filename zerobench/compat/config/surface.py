@@ -60,7 +60,7 @@ class CommsLogger(Section):
 
     enabled: bool = False
     prof_all: bool = True
-    prof_ops: list[str] = []
+    prof_ops: tuple[str, ...] = ()
     verbose: bool = False
     debug: bool = False
 
@@ -70,7 +70,7 @@ class TorchAutocast(Section):
 
     enabled: bool = False
     dtype: str = "bfloat16"
-    lower_precision_safe_modules: list[str] | None = None
+    lower_precision_safe_modules: tuple[str, ...] | None = None
 
 
 class Scheduler(Section):
