@@ -174,6 +174,32 @@ def weights_loaded(group: dist.ProcessGroup, stage: int, dtype: str) -> Tensor:
     return after
 
 
+def in_two_engines(group: dist.ProcessGroup, stage: int, destroys: bool) -> list[Tensor]:
+    """An engine that evaluates, one that trains a part, and one that trains all of the same model; masters of each."""
+    ds, net, results = loops.deepspeed(), loops.model(), list[Tensor]()
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    without = {name: value for name, value in keys.items() if name != "optimizer"}
+    earlier, *_ = ds.initialize(model=net, config=without)
+    with torch.no_grad():
+        results.append(earlier(torch.ones(2, 5)))
+    for trained in (net[2], net):
+        if destroys:
+            earlier.destroy()
+        net.requires_grad_(False)
+        trained.requires_grad_(True)
+        engine, *_ = ds.initialize(model=net, model_parameters=trained.parameters(), config=keys)
+        for x in (torch.ones(2, 5), torch.eye(5)[:2]):
+            engine.backward(engine(x).pow(2).mean())
+            engine.step()
+        if destroys or stage == 3:
+            with pytest.raises(RuntimeError, match="this engine was destroyed"):
+                earlier.step()
+        earlier = engine
+        results.append(torch.cat([loops.masters(net[2]), loops.masters(trained)]))
+    earlier.destroy()
+    return results
+
+
 def unfrozen(group: dist.ProcessGroup, stage: int) -> str:
     """The error of a step if a parameter trains that was given to initialize() frozen; its groups are as torch's."""
     ds, net = loops.deepspeed(), loops.model()

@@ -72,6 +72,8 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; a collective at stage 3."""
+        if self._engine.unsharder is not None:
+            self._given.check_lives()
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
         self._direct.check_ended()
@@ -102,6 +104,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
         if not loss.requires_grad:
             raise RuntimeError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
+        self._given.check_lives()
         self._direct.check_ended()
         with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
@@ -284,7 +287,8 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
             self._destroyed = True
             self._progress.close()
             self._given.close()
-            self._engine.destroy()
+            if not self._engine.destroyed:
+                self._engine.destroy()
 
 
 def _half(value: Any) -> Any:

@@ -24,6 +24,7 @@ from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizers import as_client
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.handover import hand_over
 
 
 def initialize(
@@ -86,8 +87,9 @@ def _refuse_parallelism(**given: Any) -> None:
 
 
 def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
-    """The model without its compilation, in its precision; each ``nvme_path`` is made, as DeepSpeed does."""
+    """The model without its compilation or an earlier engine, in its precision; each ``nvme_path`` is made."""
     model = without_compile(model, settings)
+    hand_over(model.parameters())
     keep_precision(model, settings)
     for name in ("offload_optimizer", "offload_param"):
         section = settings.engine["zero_optimization"].get(name) or {}

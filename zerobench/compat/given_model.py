@@ -69,9 +69,10 @@ class GivenModel:
         """Refuse a step that would not train what the model has.
 
         Raises:
-            RuntimeError: ``Module.half()`` or the like has replaced the parameters' data, or a parameter trains that
-                was frozen at ``initialize()``.
+            RuntimeError: the engine was destroyed, ``Module.half()`` or the like has replaced the parameters' data, or
+                a parameter trains that was frozen at ``initialize()``.
         """
+        self.check_lives()
         self._check_memory()
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
@@ -79,6 +80,19 @@ class GivenModel:
                     f"parameter {name!r} was frozen at initialize() and has requires_grad now, but the engine has no "
                     "optimizer state for it; freeze it after initialize(), or leave it out of model_parameters"
                 )
+
+    def check_lives(self) -> None:
+        """Refuse a call of an engine that has given its model up.
+
+        Raises:
+            RuntimeError: the engine was destroyed.
+        """
+        if self._engine.destroyed:
+            raise RuntimeError(
+                "this engine was destroyed, by destroy(), accelerate's free_memory() or a later initialize() of its "
+                "model; call initialize() again (with Hugging Face: evaluate before the training in a Trainer of its "
+                "own)"
+            )
 
     def _check_memory(self) -> None:
         """The first parameter of each unit stands for all."""
