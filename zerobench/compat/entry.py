@@ -153,8 +153,8 @@ def make_schedule(type_: str, params: dict[str, Any], optimizer: Any) -> Any:
     if not isinstance(made, type) or not issubclass(made, schedules.Schedule | LRScheduler):
         known = ", ".join(schedules.VALID_LR_SCHEDULES)
         raise ConfigError(f"scheduler.type {type_!r} is neither DeepSpeed's ({known}) nor of torch.optim.lr_scheduler")
-    known = inspect.signature(made).parameters
-    if unknown := [*unknown_keys("scheduler.params", params, [*known][1:])]:
+    _, *names = inspect.signature(made).parameters
+    if unknown := [*unknown_keys("scheduler.params", params, names)]:
         raise ConfigError("\n".join(unknown))
     try:
         return made(optimizer, **params)

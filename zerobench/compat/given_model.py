@@ -61,7 +61,7 @@ class GivenModel:
         named = engine.module.named_parameters()
         self._frozen = {name: p for name, p in named if p in given and not p.requires_grad}
         self._hooks = [
-            module.register_load_state_dict_post_hook(lambda loaded, _: keep_edits(loaded.parameters(recurse=False)))
+            module.register_load_state_dict_post_hook(_keep_loaded)  # type: ignore[no-untyped-call]
             for module in engine.module.modules()
         ]
 
@@ -108,3 +108,7 @@ class GivenModel:
         """Leave the model as it is."""
         for hook in self._hooks:
             hook.remove()
+
+
+def _keep_loaded(module: nn.Module, _: object) -> None:
+    keep_edits(module.parameters(recurse=False))
