@@ -67,6 +67,7 @@ class Engine(CheckpointCalls):
         self._ended_early: str | None = None  # the call that an exception interrupted
         check_same(module, optimizer, config, ranks)
         self._build()
+        self.destroyed = False
         register(module, self)
 
     def _build(self) -> None:
@@ -352,6 +353,7 @@ class Engine(CheckpointCalls):
 
         The engine cannot be used afterwards.
         """
+        self.destroyed = True
         self._end_save()
         self.reducer.close()
         if self.hooks is not None:

@@ -91,6 +91,18 @@ def GatheredParameters(
         unsharder.finish()
 
 
+def keep_edits(parameters: Iterable[nn.Parameter]) -> None:
+    """Make the masters of edited elements the edited values, as the end of ``GatheredParameters`` does; no collective.
+
+    Every rank must have made the same edit. Sharded parameters, which only that context makes whole, are left out.
+    """
+    for parameter in parameters:
+        engine, state, slot = locate(parameter)
+        if state is not None and not state.sharded:
+            _persist(engine, state, slot, None)
+            engine.read_cache.clear()
+
+
 def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
     """The parameter's engine, unit and slot; no unit if every rank keeps it whole and it does not train."""
     engine: Engine = engine_of(parameter)

@@ -174,7 +174,7 @@ def load(config: dict[str, Any] | str | Path) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError("\n".join([*_key_faults(raw, Config, ""), *_value_faults(error)])) from None
+        raise ConfigError("\n".join([*_key_faults(raw, Config, ""), *value_faults(error)])) from None
 
 
 def accumulation_steps(config: Config, world: int) -> int:
@@ -264,7 +264,7 @@ def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> It
             yield from _key_faults(value, inner, path)
 
 
-def _value_faults(error: ValidationError) -> Iterator[str]:
+def value_faults(error: ValidationError) -> Iterator[str]:
     """Invalid values. ``_key_faults`` reports invalid keys, with more detail."""
     for detail in error.errors():
         where, given = ".".join(map(str, detail["loc"])) or "config", detail["input"]

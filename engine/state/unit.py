@@ -103,6 +103,13 @@ class UnitState:
         self._free()
         return True
 
+    def forget(self) -> None:
+        """Give sharded parameters up: they become ordinary ones of no values, and the unit's whole memory is freed."""
+        self.reshard()
+        for binding in self._bindings:
+            binding.forget()
+        self._bindings.clear()
+
     def _free(self) -> None:
         """Free the memory; if numpy has shared it, so that it can never be resized, use a new tensor instead."""
         if not self.storage.resizable():

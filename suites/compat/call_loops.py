@@ -156,6 +156,67 @@ def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
     return after
 
 
+def weights_loaded(group: dist.ProcessGroup, stage: int, dtype: str) -> Tensor:
+    """Weights loaded by the module's own load_state_dict between two steps; the masters."""
+    keys = {dtype: {"enabled": True, "auto_cast": True} if dtype == "fp16" else {"enabled": True}}
+    ds, engine, net = _begun(stage, **(keys if dtype != "fp32" else {}))
+    whole = ds.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3)
+    loaded = {name: value / 2 for name, value in loops.model().state_dict().items()}
+    x = torch.ones(2, 5, dtype=next(net.parameters()).dtype)
+    for step in range(3):
+        if step == 2:
+            with whole:
+                net.load_state_dict(loaded)
+        engine.backward(engine(x).float().pow(2).mean())
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def in_two_engines(group: dist.ProcessGroup, stage: int, destroys: bool) -> list[Tensor]:
+    """An engine that evaluates, one that trains a part, and one that trains all of the same model; masters of each."""
+    ds, net, results = loops.deepspeed(), loops.model(), list[Tensor]()
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    without = {name: value for name, value in keys.items() if name != "optimizer"}
+    earlier, *_ = ds.initialize(model=net, config=without)
+    with torch.no_grad():
+        results.append(earlier(torch.ones(2, 5)))
+    for trained in (net[2], net):
+        if destroys:
+            earlier.destroy()
+        net.requires_grad_(False)
+        trained.requires_grad_(True)
+        engine, *_ = ds.initialize(model=net, model_parameters=trained.parameters(), config=keys)
+        for x in (torch.ones(2, 5), torch.eye(5)[:2]):
+            engine.backward(engine(x).pow(2).mean())
+            engine.step()
+        if destroys or stage == 3:
+            with pytest.raises(RuntimeError, match="this engine was destroyed"):
+                earlier.step()
+        earlier = engine
+        results.append(torch.cat([loops.masters(net[2]), loops.masters(trained)]))
+    earlier.destroy()
+    return results
+
+
+def unfrozen(group: dist.ProcessGroup, stage: int) -> str:
+    """The error of a step if a parameter trains that was given to initialize() frozen; its groups are as torch's."""
+    ds, net = loops.deepspeed(), loops.model()
+    net[0].requires_grad_(False)
+    groups = [{"params": net[0].parameters()}, {"params": net[2].weight}, {"params": [net[2].bias], "lr": 0.5}]
+    engine, *_ = ds.initialize(model=net, model_parameters=groups, config=loops.config(stage))
+    for frozen in (True, False):
+        net[0].requires_grad_(not frozen)
+        engine.backward(engine(torch.ones(2, 5)).mean())
+        if frozen:
+            engine.step()
+    with pytest.raises(RuntimeError) as caught:
+        engine.step()
+    engine.destroy()
+    return str(caught.value)
+
+
 def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
     """The errors of calls that would train something else, or nothing."""
     _, engine, net = _begun(stage)

@@ -72,6 +72,29 @@ def test_a_function_in_python(pool: Pool) -> None:
         assert all(torch.equal(after, ranks[0][0]) for after in stages)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_weights_are_loaded(pool: Pool, dtype: str) -> None:
+    """The step after load_state_dict starts from the loaded weights at every stage, not from masters of before."""
+    ranks = pool.run(loops.at_every_stage, call_loops.weights_loaded, dtype, world=_WORLD)
+    for stages in ranks:
+        assert all(torch.equal(after, ranks[0][3]) for after in stages)
+
+
+@pytest.mark.parametrize("destroys", [True, False], ids=["destroyed", "kept"])
+def test_a_model_of_several_engines(pool: Pool, destroys: bool) -> None:
+    """A later engine takes the model over, also from one that has sharded it; all stages agree."""
+    ranks = pool.run(loops.at_every_stage, call_loops.in_two_engines, destroys, world=_WORLD)
+    for stages in ranks:
+        for results in stages:
+            assert all(torch.equal(one, other) for one, other in zip(results, ranks[0][0], strict=True))
+
+
+def test_a_parameter_is_unfrozen(pool: Pool) -> None:
+    """An engine has no state for it; without an error it would keep its values."""
+    for stages in pool.run(loops.at_every_stage, call_loops.unfrozen, world=_WORLD):
+        assert all("parameter '0.weight' was frozen at initialize() and has requires_grad now" in s for s in stages)
+
+
 def test_misuse(pool: Pool) -> None:
     """Each is one error that says what to do."""
     words = [

@@ -210,6 +210,20 @@ _WRONG: list[tuple[Any, str]] = [
     ("nosuch.json", r"there is no configuration file 'nosuch\.json'"),
     ({"bfloat16": {}, "bf16": {}, **_BATCH}, "bfloat16 and bf16, which are one setting"),
     ({"zero_optimization": {"stage": 4}, **_BATCH}, r"zero_optimization\.stage"),
+    ({"zero_optimization": {"stage": "three"}, **_BATCH}, r"zero_optimization\.stage: .* got 'three'"),
+    ({"zero_optimization": 3, **_BATCH}, "zero_optimization is a section, .* got 3"),
+    ({"optimizer": "Adam", **_BATCH}, "optimizer is a section, .* got 'Adam'"),
+    ({"wandb": True, **_BATCH}, "wandb is a section, .* got True"),
+    (
+        {"zero_optimization": {"stage": 2, "cpu_offload": "false"}, **_BATCH},
+        "cpu_offload is true or false, got 'false'",
+    ),
+    ({"wall_clock_breakdown": "flase", **_BATCH}, "wall_clock_breakdown: .* got 'flase'"),
+    ({"steps_per_print": "ten", **_BATCH}, "steps_per_print: .* got 'ten'"),
+    ({"flops_profiler": {"profile_step": "two"}, **_BATCH}, r"flops_profiler\.profile_step: .* got 'two'"),
+    ({"tensorboard": {"output_pth": "x"}, **_BATCH}, r"tensorboard\.output_pth: .* did you mean 'output_path'\?"),
+    ({"scheduler": {"typ": "WarmupLR"}, **_BATCH}, r"scheduler\.typ: .* did you mean 'type'\?"),
+    ({"activation_checkpointing": {"profil": 1}, **_BATCH}, r"activation_checkpointing\.profil: .* mean 'profile'\?"),
 ]
 
 
@@ -218,6 +232,30 @@ def test_wrong(config: Any, message: str) -> None:
     """One clear error."""
     with pytest.raises(ConfigError, match=message):
         resolve(config)
+
+
+_FORMS: dict[str, Any] = {
+    "zero_optimization": {"stage": "3", "stage3_gather_16bit_weights_on_model_save": "false"},
+    "wall_clock_breakdown": "false",
+    "steps_per_print": "10",
+    "flops_profiler": {"enabled": "true", "profile_step": 2.0},
+    "activation_checkpointing": {"number_checkpoints": "4", "remarks": "DeepSpeed ignores this"},
+    **dict.fromkeys(("fp16", "bf16", "tensorboard", "comms_logger", "scheduler", "optimizer", "dump_state")),
+}
+
+
+def test_values_in_another_form() -> None:
+    """Numbers and flags as strings have their types, as pydantic gives them to DeepSpeed; null is no section."""
+    found = resolve({**_BATCH, **_FORMS})
+    assert found.engine["zero_optimization"]["stage"] == 3
+    assert found.raw == {
+        **_BATCH,
+        "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False},
+        "wall_clock_breakdown": False,
+        "steps_per_print": 10,
+        "flops_profiler": {"enabled": True, "profile_step": 2},
+        "activation_checkpointing": {"number_checkpoints": 4, "remarks": "DeepSpeed ignores this"},
+    }
 
 
 def test_unknown_names_that_resemble_nothing() -> None:

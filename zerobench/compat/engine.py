@@ -16,7 +16,7 @@ from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
-from zerobench.compat.given_model import check_memory
+from zerobench.compat.given_model import GivenModel
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
@@ -33,10 +33,11 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
     Args:
         engine: the reference engine.
         settings: the resolved configuration.
+        given: the parameters or groups that the caller gave to train.
         collate_fn: makes the batches of ``training_data`` and of ``deepspeed_io``.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, collate_fn: Any = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, given: list[Any], collate_fn: Any = None) -> None:
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
@@ -50,6 +51,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
         self._stepped = self._destroyed = False
+        self._given = GivenModel(engine, given)
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
@@ -70,6 +72,8 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; a collective at stage 3."""
+        if self._engine.unsharder is not None:
+            self._given.check_lives()
         if self.fp16_auto_cast():
             args, kwargs = _half(args), _half(kwargs)
         self._direct.check_ended()
@@ -100,6 +104,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
             raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
         if not loss.requires_grad:
             raise RuntimeError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
+        self._given.check_lives()
         self._direct.check_ended()
         with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
@@ -124,7 +129,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self._check_outside()
         if lr_kwargs:
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
-        check_memory(self._engine)
+        self._given.check()
         before = self._engine.global_steps
         with self._progress.timing("step"), comms_logger.recording():
             self._engine.step()
@@ -281,7 +286,9 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         if not self._destroyed:
             self._destroyed = True
             self._progress.close()
-            self._engine.destroy()
+            self._given.close()
+            if not self._engine.destroyed:
+                self._engine.destroy()
 
 
 def _half(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from zerobench.compat import schedules
 from zerobench.compat.accelerator import local_device
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
+from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.given_model import keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizers import as_client
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.handover import hand_over
 
 
 def initialize(
@@ -67,9 +71,10 @@ def initialize(
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
-    parameters = list(model.parameters() if model_parameters is None else model_parameters)
-    built, groups, schedule = _build(model, settings, as_client(optimizer, parameters), parameters, lr_scheduler)
-    wrapped = DeepSpeedEngine(built, settings, collate_fn)
+    parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
+    client = as_client(optimizer, parameters)
+    built, groups, schedule = _build(model, settings, client, parameters, lr_scheduler)
+    wrapped = DeepSpeedEngine(built, settings, parameters if client is None else client.param_groups, collate_fn)
     if training_data is not None:
         wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
     return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
@@ -82,14 +87,24 @@ def _refuse_parallelism(**given: Any) -> None:
 
 
 def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
-    """The model without its compilation, in its precision; each ``nvme_path`` is made, as DeepSpeed does."""
+    """The model without its compilation or an earlier engine, in its precision; each ``nvme_path`` is made."""
     model = without_compile(model, settings)
+    hand_over(model.parameters())
     keep_precision(model, settings)
     for name in ("offload_optimizer", "offload_param"):
         section = settings.engine["zero_optimization"].get(name) or {}
         if section.get("device") == "nvme" and section.get("nvme_path"):
             Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
     return model
+
+
+def _listed(parameters: Iterable[Any]) -> list[Any]:
+    """Parameters or groups; ``params`` of a group may be an iterator or one tensor, as torch's optimizers allow."""
+    return [{**each, "params": _of_group(each["params"])} if isinstance(each, dict) else each for each in parameters]
+
+
+def _of_group(given: Any) -> list[Any]:
+    return [given] if isinstance(given, torch.Tensor) else list(given)
 
 
 def _build(
@@ -138,6 +153,9 @@ def make_schedule(type_: str, params: dict[str, Any], optimizer: Any) -> Any:
     if not isinstance(made, type) or not issubclass(made, schedules.Schedule | LRScheduler):
         known = ", ".join(schedules.VALID_LR_SCHEDULES)
         raise ConfigError(f"scheduler.type {type_!r} is neither DeepSpeed's ({known}) nor of torch.optim.lr_scheduler")
+    _, *names = inspect.signature(made).parameters
+    if unknown := [*unknown_keys("scheduler.params", params, names)]:
+        raise ConfigError("\n".join(unknown))
     try:
         return made(optimizer, **params)
     except (TypeError, ValueError) as error:

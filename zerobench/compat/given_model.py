@@ -1,4 +1,4 @@
-"""The model as the caller gives it: its precision if the configuration enables none, and torch.compile."""
+"""The model as the caller gives it and goes on to hold: its precision, its compilation, and changes of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from zerobench.compat.config import Settings
 from zerobench.compat.log import log_dist
 from zerobench.engine import Engine
+from zerobench.engine.inspect import keep_edits
 
 #: The configuration that keeps parameters of a dtype as they are.
 _KEPT: dict[torch.dtype, dict[str, Any]] = {
@@ -44,16 +45,70 @@ def without_compile(model: nn.Module, settings: Settings) -> nn.Module:
     return original
 
 
-def check_memory(engine: Engine) -> None:
-    """Refuse a step whose parameters the model no longer has; the first parameter of each unit stands for all.
+class GivenModel:
+    """Watches the model, which stays in the caller's hands while the engine trains it.
 
-    Raises:
-        RuntimeError: ``Module.half()`` or the like has replaced the parameters' data.
+    What ``Module.load_state_dict`` loads becomes the masters' values, too; else the next step would undo it.
+
+    Args:
+        engine: has the model.
+        groups: the parameters or groups that the caller gave to train.
     """
-    for state in engine.states:
-        slot = state.unit.slots[0]
-        if not state.sharded and slot.parameter.data_ptr() != slot.view(state.full).data_ptr():
+
+    def __init__(self, engine: Engine, groups: list[Any]) -> None:
+        self._engine = engine
+        given = {p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])}
+        named = engine.module.named_parameters()
+        self._frozen = {name: p for name, p in named if p in given and not p.requires_grad}
+        self._hooks = [
+            module.register_load_state_dict_post_hook(_keep_loaded)  # type: ignore[no-untyped-call]
+            for module in engine.module.modules()
+        ]
+
+    def check(self) -> None:
+        """Refuse a step that would not train what the model has.
+
+        Raises:
+            RuntimeError: the engine was destroyed, ``Module.half()`` or the like has replaced the parameters' data, or
+                a parameter trains that was frozen at ``initialize()``.
+        """
+        self.check_lives()
+        self._check_memory()
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                raise RuntimeError(
+                    f"parameter {name!r} was frozen at initialize() and has requires_grad now, but the engine has no "
+                    "optimizer state for it; freeze it after initialize(), or leave it out of model_parameters"
+                )
+
+    def check_lives(self) -> None:
+        """Refuse a call of an engine that has given its model up.
+
+        Raises:
+            RuntimeError: the engine was destroyed.
+        """
+        if self._engine.destroyed:
             raise RuntimeError(
-                f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(), so the "
-                "engine would train other values; convert the model before, or enable bf16 or fp16"
+                "this engine was destroyed, by destroy(), accelerate's free_memory() or a later initialize() of its "
+                "model; call initialize() again (with Hugging Face: evaluate before the training in a Trainer of its "
+                "own)"
             )
+
+    def _check_memory(self) -> None:
+        """The first parameter of each unit stands for all."""
+        for state in self._engine.states:
+            slot = state.unit.slots[0]
+            if not state.sharded and slot.parameter.data_ptr() != slot.view(state.full).data_ptr():
+                raise RuntimeError(
+                    f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(), so the "
+                    "engine would train other values; convert the model before, or enable bf16 or fp16"
+                )
+
+    def close(self) -> None:
+        """Leave the model as it is."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _keep_loaded(module: nn.Module, _: object) -> None:
+    keep_edits(module.parameters(recurse=False))

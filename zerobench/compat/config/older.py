@@ -1,9 +1,11 @@
-"""Older names and forms of DeepSpeed's keys, put into today's."""
+"""Older names and other forms of DeepSpeed's keys, put into today's."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from zerobench.compat.config import surface
+from zerobench.engine.config import schema
 from zerobench.engine.errors import ConfigError
 
 #: Keys of zero_optimization that DeepSpeed also takes without their prefix.
@@ -25,15 +27,19 @@ _PREFIXED = frozenset(
 def modernise(raw: dict[str, Any]) -> None:
     """Replace older forms in ``raw``: ``bfloat16``, ``zero_optimization: true``, ``cpu_offload``, missing prefixes.
 
+    A section that is null is one that is not given.
+
     Raises:
-        ConfigError: an older form and today's are both given.
+        ConfigError: an older form and today's are both given, or a section is neither an object nor null.
     """
     if "bfloat16" in raw:
         _move(raw, "bfloat16", "bf16")
     if isinstance(raw.get("zero_optimization"), bool):
         raw["zero_optimization"] = {"stage": int(raw["zero_optimization"])}
+    _check_sections(raw)
     zero = raw.get("zero_optimization")
     if isinstance(zero, dict):
+        _stage(zero)
         for key in _PREFIXED & zero.keys():
             _move(zero, key, f"stage3_{key}")
         if "stage3_gather_fp16_weights_on_model_save" in zero:
@@ -41,7 +47,28 @@ def modernise(raw: dict[str, Any]) -> None:
         _offload(zero)
 
 
+def _check_sections(raw: dict[str, Any]) -> None:
+    for name in (*schema.SECTIONS, *surface.Surface.model_fields):
+        if raw.get(name, 0) is None:
+            del raw[name]
+    for name in (*schema.SECTIONS, *surface.SECTIONS):
+        if not isinstance(raw.get(name, {}), dict):
+            raise ConfigError(f"{name} is a section, which is an object of keys and values, got {raw[name]!r}")
+
+
+def _stage(zero: dict[str, Any]) -> None:
+    """The stage as an integer if it is one in another form; pydantic, which DeepSpeed reads it by, takes these."""
+    given = zero.get("stage", 0)
+    if given is None:
+        del zero["stage"]
+    elif isinstance(given, bool | float | str) and str(given).removesuffix(".0").isdecimal():
+        zero["stage"] = int(float(given))
+
+
 def _offload(zero: dict[str, Any]) -> None:
+    for flag in ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory"):
+        if not isinstance(zero.get(flag, False), bool):
+            raise ConfigError(f"zero_optimization.{flag} is true or false, got {zero[flag]!r}")
     pinned = zero.pop("cpu_offload_use_pin_memory", None)
     for older, section in (("cpu_offload", "offload_optimizer"), ("cpu_offload_param", "offload_param")):
         if not zero.pop(older, False):

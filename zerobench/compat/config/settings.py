@@ -20,6 +20,7 @@ from zerobench.compat.config.keys import (
 )
 from zerobench.compat.config.older import modernise
 from zerobench.compat.config.reading import read
+from zerobench.compat.config.surface import take
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.schema import SECTIONS, Config, load
 from zerobench.engine.errors import ConfigError
@@ -54,13 +55,14 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
         args: the script's arguments, with Hugging Face's names, for ``auto``.
 
     Raises:
-        ConfigError: a key is refused or resembles another one, or ``auto`` has no value; one line for each error.
+        ConfigError: a key is refused or resembles another one, a value is wrong, or ``auto`` has no value; one line for
+            each error.
     """
     raw = read(config)
     modernise(raw)
     resolve_auto(raw, model, args)
     dropped: dict[str, str] = {}
-    faults: list[str] = []
+    faults = list(take(raw))
     engine = _sorted(raw, "", dropped, faults)
     engine = _with_defaults(engine, dropped)
     faults += [*autocast_faults(raw), *_optimizer_faults(engine)]
@@ -129,7 +131,7 @@ def _with_defaults(engine: dict[str, Any], dropped: dict[str, str]) -> dict[str,
     stage, so that all stages are one trajectory.
     """
     zero = {"stage": 0, **engine.get("zero_optimization", {})}
-    stage = int(zero["stage"])
+    stage = zero["stage"] if isinstance(zero["stage"], int) else 0  # else the engine's error names it
     zero.setdefault("overlap_comm", stage == 3)
     zero.setdefault("reduction_schedule", "micro_step")
     for name, first in (("offload_optimizer", 1), ("offload_param", 3)):
