@@ -21,7 +21,7 @@ from zerobench.suites.accounting import (
     test_wire,
 )
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
+from zerobench.suites.equivalence import test_contract, test_peers, test_rare_values, test_steps, test_turns
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
@@ -47,6 +47,7 @@ from zerobench.suites.meta.mutants.rare import RARE
 from zerobench.suites.meta.mutants.recovery import RECOVERY
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
+from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import WATCHED
 from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.strategies import optimizers, scenarios
@@ -127,6 +128,14 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
         mutant,
         failure_of(partial(again(test_contract.test_equals_the_canonical_trainer, 10, one_step), trials)),
     )
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", VALUE_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, failure_of(partial(test_rare_values.test_rare_values, trials, mutant.rare)))
 
 
 @pytest.mark.parametrize("name", RULES)
