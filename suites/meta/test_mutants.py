@@ -194,7 +194,7 @@ def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize("mutant", GROWING, ids=lambda mutant: mutant.__name__)
 def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
+    """If an engine grows with evaluations, with skipped steps or seldom, or seldom sends more, it fails a long run."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, failure_of(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
 

@@ -176,7 +176,7 @@ class CountsEachBadLeaf(_Value):
     """Takes two leaves that overflow in one step for two overflows."""
 
     rare = "long run in fp16"
-    points_at = Points("loss_scale", "losses", "gradients")
+    points_at = Points("loss_scale")
 
     def sabotage(self) -> None:
         self.bad = torch.zeros(1)
@@ -205,7 +205,7 @@ class KeepsTwoBitsOfTheWindow(_Value):
     """Takes windows of three steps for longer ones."""
 
     rare = "long run in fp16"
-    points_at = Points("loss_scale", "losses", "gradients")
+    points_at = Points("loss_scale")
 
     def sabotage(self) -> None:
         config = self.engine.scaler.config
@@ -217,7 +217,7 @@ class AllowsThreeOverflows(_Value):
     """Takes a hysteresis of three for a larger one."""
 
     rare = "long run in fp16"
-    points_at = Points("loss_scale", "losses", "gradients")
+    points_at = Points("loss_scale")
 
     def sabotage(self) -> None:
         scaler = self.engine.scaler
