@@ -98,6 +98,11 @@ RARE_VALUES = {
         sub_group=40,
         buffer_size=8192,
         poison=((2, 1), (3, 5), (6, 0)),
-        reads=(Read("gradients", 4, 2), Read("evaluation", 5, 1), Read("optimizer_state", 6, -1)),
+        reads=(
+            Read("gradients", 4, 2),
+            Read("evaluation", 5, 1),
+            Read("evaluation", 5, 2),
+            Read("optimizer_state", 6, -1),
+        ),
     ),
 }

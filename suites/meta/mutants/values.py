@@ -242,6 +242,22 @@ class LosesMicroStepsLate(_Value):
         self.engine.reducer.begin = forgetful  # type: ignore[method-assign]
 
 
+class RemembersAnEvaluationWithItsBuffers(_Value):
+    """Keeps the loss until the parameters change; buffers change in each micro-step."""
+
+    rare = "long run on three ranks"
+    points_at = Points("reads")
+
+    def sabotage(self) -> None:
+        self.losses: dict[int, Tensor] = {}
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        steps = self.engine.global_steps
+        if steps not in self.losses:
+            self.losses[steps] = super().evaluate(batch)
+        return self.losses[steps]
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 VALUE_MUTANTS: list[type[_Value]] = [
     HasMemoryForEightUnits,
@@ -257,6 +273,7 @@ VALUE_MUTANTS: list[type[_Value]] = [
     KeepsTwoBitsOfTheWindow,
     AllowsThreeOverflows,
     LosesMicroStepsLate,
+    RemembersAnEvaluationWithItsBuffers,
 ]
 
 
