@@ -10,6 +10,7 @@ from zerobench.driver import ALL
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.scenario import Scenario
+from zerobench.suites.support.offered import at_offered_stage
 from zerobench.suites.support.rare_values import RARE_VALUES
 from zerobench.suites.support.strategies import STAGES, drawn
 from zerobench.suites.support.trials import Trials
@@ -25,7 +26,7 @@ def test_rare_values(trials: Trials, name: str) -> None:
 
     @drawn(st.builds(lambda stage, seed: RARE_VALUES[name].but(stage=stage, seed=seed), STAGES, _SEEDS), share=0.1)
     def check(scenario: Scenario) -> None:
-        _demand(trials, trials.nearest(scenario))
+        _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario)))
 
     check()
 
