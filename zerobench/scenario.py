@@ -107,7 +107,7 @@ class Optimizer:
     weight_decay: float = 0.01  # decoupled in adamw and lion, else L2
     momentum: float = 0.9  # sgd
     lr_decay: float = 0.0  # adagrad
-    second_group: bool = False  # parameters of one dimension or fewer: no weight decay, twice the lr
+    second_group: bool = False  # of parameters of one dimension or fewer; oracles/rules.py has its hyperparameters
 
 
 @dataclass(frozen=True)

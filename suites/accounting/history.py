@@ -99,17 +99,31 @@ def _states(engine: Subject) -> Bytes:
     return {state: resident(tensors) for state, tensors in engine.resident().items()}
 
 
-def grown(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> tuple[int, int]:
-    """One rank's part: bytes of all living tensors after ``after`` steps and after the last, with an evaluation and a
-    reading in every round of three steps."""
-    early = 0
+@dataclass
+class LongRun:
+    """Bytes of all living tensors after some steps and after the last, and the traffic of the steps that were applied,
+    by step."""
+
+    early: int = 0
+    late: int = 0
+    traffic: dict[int, Costs] = field(default_factory=dict)
+
+
+def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
+    """One rank's part: train the Scenario and look at memory after ``after`` steps and after the last, with an
+    evaluation and a reading in every round of three steps."""
+    found = LongRun()
     with closing(start(subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps):
             if index % 3 == 2:
                 engine.evaluate(held_out(scenario))
                 engine.parameters()
                 engine.optimizer_state()
-            run_step(engine, scenario, index, dist.get_rank(group))  # an engine may keep what was read until it steps
+            with TrafficMeter() as meter:  # an engine may keep what was read until it steps
+                step = run_step(engine, scenario, index, dist.get_rank(group))
+            if not step.skipped:
+                found.traffic[index] = meter.traffic
             if index + 1 == after:
-                early = settled()
-        return early, settled()
+                found.early = settled()
+        found.late = settled()
+    return found

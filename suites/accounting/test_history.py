@@ -13,7 +13,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.accounting import bounds, grid
-from zerobench.suites.accounting.history import Between, Call, Costs, History, grown, trace
+from zerobench.suites.accounting.history import Between, Call, Costs, History, long_run, trace
 from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
 from zerobench.suites.support.strategies import UNDISTURBED, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
@@ -89,15 +89,18 @@ def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     """After 50 steps, some of them skipped, with evaluations and readings between them, as many bytes of tensors are
-    alive as after three."""
+    alive as after three, and from the fourth on all steps that are applied have the same traffic."""
     scenario = Scenario(
         model=grid.DEEP, world=2, stage=stage, dtype="fp16", steps=_LONG, chunk=32, loss_scale=LossScale(static=1.0)
     ).but(optimizer=Optimizer(name="sgd"), poison=((10, 0), (30, 1)))
     skip_unless_offered(trials, scenario)
-    by_rank = trials.ask(ReplayCommand(scenario, trials.name), grown, _EARLY)
-    for rank, (early, late) in enumerate(by_rank):
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), long_run, _EARLY)):
         entry = Entry("growth", f"bytes of all tensors alive after {_LONG} steps")
-        demand(trials, scenario, rank, entry, late, early, f"as after {_EARLY} steps")
+        demand(trials, scenario, rank, entry, found.late, found.early, f"as after {_EARLY} steps")
+        first, *others = (step for step in found.traffic if step >= _EARLY)
+        for step in others:
+            costs = found.traffic[step], found.traffic[first]
+            _demand_traffic(trials, scenario, rank, f"step {step}", step, *costs, formula=f"as in step {first}")
 
 
 def _demand_the_same(trials: Trials, scenario: Scenario, between: Between) -> None:
@@ -135,12 +138,19 @@ def _demand_steps(
 
 
 def _demand_traffic(
-    trials: Trials, scenario: Scenario, rank: int, what: str, step: int | None, got: Costs, expected: Costs
+    trials: Trials,
+    scenario: Scenario,
+    rank: int,
+    what: str,
+    step: int | None,
+    got: Costs,
+    expected: Costs,
+    formula: str = _FORMULA,
 ) -> None:
     for collective in sorted({*got, *expected}):
         entry = Entry("traffic", f"{collective} in {what}", collective, step)
         both = got.get(collective, Traffic()), expected.get(collective, Traffic())
-        demand(trials, scenario, rank, entry, *both, _FORMULA)
+        demand(trials, scenario, rank, entry, *both, formula)
 
 
 def _skip_unless_steps_are_skipped(trials: Trials) -> None:

@@ -167,7 +167,7 @@ _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
 
 #: The same for the names that differ, for the ranks that differ, and for what agrees before.
 _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
-    "exactly the second parameter group differs: its learning rate": (
+    "exactly the second parameter group differs: its hyperparameters": (
         (_both(*(_multiple(1.5, name, "parameters") for name in ("c", "d", "one"))), _GROUPS),
         (_both(*(_multiple(1.5, name) for name in ("c", "d", "one"))), _GROUPS),
     ),

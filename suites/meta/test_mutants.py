@@ -22,7 +22,7 @@ from zerobench.suites.accounting import (
     test_wire,
 )
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
+from zerobench.suites.equivalence import test_contract, test_peers, test_rare_values, test_steps, test_turns
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
@@ -59,6 +59,7 @@ from zerobench.suites.meta.mutants.recovery import (
 )
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.shared import SHARED
+from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import (
     WATCHED,
     EvaluationMovesTheLossScale,
@@ -171,6 +172,14 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
     )
 
 
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", VALUE_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, failure_of(partial(test_rare_values.test_rare_values, trials, mutant.rare)))
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_drawn(name: str) -> None:
     """The Scenarios that engines are tried on have every optimizer."""
@@ -227,7 +236,7 @@ def test_repeated_gathers_of_a_reading_are_caught(pool: Pool) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize("mutant", GROWING, ids=lambda mutant: mutant.__name__)
 def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine grows with evaluations, with skipped steps or seldom, it fails a long run."""
+    """If an engine grows with evaluations, with skipped steps or seldom, or seldom sends more, it fails a long run."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, failure_of(partial(test_history.test_memory_does_not_grow_in_a_long_run, trials, 1)))
 

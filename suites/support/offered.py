@@ -10,6 +10,8 @@ from zerobench.scenario import LossScale, Odd, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
 
+#: A Scenario that every engine offers at its stages.
+_PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
 #: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "offload_param": ("none", "cpu"),
@@ -33,6 +35,12 @@ _PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
     "dropout": (0.0,),
     **dict.fromkeys(PECULIAR, (False,)),
 }
+
+
+def at_offered_stage(subject: type[Subject], scenario: Scenario) -> Scenario:
+    """The Scenario at one of the stages that the engine offers at all; at its own if there are none."""
+    stages = [stage for stage in range(4) if subject.unsupported(_PLAINEST.but(stage=stage)) is None]
+    return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:

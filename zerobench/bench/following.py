@@ -26,7 +26,7 @@ from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
-from zerobench.oracles.rules import state_keys
+from zerobench.oracles.rules import second_group, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer
 from zerobench.subject import Policies, State
@@ -211,4 +211,4 @@ def _group(spec: Optimizer, parameter: Tensor) -> Optimizer:
     """The hyperparameters of a parameter's group."""
     if not spec.second_group or parameter.ndim >= 2:
         return spec
-    return replace(spec, lr=2 * spec.lr, weight_decay=0.0)
+    return second_group(spec)

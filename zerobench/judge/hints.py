@@ -56,7 +56,7 @@ def of_names(
     for which, members in groups.items():
         grouped = part in _UPDATED and scenario.optimizer.second_group and len(members) > 1
         if grouped and set(differing) == set(members):
-            yield f"exactly the {which} parameter group differs: its learning rate or weight decay"
+            yield f"exactly the {which} parameter group differs: its hyperparameters"
             return
     yield f"{len(differing)} of {len(shapes)} names differ: {_few(differing)}"
 

@@ -6,15 +6,16 @@ from typing import Literal, get_args
 
 Part = Literal[
     "losses",
+    "loss_scale",
     "gradients",
     "norm",
     "skipped",
-    "loss_scale",
     "optimizer_state",
     "parameters",
     "model_parameters",
     "reads",
     "evaluation",
 ]
-#: In the order in which a step makes them: the first differing part is the nearest to the fault.
+#: In the order in which a step makes them: the first differing part is the nearest to the fault. The loss scale is the
+#: one in force in the step's backward, so a wrong one shows before the gradients that it makes overflow or underflow.
 ALL_PARTS: tuple[Part, ...] = get_args(Part)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.dispatch import DispatchMode
-from zerobench.oracles.rules import RULES, hyperparameters, state_keys
+from zerobench.oracles.rules import RULES, hyperparameters, second_group, state_keys
 from zerobench.scenario import Optimizer
 from zerobench.subject import State
 
@@ -57,7 +57,7 @@ def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str,
         return [{"params": list(named.values())}]
     matrices = [p for p in named.values() if p.ndim >= 2]
     rest = [p for p in named.values() if p.ndim < 2]
-    return [{"params": matrices}, {"params": rest, "lr": 2 * spec.lr, "weight_decay": 0.0}]
+    return [{"params": matrices}, {"params": rest, **hyperparameters(second_group(spec))}]
 
 
 def read_state(

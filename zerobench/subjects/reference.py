@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
-from zerobench.oracles.rules import hyperparameters
+from zerobench.oracles.rules import hyperparameters, second_group
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
@@ -189,9 +189,10 @@ def _optimizer_params(scenario: Scenario) -> dict[str, Any]:
 
 
 def parameter_groups(model: nn.Module, scenario: Scenario) -> list[dict[str, Any]]:
-    """One group, or two: matrices, and the rest with twice the learning rate and no weight decay."""
+    """One group, or two: matrices, and the rest with the hyperparameters of the second group."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not scenario.optimizer.second_group:
         return [{"params": trained}]
-    rest = {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0, "lr": scenario.optimizer.lr * 2}
+    second = hyperparameters(second_group(scenario.optimizer))
+    rest = {"params": [p for p in trained if p.dim() < 2], **second}
     return [group for group in ({"params": [p for p in trained if p.dim() >= 2]}, rest) if group["params"]]

@@ -194,6 +194,15 @@ class GrowsEveryTenthStep(Mutant):
         return super().step()
 
 
+class GathersEveryTenthStep(Mutant):
+    points_at = Points("traffic", name="all_gather", step=9)
+
+    def step(self) -> Outcome:
+        if self.engine.global_steps % 10 == 9:
+            _gather(self.group)
+        return super().step()
+
+
 class KeepsArraysOfParameters(Mutant):
     points_at = Points("process")
 
@@ -316,7 +325,12 @@ AROUND_EVALUATIONS: list[type[Mutant]] = [GathersAfterAnEvaluation, StaysWholeAf
 AROUND_READINGS: list[type[Mutant]] = [BroadcastsAfterAReading, KeepsWhatWasRead]
 AROUND_SKIPPED_STEPS: list[type[Mutant]] = [GathersAfterASkippedStep, KeepsGradientsOfASkippedStep]
 #: They grow too slowly for eight steps, or not in a step.
-GROWING: list[type[Mutant]] = [GrowsWithEveryEvaluation, GrowsWithEverySkippedStep, GrowsEveryTenthStep]
+GROWING: list[type[Mutant]] = [
+    GrowsWithEveryEvaluation,
+    GrowsWithEverySkippedStep,
+    GrowsEveryTenthStep,
+    GathersEveryTenthStep,
+]
 #: They keep memory that is no tensor.
 HIDING: list[type[Mutant]] = [KeepsArraysOfParameters, KeepsBytesOfGradients]
 #: They replicate what the stage shards.

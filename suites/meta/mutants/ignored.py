@@ -17,7 +17,7 @@ from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
 _UPDATE = Points("optimizer_state", "parameters")
-_SCALE = Points("loss_scale", "gradients", "norm", "skipped")  # a wrong scale can overflow first
+_SCALE = Points("loss_scale")
 _VALUES = Points("losses", "gradients", "norm", "model_parameters", "skipped")
 
 
@@ -95,6 +95,34 @@ class JoinsTheGroups(_Otherwise):
     otherwise = _rule(second_group=False)
 
 
+class _TakesFromTheFirstGroup(Mutant):
+    """The second group has some hyperparameters of the first."""
+
+    points_at = _UPDATE
+    keys: ClassVar[tuple[str, ...]]
+
+    def sabotage(self) -> None:
+        first, *others = self.optimizer.param_groups
+        for group in others:
+            group.update({key: first[key] for key in self.keys if key in first})
+
+
+class IgnoresTheSecondGroupsBetas(_TakesFromTheFirstGroup):
+    keys = ("betas",)
+
+
+class IgnoresTheSecondGroupsEps(_TakesFromTheFirstGroup):
+    keys = ("eps",)
+
+
+class IgnoresTheSecondGroupsMomentum(_TakesFromTheFirstGroup):
+    keys = ("momentum",)
+
+
+class IgnoresTheSecondGroupsLrDecay(_TakesFromTheFirstGroup):
+    keys = ("lr_decay",)
+
+
 class ClipsAtOne(_Otherwise):
     points_at = _UPDATE
     otherwise = _fields(lambda s: {"clip": 1.0 if s.clip else 0.0})
@@ -169,4 +197,4 @@ class AddsChunksOnAnotherGrid(_Otherwise):
     otherwise = _fields(lambda s: {"chunk": 32 if s.chunk > 32 else 64})
 
 
-IGNORED: list[type[Mutant]] = list(_Otherwise.__subclasses__())
+IGNORED: list[type[Mutant]] = [*_Otherwise.__subclasses__(), *_TakesFromTheFirstGroup.__subclasses__()]

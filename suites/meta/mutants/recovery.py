@@ -16,7 +16,7 @@ from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
 _LATER = Points("losses", "gradients", "norm", "skipped", "optimizer_state", "parameters", "model_parameters", "reads")
-_SCALE = Points("loss_scale", "gradients", "norm", "skipped")  # a wrong scale can overflow first
+_SCALE = Points("loss_scale")
 
 
 class _Recovery(Mutant):

@@ -1,0 +1,283 @@
+"""Engines that are wrong with values that no draw has.
+
+Class of escape: a value that costs too much to be drawn often, or would displace common ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.engine.optim.check import GradientCheck
+from zerobench.engine.state.unit import UnitState
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+_STEPPED = Points("optimizer_state", "parameters", "model_parameters")
+_LATER = Points("losses", "gradients", "norm", "optimizer_state", "parameters", "model_parameters", "reads")
+
+
+class _Value(Mutant):
+    """Wrong with a value that this Scenario of :data:`RARE_VALUES` has."""
+
+    rare: ClassVar[str]
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.scenario = scenario
+        super().__init__(model, scenario, group)
+
+    def patch_factors(self, change: Any) -> None:
+        """Let ``change(check, factors)`` replace the factors of the gradients."""
+        step = self.engine.stepper.step
+        self.engine.stepper.step = lambda check, factors: step(check, change(check, factors))  # type: ignore[method-assign]
+
+
+class HasMemoryForEightUnits(_Value):
+    """Every unit from the ninth on is whole in name only: its values are zeros."""
+
+    rare = "many blocks"
+    points_at = _LATER
+
+    def sabotage(self) -> None:
+        unsharder = self.engine.unsharder
+        if unsharder is None:
+            return
+        arrive = unsharder._arrive
+
+        def arrive_in_eight(state: UnitState) -> None:
+            arrive(state)
+            if state.unit.index >= 8:
+                state.full.zero_()
+
+        unsharder._arrive = arrive_in_eight  # type: ignore[method-assign]
+
+
+class StaysWholeIfEvaluatedBeforeTheUpdate(_Value):
+    """Units that an evaluation has gathered between the last backward and the update are not resharded by it."""
+
+    rare = "many blocks"
+    points_at = _LATER
+
+    def sabotage(self) -> None:
+        self.evaluated = False
+        if (unsharder := self.engine.unsharder) is not None:
+            reshard_all = unsharder.reshard_all
+            unsharder.reshard_all = lambda: None if self.evaluated else reshard_all()  # type: ignore[method-assign]
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        self.evaluated = True
+        return loss
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.evaluated = False
+        return super().micro_step(batch)
+
+
+class IndexesIn16Bits(_Value):
+    """Loses the gradient of a parameter's elements from 2**16 on."""
+
+    rare = "large parameter"
+    points_at = Points("gradients", name="stem.weight")
+
+    def sabotage(self) -> None:
+        for p in self.model.parameters():
+            if p.requires_grad and p.numel() > 1 << 16:
+                p.register_hook(_first_elements)  # type: ignore[no-untyped-call]
+
+
+class SkipsTheUpdateAtRateZero(_Value):
+    """The states stay as they are, too."""
+
+    rare = "rate of zero"
+    points_at = _STEPPED
+
+    def sabotage(self) -> None:
+        self.patch_factors(lambda check, factors: factors if self._rate() else factors * math.nan)
+
+    def _rate(self) -> float:
+        return float(max(group["lr"] for group in self.optimizer.param_groups))
+
+
+class ClampsTheDecay(_Value):
+    """Multiplies weights by no less than zero: 1 - lr * weight_decay, at least 0."""
+
+    rare = "large rate and decay"
+    points_at = _STEPPED
+
+    def sabotage(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = min(group["weight_decay"], 1 / group["lr"])
+
+
+class ClampsEps(_Value):
+    """Takes 1e-8 for every smaller eps."""
+
+    rare = "large rate and decay"
+    points_at = _STEPPED
+
+    def sabotage(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["eps"] = max(group["eps"], 1e-8)
+
+
+class SkipsTheUpdateAtNormZero(_Value):
+    """Divides zero by the norm, and takes the NaN for an overflow; the step is not counted as skipped."""
+
+    rare = "gradients of zero"
+    points_at = _STEPPED
+
+    def sabotage(self) -> None:
+        self.patch_factors(lambda check, factors: factors if bool(check.total) else factors * math.nan)
+
+
+class DividesByAPowerOfTwo(_Value):
+    """Unscales by the exponent of the loss scale alone, and scales by all of it."""
+
+    rare = "scale that is no power of two"
+    points_at = Points("norm")
+
+    def sabotage(self) -> None:
+        def change(check: GradientCheck) -> GradientCheck:
+            scale = self.engine.loss_scale
+            return dataclasses.replace(check, divisor=check.divisor / scale * 2.0 ** math.floor(math.log2(scale)))
+
+        self.patch_check(change)
+
+
+class LosesTheFifthMicroStep(_Value):
+    """Has four buffers for the sums of micro-steps."""
+
+    rare = "scale that is no power of two"
+    points_at = Points("gradients")
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+        self.nth = 0
+
+        def count(first: bool, last: bool, loss: Tensor | None) -> None:
+            self.nth = 1 if first else self.nth + 1
+            begin(first, last, loss)
+
+        self.engine.reducer.begin = count  # type: ignore[method-assign]
+        for p in self.model.parameters():
+            if p.requires_grad:
+                p.register_hook(lambda gradient: gradient * 0 if self.nth > 4 else gradient)  # type: ignore[no-untyped-call]
+
+
+class CountsEachBadLeaf(_Value):
+    """Takes two leaves that overflow in one step for two overflows."""
+
+    rare = "long run in fp16"
+    points_at = Points("loss_scale")
+
+    def sabotage(self) -> None:
+        self.bad = torch.zeros(1)
+        self.patch_check(self._count)
+        update = self.engine.scaler.update
+
+        def update_for_each(overflow: bool) -> None:
+            for _ in range(self.counted if overflow else 1):
+                update(overflow)
+
+        self.engine.scaler.update = update_for_each  # type: ignore[method-assign]
+
+    def _count(self, check: GradientCheck) -> GradientCheck:
+        dist.all_reduce(self.bad, group=self.group)
+        self.counted = max(1, int(self.bad))
+        self.bad.zero_()
+        return check
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        self.bad += not bool(loss.isfinite())
+        return loss
+
+
+class KeepsTwoBitsOfTheWindow(_Value):
+    """Takes windows of three steps for longer ones."""
+
+    rare = "long run in fp16"
+    points_at = Points("loss_scale")
+
+    def sabotage(self) -> None:
+        config = self.engine.scaler.config
+        window = min(config.loss_scale_window, 3)
+        self.engine.scaler.config = config.model_copy(update={"loss_scale_window": window})
+
+
+class AllowsThreeOverflows(_Value):
+    """Takes a hysteresis of three for a larger one."""
+
+    rare = "long run in fp16"
+    points_at = Points("loss_scale")
+
+    def sabotage(self) -> None:
+        scaler = self.engine.scaler
+        scaler._hysteresis = min(scaler._hysteresis, 3)
+        scaler.config = scaler.config.model_copy(update={"hysteresis": scaler._hysteresis})
+
+
+class LosesMicroStepsLate(_Value):
+    """From the sixth step on, keeps the last micro-step only."""
+
+    rare = "long run on three ranks"
+    points_at = Points("gradients", step=5)
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+
+        def forgetful(first: bool, last: bool, loss: Tensor | None) -> None:
+            begin(first, last, loss)
+            if self.engine.global_steps >= 5:
+                self.engine.reducer.backward.first = True
+
+        self.engine.reducer.begin = forgetful  # type: ignore[method-assign]
+
+
+class RemembersAnEvaluationWithItsBuffers(_Value):
+    """Keeps the loss until the parameters change; buffers change in each micro-step."""
+
+    rare = "long run on three ranks"
+    points_at = Points("reads")
+
+    def sabotage(self) -> None:
+        self.losses: dict[int, Tensor] = {}
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        steps = self.engine.global_steps
+        if steps not in self.losses:
+            self.losses[steps] = super().evaluate(batch)
+        return self.losses[steps]
+
+
+#: Each is caught by the Scenario that it names in ``rare``.
+VALUE_MUTANTS: list[type[_Value]] = [
+    HasMemoryForEightUnits,
+    StaysWholeIfEvaluatedBeforeTheUpdate,
+    IndexesIn16Bits,
+    SkipsTheUpdateAtRateZero,
+    ClampsTheDecay,
+    ClampsEps,
+    SkipsTheUpdateAtNormZero,
+    DividesByAPowerOfTwo,
+    LosesTheFifthMicroStep,
+    CountsEachBadLeaf,
+    KeepsTwoBitsOfTheWindow,
+    AllowsThreeOverflows,
+    LosesMicroStepsLate,
+    RemembersAnEvaluationWithItsBuffers,
+]
+
+
+def _first_elements(gradient: Tensor) -> Tensor:
+    kept = gradient.clone()
+    kept.view(-1)[1 << 16 :] = 0
+    return kept

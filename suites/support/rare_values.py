@@ -1,0 +1,108 @@
+"""Scenarios with values that the strategies leave out, because they cost too much or would displace common ones.
+
+Each has several such values, so that few runs have all of them. A draw of the strategies has up to three blocks and
+micro-steps, runs of more than five steps without accumulation, and one bad leaf in a bad step.
+"""
+
+from __future__ import annotations
+
+from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+
+#: A reading at each moment of a step at which a stale copy may be made.
+_EVALUATIONS = Read("evaluation", 0, 1), Read("evaluation", 1, 1), Read("evaluation", 1, -1)
+
+RARE_VALUES = {
+    # as many units as no ring of buffers has, some of them kept whole by an evaluation just before the update
+    "many blocks": Scenario(
+        model=Odd(width=3, hidden=(1,) * 8, norm=False),
+        steps=2,
+        chunk=32,
+        prefetch_bucket=300,
+        max_live=1000,
+        reads=_EVALUATIONS,
+    ),
+    # a parameter of more than 2**16 elements, whose last sub-group and shard are short
+    "large parameter": Scenario(
+        model=Odd(width=260, hidden=(261,), norm=False, activation="tanh"),
+        world=3,
+        steps=2,
+        sub_group=50_001,
+        reduce_bucket=40_000,
+        allgather_bucket=70_001,
+        offload_optimizer="nvme",
+        offload_param="nvme",
+        buffer_size=65536,
+    ),
+    # a schedule begins at a rate of zero; states move all the same
+    "rate of zero": Scenario(
+        steps=3,
+        dtype="bf16",
+        optimizer=Optimizer(lr=0.0, weight_decay=0.1, second_group=True),
+        offload_optimizer="cpu",
+    ),
+    # decoupled decay turns signs; eps is below every root of a second moment
+    "large rate and decay": Scenario(
+        model=Odd(norm=False, activation="tanh"),
+        steps=3,
+        optimizer=Optimizer(lr=1.0, weight_decay=2.0, eps=1e-12, betas=(0.9, 0.9999)),
+        clip=1e6,
+    ),
+    # all gradients underflow: the norm is zero, and momentum and decay go on
+    "gradients of zero": Scenario(
+        dtype="fp16",
+        steps=3,
+        clip=0.05,
+        optimizer=Optimizer(name="sgd", lr=0.1, weight_decay=0.1),
+        loss_scale=LossScale(static=2.0**-60),
+        chunk=32,
+    ),
+    # dividing by it rounds, so that it matters how often an engine divides
+    "scale that is no power of two": Scenario(
+        dtype="fp16",
+        steps=2,
+        accumulation=5,
+        micro_batch=4,
+        clip=0.05,
+        loss_scale=LossScale(static=1000.0),
+        offload_optimizer="nvme",
+        pipeline_read=True,
+        pipeline_write=True,
+        sub_group=64,
+        chunk=32,
+    ),
+    # many windows and overflows, two bad leaves in a step, and good steps after each
+    "long run in fp16": Scenario(
+        model=Odd(width=3, hidden=(2, 7), routed=True, routes="micro_steps", scalar=True),
+        dtype="fp16",
+        steps=14,
+        accumulation=2,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2, second_group=True),
+        loss_scale=LossScale(initial_power=4, window=4, hysteresis=4),
+        poison=((1, 0), (1, 2), *((step, 1) for step in (2, 3, 5, 6))),
+    ),
+    # accumulation, skipped steps and a block that rests, on uneven shards
+    "long run on three ranks": Scenario(
+        model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
+        world=3,
+        dtype="bf16",
+        steps=8,
+        accumulation=2,
+        chunk=32,
+        clip=0.05,
+        persistence=6,
+        max_live=200,
+        optimizer=Optimizer(name="adagrad", lr=0.1, lr_decay=0.5, second_group=True),
+        offload_optimizer="nvme",
+        offload_param="cpu",
+        sub_group=40,
+        buffer_size=8192,
+        poison=((2, 1), (3, 5), (6, 0)),
+        reads=(
+            Read("gradients", 4, 2),
+            Read("evaluation", 5, 1),
+            Read("evaluation", 5, 2),
+            Read("optimizer_state", 6, -1),
+        ),
+    ),
+}
