@@ -145,9 +145,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The tests live as long as the process: its garbage collector need not visit them."""
+    """The tests live as long as the process: its garbage collector need not visit them, nor start at each autograd
+    graph of an oracle."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 import zerobench
 from zerobench.ranks import Pool
 
+pytestmark = pytest.mark.ci
+
 _NAMED = r"parameter '0\.weight' is sharded and not whole here"
 _X = torch.ones(2, 8)
 

@@ -22,6 +22,8 @@ from zerobench.oracles.lion import Lion
 from zerobench.oracles.optimizer import IeeeSqrt
 from zerobench.suites.kernels.values import Source, assert_same, dtypes, lengths, sources
 
+pytestmark = pytest.mark.ci
+
 _STEPS = 4
 _ONE = torch.ones(1)
 

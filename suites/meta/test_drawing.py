@@ -22,6 +22,8 @@ from zerobench.scenario import Odd, Scenario
 from zerobench.suites.support import drawing
 from zerobench.suites.support.trials import IDLE, Trials
 
+pytestmark = pytest.mark.ci
+
 _DRAWS = settings(
     max_examples=20, phases=[Phase.generate, Phase.shrink], derandomize=True, database=None, deadline=None
 )

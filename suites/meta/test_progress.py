@@ -12,6 +12,8 @@ import pytest
 
 from zerobench.ranks.progress import Progress
 
+pytestmark = pytest.mark.ci
+
 _SLEEPS = "import time; print(flush=True); time.sleep(600)"
 _SPINS = "print(flush=True)\nwhile True: pass"
 _CHILD_SPINS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_SPINS!r}])"
