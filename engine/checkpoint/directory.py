@@ -173,7 +173,7 @@ def _tag_in(path: Path) -> str | None:
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
     tag, _, check = text.decode(errors="replace").partition("\n")
-    if not check and is_deepspeed(path.parent / tag):
+    if not check and tag.isprintable() and is_deepspeed(path.parent / tag):
         return checked_tag(tag)
     if check != f"{_check(tag)}\n":
         raise CheckpointError(
