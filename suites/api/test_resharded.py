@@ -21,8 +21,6 @@ import zerobench
 from zerobench.ranks import Pool
 
 pytestmark = pytest.mark.ci
-#: Whether torch's collectives ask a tensor's class before they take it; gloo of torch 2.11 writes past its one element.
-_COLLECTIVES_ASK = not torch.__version__.startswith("2.11.")
 
 _NAMED = r"parameter '0\.weight' is sharded and not whole here"
 _X = torch.ones(2, 8)
@@ -142,16 +140,15 @@ def _on_two(group: dist.ProcessGroup) -> str:
 
 
 def test_torch_that_does_not_ask(pool: Pool) -> None:
-    """If C++ takes a tensor unchecked, it finds NaN; a collective names the parameter, except in torch 2.11."""
+    """If C++ takes a tensor unchecked, it finds NaN; a collective names the parameter."""
     assert all(read.isnan().all() for read in pool.run(_unasked, world=2))
 
 
 def _unasked(group: dist.ProcessGroup) -> Tensor:
     model, _ = _built(group)
     weight = model.get_parameter("0.weight")
-    if _COLLECTIVES_ASK:
-        with pytest.raises(RuntimeError, match=_NAMED):
-            dist.broadcast(weight, dist.get_global_rank(group, 0), group=group)
+    with pytest.raises(RuntimeError, match=_NAMED):
+        dist.broadcast(weight, dist.get_global_rank(group, 0), group=group)
     return torch.vmap(torch.sum)(weight)
 
 
