@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -257,11 +257,15 @@ def _key_faults(raw: dict[str, Any], model: type[BaseModel], section: str) -> It
         if key in refused:
             yield f"{path}: DeepSpeed has this key, this engine does not honour it; take it out"
         elif key not in known:
-            near = difflib.get_close_matches(key, known | refused, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            yield f"{path}: unknown key{hint} (known: {', '.join(sorted(known))})"
+            yield unknown_key(path, sorted(known), difflib.get_close_matches(key, known | refused, n=1))
         elif inner is not None and isinstance(value, dict):
             yield from _key_faults(value, inner, path)
+
+
+def unknown_key(path: str, known: Sequence[str], near: Sequence[str]) -> str:
+    """The error of an unknown key, with the nearest name if there is one."""
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{path}: unknown key{hint} (known: {', '.join(known)})"
 
 
 def value_faults(error: ValidationError) -> Iterator[str]:

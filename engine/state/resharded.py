@@ -144,8 +144,10 @@ def _name(func: Any) -> str:
 
 def _asked_by_a_collective(name: str) -> bool:
     """Whether a collective of torch 2.11 is about to take the memory; those of later releases ask for the class."""
+    if name != "is_complex":
+        return False
     caller = sys._getframe(2)  # beyond __torch_function__
-    return name == "is_complex" and caller.f_globals["__name__"] == dist.distributed_c10d.__name__
+    return bool(caller.f_globals["__name__"] == dist.distributed_c10d.__name__)
 
 
 def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

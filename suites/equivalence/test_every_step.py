@@ -8,10 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
-from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.driver import ALL
-from zerobench.judge.command import ReplayCommand
-from zerobench.judge.judgement import disagreement, is_exact
+from zerobench.judge.judgement import is_exact
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import LossScale, Read, Scenario
@@ -36,17 +34,11 @@ _INITIAL = tuple(Read(what, 0, 0) for what in ("parameters", "model_parameters",
 _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_parameters")
 
 
-def _follows(trials: Trials, scenario: Scenario) -> None:
-    found = first_step_that_does_not_follow(trials.run(scenario, ALL, keep=ALL), trials.subject.policies)
-    if found is not None:
-        raise disagreement(found, ReplayCommand(scenario, trials.name, each_step=True))
-
-
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=_EXACT_SHARES, reads=()), share=0.2)
 def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenario) -> None:
     """Losses, gradients, norm, clipping, update and rounding of a step are right for the state that the engine itself
     had before it: bit for bit, or within a derived bound."""
-    _follows(trials, trials.nearest(scenario, "accumulation"))
+    trials.follows(trials.nearest(scenario, "accumulation"))
 
 
 @drawn_at_each_stage(
@@ -57,7 +49,7 @@ def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenari
 )
 def test_buckets_that_end_with_a_parameter_follow(trials: Trials, scenario: Scenario) -> None:
     """A step follows if a bucket or a sub-group has exactly a parameter's size, one less or one more."""
-    _follows(trials, trials.nearest(scenario, "accumulation"))
+    trials.follows(trials.nearest(scenario, "accumulation"))
 
 
 @drawn_at_each_stage(
@@ -74,7 +66,7 @@ def test_buckets_that_end_with_a_parameter_follow(trials: Trials, scenario: Scen
 )
 def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
     """If gradients in 16 bits are sent and accumulated in fp32, their sums have errors of fp32 alone."""
-    _follows(trials, trials.nearest(scenario, "accumulation"))
+    trials.follows(trials.nearest(scenario, "accumulation"))
 
 
 @drawn_at_each_stage(
@@ -90,7 +82,7 @@ def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
 def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
     """If a block is used by no leaf of a step, by some ranks or in some micro-steps, no stale gradient, step count or
     weight of it comes back."""
-    _follows(trials, trials.nearest(scenario, "accumulation", "routed"))
+    trials.follows(trials.nearest(scenario, "accumulation", "routed"))
 
 
 @drawn_at_each_stage(
@@ -115,7 +107,7 @@ def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
 def test_dynamic_loss_scale_follows(trials: Trials, scenario: Scenario) -> None:
     """The scale moves as DeepSpeed's state machine says, and a step follows whether it was skipped, lowered the scale
     or raised it."""
-    _follows(trials, trials.nearest(scenario, "accumulation", "dtype", "loss_scale", "poison"))
+    trials.follows(trials.nearest(scenario, "accumulation", "dtype", "loss_scale", "poison"))
 
 
 def _dyadic(stage: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Scenario]:

@@ -17,6 +17,7 @@ from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Optimizer, Scenario
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.offered import at_offered_stage
 from zerobench.suites.support.strategies import (
     DYNAMIC,
     SMALL_DYADIC,
@@ -101,8 +102,7 @@ def _command(
     if not trials.subject.resumes_at_any_world:
         pytest.skip(f"{trials.name} resumes on as many ranks alone")
     kept = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
-    stages = [stage for stage in range(4) if trials.subject.unsupported(_PLAIN.but(stage=stage)) is None]
-    drawn_at = scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
+    drawn_at = at_offered_stage(trials.subject, scenario, _PLAIN)
     near = trials.nearest(_on(drawn_at, worlds[0], leaves), *kept)
     other = _on(near, worlds[1], leaves)
     assume(trials.offers(other))

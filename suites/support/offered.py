@@ -11,7 +11,7 @@ from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
 
 #: A Scenario that every engine offers at its stages.
-_PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
+PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
 #: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "offload_param": ("none", "cpu"),
@@ -37,9 +37,9 @@ _PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def at_offered_stage(subject: type[Subject], scenario: Scenario) -> Scenario:
-    """The Scenario at one of the stages that the engine offers at all; at its own if there are none."""
-    stages = [stage for stage in range(4) if subject.unsupported(_PLAINEST.but(stage=stage)) is None]
+def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario = PLAINEST) -> Scenario:
+    """The Scenario at one of the stages at which the engine offers the plain one; at its own if there are none."""
+    stages = [stage for stage in range(4) if subject.unsupported(plain.but(stage=stage)) is None]
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from hypothesis import reject
 
 from zerobench import findings, subjects
+from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.runner import Reading, Runner, compared, in_order, train_canonically
 from zerobench.driver import ALL, Keep
 from zerobench.errors import Disagreement
@@ -152,6 +153,16 @@ class Trials:
         found = compared(command, got, expected, parts)
         if found is not None:
             raise self.wrong(found, command)
+
+    def follows(self, scenario: Scenario) -> None:
+        """Demand that each step of a run is right for the state before it: bit for bit, or within a derived bound.
+
+        Raises:
+            Disagreement: a step is not.
+        """
+        found = first_step_that_does_not_follow(self.run(scenario, ALL, keep=ALL), self.subject.policies)
+        if found is not None:
+            raise disagreement(found, ReplayCommand(scenario, self.name, each_step=True))
 
     def agree_in_one_run(self, got: Trajectory, expected: Trajectory, parts: Collection[Part]) -> None:
         """Demand the same bits of two ranks, or of two steps, of one run.

@@ -52,11 +52,10 @@ def initialize(
         training_data: a dataset; the third result loads this rank's micro-batches of it.
         lr_scheduler: a scheduler, or a callable that makes one from the optimizer; the configuration's comes first.
         distributed_port: the port at which ranks meet if the launcher gives none.
-        mpu: refused.
+        mpu, mesh_param: refused.
         dist_init_required: False if the caller starts the process group.
         collate_fn: makes the batches of ``training_data``.
         config: a dict, a path, or JSON in base64.
-        mesh_param: refused.
         config_params: an older name of ``config``.
 
     Returns:

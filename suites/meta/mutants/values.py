@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from zerobench.engine.optim.check import GradientCheck
 from zerobench.engine.state.unit import UnitState
-from zerobench.scenario import Scenario
 from zerobench.subject import Batch
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -28,10 +27,6 @@ class _Value(Mutant):
     """Wrong with a value that this Scenario of :data:`RARE_VALUES` has."""
 
     rare: ClassVar[str]
-
-    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.scenario = scenario
-        super().__init__(model, scenario, group)
 
     def patch_factors(self, change: Any) -> None:
         """Let ``change(check, factors)`` replace the factors of the gradients."""

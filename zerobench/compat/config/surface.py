@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from zerobench.engine.config.schema import value_faults
+from zerobench.engine.config.schema import unknown_key, value_faults
 from zerobench.engine.section import Section
 
 
@@ -159,5 +159,4 @@ def unknown_keys(section: str, given: dict[str, Any], known: list[str], lenient:
     for key in given:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.75 if lenient else 0.6)
         if key not in known and (near or not lenient):
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            yield f"{section}.{key}: unknown key{hint} (known: {', '.join(known)})"
+            yield unknown_key(f"{section}.{key}", known, near)
