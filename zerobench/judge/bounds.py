@@ -10,7 +10,8 @@ loss scale or 1/A, by 1/N once per reduction, and to the dtypes of the wire and 
 differs from the exact mean by at most gamma_k m, with k = L + A + 1 and m = sum |x_i| / (L * loss scale); two engines
 differ by at most twice that. For A = 1 in fp32 this is 2 (gamma_{L-1} + 3 u) m up to terms of u^2. If any dtype on
 the way is coarser than fp32, u is that of the coarsest. A scaling or cast, but no addition, may also underflow, which
-costs at most half of the smallest subnormal number each time.
+costs at most half of the smallest subnormal number of its dtype each time. This dtype need not be the coarsest: fp16
+has finer roundings than bf16, and larger subnormal numbers.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
 has them only if A is a power of two.
@@ -31,8 +32,8 @@ def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
 
     ``magnitudes`` are m above, as ``canonical(..., magnitudes=True)`` records them for a step.
     """
-    coarsest = _coarsest(scenario)
-    absolute = scenario.leaves * (scenario.accumulation + 2) * _smallest(coarsest) / _least_loss_scale(scenario)
+    subnormal = max(_smallest(dtype) for dtype in _dtypes(scenario))
+    absolute = scenario.leaves * (scenario.accumulation + 2) * subnormal / _least_loss_scale(scenario)
     return {name: relative_bound(scenario) * m + absolute for name, m in magnitudes.items()}
 
 

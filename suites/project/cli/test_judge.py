@@ -272,6 +272,16 @@ def test_gamma(dtype: torch.dtype, unit: float) -> None:
     assert gamma(2**24, dtype) == math.inf
 
 
+def test_the_bound_of_an_underflow_is_that_of_its_dtype() -> None:
+    """bf16 gradients of 2^-25 that are communicated in fp16 vanish, though bf16 has the coarser rounding."""
+    scenario = Scenario(world=1, dtype="bf16", communication_dtype="fp16")
+    gradient = torch.tensor([2.0**-25], dtype=torch.bfloat16)
+    lost = gradient.double() - gradient.to(torch.float16).double()
+    assert lost == 2.0**-25
+    [bound] = gradient_bound(scenario, {"a": gradient.double()}).values()
+    assert lost <= bound
+
+
 def test_the_bound_holds_for_any_order_of_adding() -> None:
     """Sums of the same leaves in random orders, in fp32 and with every partial sum rounded to bf16."""
     generator = torch.Generator().manual_seed(0)
