@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -111,8 +112,15 @@ class Run:
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
-    """Build the Scenario's model and put it into a subject; the caller closes it."""
-    return subject_type(model_for(subject_type, scenario), scenario, group)
+    """Build the Scenario's model and put it into a subject; the caller closes it.
+
+    torch keeps its number of threads, which decides the order in which backward adds: Accelerate sets another one.
+    """
+    threads = torch.get_num_threads()
+    try:
+        return subject_type(model_for(subject_type, scenario), scenario, group)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
