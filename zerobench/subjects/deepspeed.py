@@ -255,7 +255,7 @@ def config(scenario: Scenario) -> dict[str, Any]:
     """DeepSpeed's configuration of a Scenario."""
     out = shared_config(scenario)
     out |= {"zero_allow_untested_optimizer": True}
-    if scenario.optimizer.name in _TYPES:
+    if _is_configured(scenario):
         out["optimizer"] = _optimizer(scenario)
     if "cpu" in (scenario.optimizer_at, scenario.parameters_at):
         out["zero_force_ds_cpu_optimizer"] = False  # torch's rules on the CPU
@@ -273,7 +273,15 @@ def config(scenario: Scenario) -> dict[str, Any]:
 
 def _client(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:
     """The optimizer that the client passes; None if the configuration has one."""
-    return None if scenario.optimizer.name in _TYPES else build_optimizer(scenario.optimizer, trained)
+    return None if _is_configured(scenario) else build_optimizer(scenario.optimizer, trained)
+
+
+def _is_configured(scenario: Scenario) -> bool:
+    """Whether the configuration names the optimizer. It names DeepSpeed's own Adagrad if that is offloaded, which has
+    no ``lr_decay``."""
+    return scenario.optimizer.name in _TYPES and not (
+        scenario.optimizer.name == "adagrad" and "cpu" in (scenario.optimizer_at, scenario.parameters_at)
+    )
 
 
 def _optimizer(scenario: Scenario) -> dict[str, Any]:
