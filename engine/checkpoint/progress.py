@@ -82,7 +82,7 @@ def group_members(parts: Parts) -> list[tuple[str, ...]]:
 
 def rule_name(parts: Parts) -> str:
     """The name of the optimizer's rule."""
-    return type(parts.optimizer.rule).__name__
+    return str(parts.optimizer.rule.name)
 
 
 def _optimizer(parts: Parts) -> OptimizerEntry:

@@ -113,10 +113,6 @@ def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:
     rule = of_client(client)
     if not rule.is_fresh(client):
         raise ConfigError("the optimizer has stepped already; the engine starts from fresh state: pass a new one")
-    for group in client.param_groups:
-        for option in rule.refused:
-            if group.get(option):
-                raise ConfigError(f"{type(client).__name__}({option}={group[option]!r}) is not offered; leave it off")
     return ZeroOptimizer(rule, [dict(group) for group in client.param_groups], dict(client.defaults))
 
 

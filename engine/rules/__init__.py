@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerobench.engine.errors import ConfigError
+from zerobench.engine.rules import elementwise
 from zerobench.engine.rules.adadelta import Adadelta
 from zerobench.engine.rules.adagrad import Adagrad
 from zerobench.engine.rules.adam import Adam
@@ -53,18 +54,15 @@ def of_type(type_: str) -> Rule[Any]:
 
 
 def of_client(client: torch.optim.Optimizer) -> Rule[Any]:
-    """The rule of a client's optimizer, by its exact class; a subclass is a different optimizer.
+    """The rule of a client's optimizer: by its exact class if all options are ones that the rule has, else its own.
 
     Raises:
-        ConfigError: no rule has this class.
+        ConfigError: the engine cannot step this optimizer.
     """
     rule = _BY_CLIENT.get(type(client))
-    if rule is None:
-        name = type(client).__name__
-        nearest = _nearest(name, (f"torch.optim.{each.__name__}" for each in _BY_CLIENT))
-        also = f"; or give config['optimizer'] the type {_TYPES[name.lower()]!r}" if name.lower() in _TYPES else ""
-        raise ConfigError(f"optimizer {name} is not offered{nearest}{also}")
-    return rule
+    if rule is not None and not any(group.get(option) for group in client.param_groups for option in rule.lacks):
+        return rule
+    return elementwise.rule_of(client)
 
 
 def _nearest(given: str, known: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ class Adadelta(TorchRule[AdadeltaValues]):
     types = ("Adadelta",)
     params = AdadeltaParams
     clients = (torch.optim.Adadelta,)
-    refused = ("maximize", "capturable", "differentiable")
+    lacks = ("maximize", "capturable", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("square_avg", "acc_delta")

@@ -44,12 +44,12 @@ class AdagradValues:
 
 
 class Adagrad(TorchRule[AdagradValues]):
-    """It has one state, the sum, which starts at zero; an initial accumulator value is refused."""
+    """It has one state, the sum, which starts at zero."""
 
     types = ("Adagrad",)
     params = AdagradParams
     clients = (torch.optim.Adagrad,)
-    refused = ("initial_accumulator_value", "maximize", "differentiable")
+    lacks = ("initial_accumulator_value", "maximize", "differentiable")
 
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
         """Decided by the step counts, since torch's Adagrad has its states from the beginning."""

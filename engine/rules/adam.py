@@ -30,7 +30,7 @@ class Adam(KernelRule[AdamValues]):
     types = ("Adam", "AdamW")
     params = AdamParams
     clients = (torch.optim.Adam, torch.optim.AdamW)
-    refused = ("amsgrad", "maximize", "capturable", "differentiable")
+    lacks = ("amsgrad", "maximize", "capturable", "differentiable")
 
     def defaults(self, params: Section, type_: str) -> dict[str, Any]:
         defaults = super().defaults(params, type_)

@@ -51,7 +51,7 @@ class Adamax(TorchRule[AdamaxValues]):
     types = ("Adamax",)
     params = AdamaxParams
     clients = (torch.optim.Adamax,)
-    refused = ("maximize", "capturable", "differentiable")
+    lacks = ("maximize", "capturable", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("exp_avg", "exp_inf")

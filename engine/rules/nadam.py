@@ -88,7 +88,7 @@ class Nadam(TorchRule[NadamValues]):
     types = ("NAdam",)
     params = NadamParams
     clients = (torch.optim.NAdam,)
-    refused = ("maximize", "capturable", "differentiable")
+    lacks = ("maximize", "capturable", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")

@@ -66,7 +66,7 @@ class Radam(TorchRule[RadamValues]):
     types = ("RAdam",)
     params = RadamParams
     clients = (torch.optim.RAdam,)
-    refused = ("maximize", "capturable", "differentiable")
+    lacks = ("maximize", "capturable", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")

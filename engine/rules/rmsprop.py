@@ -59,7 +59,7 @@ class Rmsprop(TorchRule[RmspropValues]):
     types = ("RMSprop",)
     params = RmspropParams
     clients = (torch.optim.RMSprop,)
-    refused = ("maximize", "capturable", "differentiable")
+    lacks = ("maximize", "capturable", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("square_avg", *(name for name, option in _OPTIONAL if any(group[option] for group in groups)))

@@ -37,8 +37,13 @@ class Rule(ABC, Generic[Values]):
     params: ClassVar[type[Section]]
     #: The torch optimizers that a client may pass instead of the configuration's.
     clients: ClassVar[tuple[type[torch.optim.Optimizer], ...]] = ()
-    #: The options of these optimizers that must be off.
-    refused: ClassVar[tuple[str, ...]] = ()
+    #: The options of these optimizers that the rule does not have; with one, the optimizer's own step is taken.
+    lacks: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def name(self) -> str:
+        """The rule's name in a checkpoint."""
+        return type(self).__name__
 
     def defaults(self, params: Section, type_: str) -> dict[str, Any]:
         """The default hyperparameters of a group, from ``params``; ``type_`` is one of ``types``."""

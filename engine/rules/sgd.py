@@ -27,7 +27,7 @@ class Sgd(KernelRule[SgdValues]):
     types = ("SGD",)
     params = SgdParams
     clients = (torch.optim.SGD,)
-    refused = ("maximize", "nesterov", "dampening", "differentiable")
+    lacks = ("maximize", "nesterov", "dampening", "differentiable")
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("momentum_buffer",) if any(group["momentum"] for group in groups) else ()

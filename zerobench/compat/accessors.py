@@ -148,7 +148,7 @@ class ConfigAccessors:
         return self._engine.config.zero_optimization.offload_optimizer.device != "none"
 
     def zero_allow_untested_optimizer(self) -> bool:
-        """The key of this name; the engine refuses an optimizer that it does not have."""
+        """The key of this name; the engine takes every optimizer whose step is elementwise."""
         return bool(self._settings.raw.get("zero_allow_untested_optimizer", False))
 
     @property

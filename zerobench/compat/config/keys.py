@@ -33,7 +33,7 @@ HONOURED: dict[str, str] = {
 
 _ITSELF = "the engine arranges this itself"
 _SPEED = "an implementation detail of DeepSpeed"
-_ANY_OPTIMIZER = "the engine refuses an optimizer that it does not have"
+_ANY_OPTIMIZER = "the engine takes every optimizer whose step is elementwise"
 
 #: Keys that change nothing that is computed, by reason. The log names them once.
 WITHOUT_EFFECT: dict[str, str] = {

@@ -1,0 +1,123 @@
+"""A trial: whether the engine may step an optimizer in pieces, and which states the optimizer keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.engine.errors import ConfigError
+from zerobench.engine.rules.client import ClientRule, options_of, present, step_of, stepper_of
+from zerobench.engine.rules.rule import Group
+
+#: Of a parameter in the trial. All have 256 elements: whole vectors, so that torch has one rounding.
+_SHAPES = ((256,), (16, 16), (4, 4, 4, 4))
+_CUTS = (1, 6, 57, 64, 128)
+_STEPS = 12
+#: A step of this rate changes every element.
+_RATE = 2.0**-6
+
+
+def rule_of(client: torch.optim.Optimizer) -> ClientRule:
+    """The rule of an optimizer that the engine has no rule for.
+
+    The trial steps small parameters of one to four dimensions, with the options of each group. It compares the
+    optimizer on a whole parameter with the rule on pieces of it, bit for bit.
+
+    Raises:
+        ConfigError: the step of an element depends on other elements, or on more than the states with a value for
+            each element and the count of steps, or the optimizer cannot step in the trial.
+    """
+    options = [_in_trial(group) for group in client.param_groups]
+    names: dict[str, None] = {}
+    counts: dict[str, Tensor | float] = {}
+    for each in options:
+        kept = _kept(client, each)
+        names |= dict.fromkeys(name for name, value in kept.items() if _is_elementwise(value))
+        counts |= {name: value - 1 for name, value in kept.items() if name not in names}
+    rule = ClientRule(client, tuple(names), counts)
+    for each in options:
+        for shape in _SHAPES:
+            _compare(rule, client, each, shape)
+    return rule
+
+
+def _in_trial(group: Group) -> dict[str, Any]:
+    """The group's options with a rate that is not 0, as it may be before a scheduler's first step."""
+    options = options_of(group)
+    return {**options, "lr": _RATE} if "lr" in options else options
+
+
+def _kept(client: torch.optim.Optimizer, options: dict[str, Any]) -> dict[str, Any]:
+    """The states after one step of a vector."""
+    parameter = _parameter((256,))
+    stepper = stepper_of(client, parameter, options)
+    _step(client, stepper, parameter, 1)
+    kept = present(stepper.state[parameter])
+    for name, value in kept.items():
+        if not _is_elementwise(value) and not _is_count(value):
+            raise _refusal(client, f"its state {name!r} is neither an fp32 value for each element nor a count of steps")
+    return kept
+
+
+def _is_elementwise(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.shape == (256,) and value.dtype == torch.float32
+
+
+def _is_count(value: Any) -> bool:
+    """Whether the value is 1 after the first step."""
+    return isinstance(value, int | float | Tensor) and torch.as_tensor(value).numel() == 1 and bool(value == 1)
+
+
+def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """Hold the rule on pieces to the optimizer on the whole parameter.
+
+    Raises:
+        ConfigError: they differ, or the optimizer moves nothing.
+    """
+    whole, begin = _parameter(shape), _parameter(shape)
+    flat = [begin.detach().flatten(), *(torch.zeros(256) for _ in rule.state_names([]))]
+    pieces = [list(parts) for parts in zip(*(torch.tensor_split(each, _CUTS) for each in flat), strict=True)]
+    stepper = stepper_of(client, whole, options)
+    for step in range(1, _STEPS + 1):
+        gradients = torch.tensor_split(_step(client, stepper, whole, step), _CUTS)
+        values = rule.values(options, step)
+        pieces = [list(rule.step(p, g, s, values)) for (p, *s), g in zip(pieces, gradients, strict=True)]
+        if not torch.equal(torch.cat([p for p, *_ in pieces]), whole.detach().flatten()):
+            raise _refusal(client, "on a part of a parameter it makes another step than on the whole parameter")
+    if torch.equal(whole, begin):
+        raise _refusal(client, f"it moves no parameter in {_STEPS} steps")
+
+
+def _step(client: torch.optim.Optimizer, stepper: torch.optim.Optimizer, parameter: nn.Parameter, step: int) -> Tensor:
+    """Step the parameter by a gradient of its own for each step, and return the gradient as a vector.
+
+    Raises:
+        ConfigError: the optimizer raises.
+    """
+    parameter.grad = _numbers(parameter.shape, seed=step)
+    gradient = parameter.grad.flatten().clone()
+    try:
+        step_of(stepper)
+    except Exception as error:
+        shape = list(parameter.shape)
+        raise _refusal(client, f"its step() of a parameter of shape {shape} raises {error!r}") from error
+    return gradient
+
+
+def _parameter(shape: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(_numbers(shape, seed=0))
+
+
+def _numbers(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Normal numbers that leave the generators of the job as they are."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def _refusal(client: torch.optim.Optimizer, reason: str) -> ConfigError:
+    return ConfigError(
+        f"optimizer {type(client).__name__} is not offered: {reason}; ZeRO steps each rank's shard by itself, so give "
+        "an optimizer whose step is elementwise"
+    )
