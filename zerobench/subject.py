@@ -63,6 +63,8 @@ class Policies:
     masters_from: Literal["original", "rounded"] = "original"
     #: A step that is skipped advances the optimizer's step count.
     counts_skipped_steps: bool = False
+    #: A trained parameter keeps the model's strides, or becomes contiguous, which makes torch add in another order.
+    strides: Literal["kept", "contiguous"] = "kept"
 
 
 #: The choices of docs/reference/contract.md.

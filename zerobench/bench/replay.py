@@ -25,6 +25,7 @@ from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
+from zerobench.subject import Policies
 from zerobench.subjects import load
 from zerobench.workload import models
 
@@ -90,11 +91,11 @@ def _account(runner: Runner, command: ReplayCommand) -> Replayed:
 def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
     """Hold the gradients to the rounding bound of their sum."""
     got = runner.submit(command.subject, command.scenario, Reading(frozenset({"gradients"}))).result()
-    [expected] = runner.pool.run(_magnitudes, command.scenario, world=1, timeout=runner.limit(command.scenario))
+    policies, limit = load(command.subject).policies, runner.limit(command.scenario)
+    [expected] = runner.pool.run(_magnitudes, command.scenario, policies, world=1, timeout=limit)
     first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
     bounds = [gradient_bound(command.scenario, first.magnitudes)]
     try:
-        policies = load(command.subject).policies
         used = agree_within(got, expected, bounds, name=command.subject, policies=policies)
     except Disagreement as error:
         return Replayed(False, str(error), error.finding)
@@ -173,6 +174,6 @@ def _answer(group: dist.ProcessGroup, question: Question) -> Trajectory:
     return answer(question)
 
 
-def _magnitudes(group: dist.ProcessGroup, scenario: Scenario) -> Trajectory:
+def _magnitudes(group: dist.ProcessGroup, scenario: Scenario, policies: Policies) -> Trajectory:
     """The canonical trainer's gradients, with the conditions of their sums."""
-    return canonical(scenario, frozenset({"gradients"}), magnitudes=True)
+    return canonical(scenario, frozenset({"gradients"}), magnitudes=True, policies=policies)

@@ -138,6 +138,9 @@ class Trainer:
         self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         for p in self.model.parameters():
             p.data = p.data.to(dtypes.model)
+        if policies.strides == "contiguous":
+            for p in self.working.values():
+                p.data = p.data.contiguous()
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
         scales = scenario.dtype == "fp16" and not self.reference
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))

@@ -29,8 +29,10 @@ class FairscaleOss(Plain):
     name = "fairscale-oss"
     distribution = "fairscale"
     stages = (2,)
-    #: Gradients are views of its buckets, which start each step as zeros.
-    policies = Policies(inactive_gradient="zero")
+    #: clip_grad_norm adds over the default group, which in fairscale's design has the model-parallel ranks too.
+    whole_world = True
+    #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
+    policies = Policies(inactive_gradient="zero", strides="contiguous")
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
