@@ -1,14 +1,19 @@
-"""The driver: what an engine sets for the whole process does not change how others train."""
+"""Right engines that change the order in which backward adds: by threads, and by the strides of parameters."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerobench.bench.replay import compare_again
 from zerobench.driver import start
+from zerobench.judge.command import ReplayCommand
+from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.ranks import Pool
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Optimizer, Scenario
+from zerobench.subject import Policies
 from zerobench.subjects.torch_ddp import TorchDdp
 
 
@@ -30,3 +35,35 @@ def test_threads_stay(pool: Pool) -> None:
     """The number of threads decides the order of sums in backward, so an engine cannot set it."""
     [(before, after)] = pool.run(_threads, world=1)
     assert before == after
+
+
+class Contiguous(TorchDdp):
+    """Makes every parameter contiguous, as engines with flat buffers do, and says so."""
+
+    policies = Policies(strides="contiguous")
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        for p in model.parameters():
+            p.data = p.data.contiguous()
+        super().__init__(model, scenario, group)
+
+
+_TRANSPOSED = Scenario(
+    model=Odd(hidden=(1,), activation="relu", norm=False, transposed=True),
+    world=1,
+    stage=0,
+    steps=1,
+    optimizer=Optimizer(name="sgd"),
+)
+
+
+@pytest.mark.parametrize("subject", [TorchDdp, Contiguous])
+def test_the_oracle_has_the_declared_strides(subject: type[TorchDdp]) -> None:
+    """A transposed parameter stays so, or is contiguous if the engine declares it."""
+    trainer = Trainer(_TRANSPOSED, arithmetic(_TRANSPOSED), policies=subject.policies)
+    assert all(p.is_contiguous() for p in trainer.working.values()) == (subject is Contiguous)
+
+
+def test_an_engine_with_contiguous_parameters_is_right(pool: Pool) -> None:
+    """The bound of a sum allows no other order of adding within a leaf, so the oracle adds as the engine does."""
+    assert compare_again(ReplayCommand(_TRANSPOSED, f"{__name__}:Contiguous", bound=True), pool).right

@@ -1,4 +1,4 @@
-"""fairscale's ShardedDataParallel: if only some ranks use a block, the ranks die, hang or do not reduce its gradient."""
+"""fairscale ShardedDataParallel: if only some ranks use a block, the ranks hang or die."""
 
 from __future__ import annotations
 
