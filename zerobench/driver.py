@@ -112,13 +112,18 @@ class Run:
 
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
-    """Build the Scenario's model and put it into a subject; the caller closes it.
+    """Build the Scenario's model and put it into a subject; the caller closes it."""
+    return _put(model_for(subject_type, scenario), subject_type, scenario, group)
+
+
+def _put(model: nn.Module, subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
+    """Put a model into a subject.
 
     torch keeps its number of threads, which decides the order in which backward adds: Accelerate sets another one.
     """
     threads = torch.get_num_threads()
     try:
-        return subject_type(model_for(subject_type, scenario), scenario, group)
+        return subject_type(model, scenario, group)
     finally:
         torch.set_num_threads(threads)
 
@@ -136,7 +141,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     subject.save(directory)
     subject.close()
     other = model_for(type(subject), scenario.but(seed=scenario.seed + 1))
-    following = type(subject)(other, scenario, group)
+    following = _put(other, type(subject), scenario, group)
     following.load(directory)
     return following
 

@@ -109,6 +109,7 @@ def serve(slot: RankSlot, connection: Connection, output: int | None = None) -> 
         BUSY.set()
         if output is not None:
             os.ftruncate(output, 0)
+        torch.set_num_threads(slot.threads)  # the task before may have left another number
         _send(connection, _reply(message, groups))
     dist.destroy_process_group()
 

@@ -31,6 +31,18 @@ def _threads(group: dist.ProcessGroup) -> tuple[int, int]:
     return before, torch.get_num_threads()
 
 
+def _leaves_more(group: dist.ProcessGroup) -> int:
+    """The number of threads, before this task leaves more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    return before
+
+
+def test_every_task_has_the_threads_of_its_pool(pool: Pool) -> None:
+    """What one task leaves, the next does not see."""
+    assert pool.run(_leaves_more, world=1) == pool.run(_leaves_more, world=1)
+
+
 def test_threads_stay(pool: Pool) -> None:
     """The number of threads decides the order of sums in backward, so an engine cannot set it."""
     [(before, after)] = pool.run(_threads, world=1)
