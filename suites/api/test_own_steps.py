@@ -181,6 +181,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["nesterov", "amsgrad", "users", "counting"])
 def test_settings_change_nothing(pool: Pool, name: str, dtype: str) -> None:
