@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -33,10 +34,13 @@ class ParameterHooks:
 
     def __init__(self, module: nn.Module, states: list[UnitState], unsharder: Unsharder) -> None:
         self.module, self.unsharder = module, unsharder
+        self._units = unsharder.by_storage
         self._scopes: list[_Scope] = []
         self._hooks: list[Any] = []
+        self._unpacked: dict[int, weakref.ref[Tensor]] = {}  # the tensors that backward was given and holds
+        self._numbers = count()
         self._tables: list[nn.Module] = []
-        state_of = {slot.parameter: state for state in states for slot in state.unit.slots}
+        state_of = {id(slot.parameter): state for state in states for slot in state.unit.slots}
         roots: dict[nn.Module, list[UnitState]] = {}
         for state in states:
             roots.setdefault(state.unit.module, []).append(state)
@@ -45,7 +49,7 @@ class ParameterHooks:
         for submodule in _outside(module, set(roots), state_of):
             self._watch_alone(submodule)
         for submodule in module.modules():
-            if any(p in state_of for p in submodule._parameters.values()):
+            if any(id(p) in state_of for p in submodule._parameters.values()):
                 submodule._parameters = _Table(submodule._parameters, state_of, self)
                 self._tables.append(submodule)
 
@@ -117,9 +121,11 @@ class ParameterHooks:
         """
         if not self._scopes or self.unsharder.communicating:
             return
-        if not any(state in scope.pinned for scope in self._scopes):
-            self._scopes[-1].pinned.append(state)
-            self.unsharder.pin([state])
+        for scope in self._scopes:
+            if state in scope.pinned:
+                return
+        self._scopes[-1].pinned.append(state)
+        self.unsharder.pin([state])
 
     def _saving(self) -> Any:
         """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's)."""
@@ -137,7 +143,7 @@ class ParameterHooks:
         self.unsharder.unpin(scope.pinned)
 
     def _pack(self, tensor: Tensor) -> Any:
-        state = self.unsharder.unit_of(tensor)
+        state = self._units.get(tensor.untyped_storage()._cdata)
         if state is None or tensor.dtype != state.dtype or tensor.is_neg():
             return tensor  # an address does not record how to read the memory
         return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
@@ -148,7 +154,13 @@ class ParameterHooks:
         state = packed.state
         self.unsharder.pin([state])
         tensor = state.full.as_strided(packed.size, packed.stride, packed.offset)
-        weakref.finalize(tensor, self.unsharder.unpin, [state])
+        number = next(self._numbers)
+
+        def freed(_: Any) -> None:
+            del self._unpacked[number]
+            self.unsharder.unpin([state])
+
+        self._unpacked[number] = weakref.ref(tensor, freed)
         return tensor
 
     def close(self) -> None:
@@ -160,13 +172,13 @@ class ParameterHooks:
         self.unsharder.close()
 
 
-def _outside(module: nn.Module, roots: set[nn.Module], states: Mapping[nn.Parameter, UnitState]) -> list[nn.Module]:
+def _outside(module: nn.Module, roots: set[nn.Module], states: Mapping[int, UnitState]) -> list[nn.Module]:
     """The modules that no root's forward contains, and those that use a unit of another root: a tied weight."""
     covered = {inner: root for root in roots if root is not module for inner in root.modules()}
     found = []
     for submodule in module.modules():
         own = [each for each in submodule._parameters.values() if each is not None]
-        used = {states[each].unit.module for each in own if each in states}
+        used = {states[id(each)].unit.module for each in own if id(each) in states}
         if submodule not in roots and (submodule not in covered or used - {covered[submodule]}):
             found.append(submodule)
     return found
@@ -197,7 +209,7 @@ class _Address:
 class _Table(dict[str, Any]):
     """A module's ``_parameters``: reading a sharded parameter, by name or in iteration, uses its unit."""
 
-    def __init__(self, table: dict[str, Any], states: dict[nn.Parameter, UnitState], hooks: ParameterHooks) -> None:
+    def __init__(self, table: dict[str, Any], states: dict[int, UnitState], hooks: ParameterHooks) -> None:
         super().__init__(table)
         self._states, self._hooks = states, hooks
 
@@ -214,7 +226,7 @@ class _Table(dict[str, Any]):
         return ((name, self._used(parameter)) for name, parameter in super().items())
 
     def _used(self, parameter: Any) -> Any:
-        state = self._states.get(parameter)
+        state = self._states.get(id(parameter))
         if state is not None:
             self._hooks.use(state)
         return parameter

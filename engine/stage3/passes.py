@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from zerobench.engine.state.unit import UnitState
@@ -18,6 +18,10 @@ class Reductions(Protocol):
 
     def launch(self, count: int) -> None:
         """Start reducing the first ``count`` units, on every rank."""
+
+
+# The minimum number of uses that prefetching looks ahead (see Pass.ahead).
+_LEAST_AHEAD = 2
 
 
 class Pass:
@@ -37,9 +41,11 @@ class Pass:
         self.foreseen = expected is not None
         self.used: list[UnitState] = []
         #: The units used last; no other unit has been used since, so they are whole.
-        self.current: Sequence[UnitState] = ()
+        self.current: frozenset[UnitState] = frozenset()
         #: The reductions of the backward, if one is running.
         self.reductions: Reductions | None = None
+        self._end, self._elements = 0, 0  # the uses that prefetching has looked at end there; their elements
+        self._freed: list[UnitState] = []  # since then, with a use among them
         self._places: dict[UnitState, list[int]] = {}  # of each unit in the expected uses
         for place, state in enumerate(self._expected):
             self._places.setdefault(state, []).append(place)
@@ -47,16 +53,29 @@ class Pass:
 
     def use(self, states: Sequence[UnitState]) -> None:
         """Record a use, and find it in the expected order."""
-        self.current = states
+        self.current = frozenset(states)
         for state in states:
             self.used.append(state)
             remaining = self._remaining(state)
             if remaining:
                 self._advance(self._places[state][-remaining] + 1)
 
-    def upcoming(self) -> Iterator[UnitState]:
-        """The remaining uses if this pass repeats the last one."""
-        return (self._expected[place] for place in range(self._cursor, len(self._expected)))
+    def ahead(self, elements: int) -> list[UnitState]:
+        """The units to prefetch: those of the next uses that are not whole, each once until it is resharded again.
+
+        The next uses are at least two, and all further ones whose units, whole ones included, have up to ``elements``
+        elements in total. Two are needed, since a gather announced at one use is issued at the next use, which already
+        needs the unit.
+        """
+        found = [state for state in self._freed if self._next(state) < self._end]
+        self._freed.clear()
+        while self._end < len(self._expected):
+            state = self._expected[self._end]
+            if self._end - self._cursor >= _LEAST_AHEAD and self._elements + state.unit.padded > elements:
+                break
+            self._end, self._elements = self._end + 1, self._elements + state.unit.padded
+            found.append(state)
+        return [state for state in dict.fromkeys(found) if not state.resident]
 
     def allocated(self, state: UnitState) -> None:
         """The unit has become whole."""
@@ -65,6 +84,8 @@ class Pass:
     def freed(self, state: UnitState) -> None:
         """The unit has been resharded."""
         self._missing += self._remaining(state)
+        if self._next(state) < self._end:
+            self._freed.append(state)
 
     @property
     def complete(self) -> bool:
@@ -81,6 +102,13 @@ class Pass:
         places = self._places.get(state, ())
         return len(places) - bisect_left(places, self._cursor)
 
+    def _next(self, state: UnitState) -> int:
+        """The place of the unit's next use; past the last place if there is none."""
+        remaining = self._remaining(state)
+        return self._places[state][-remaining] if remaining else len(self._expected)
+
     def _advance(self, cursor: int) -> None:
-        self._missing -= sum(not self._expected[place].resident for place in range(self._cursor, cursor))
-        self._cursor = cursor
+        passed = self._expected[self._cursor : cursor]
+        self._missing -= sum(not state.resident for state in passed)
+        self._elements -= sum(state.unit.padded for state in passed[: self._end - self._cursor])
+        self._cursor, self._end = cursor, max(cursor, self._end)

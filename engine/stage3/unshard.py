@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from zerobench.engine.comm.agreement import Agreement
 from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.stage3.passes import Pass, Reductions
 from zerobench.engine.state.unit import UnitState
-
-# The minimum number of uses that prefetching looks ahead. One is not enough: a gather announced at one use is issued at
-# the next use, which already needs the unit.
-_LEAST_AHEAD = 2
 
 
 class Unsharder:
@@ -48,10 +42,12 @@ class Unsharder:
         self.bucket, self.prefetch, self.max_live = bucket, prefetch, max_live
         self._position = {state: i for i, state in enumerate(self.states)}
         self._pins = dict.fromkeys(self.states, 0)
+        self._idle: set[UnitState] = set()  # whole, used, and not pinned any more
         self._arriving: dict[UnitState, list[Handle]] = {}
         self._unused: set[UnitState] = set()  # gathered ahead of their use
         self._stale: set[UnitState] = set()  # whole, but with values older than an optimizer step
-        self._by_storage: dict[int, UnitState] = {}  # the units that have memory, by the memory's address
+        #: The units that have memory, by its address (UntypedStorage._cdata).
+        self.by_storage: dict[int, UnitState] = {}
         self._live = 0  # the elements of these units
         self._orders: dict[str, Sequence[UnitState]] = {}  # the orders of uses, by the kind of pass
         self._pass: Pass | None = None
@@ -82,6 +78,7 @@ class Unsharder:
             self._running.reductions = ended.reductions
         for state in list(self._arriving):
             self._arrive(state)
+        self._idle |= self._unused
         self._unused.clear()
         self._evict()
         self._unbind_idle()
@@ -104,19 +101,22 @@ class Unsharder:
         """Make the units whole and keep them whole until :meth:`unpin`."""
         for state in states:
             self._pins[state] += 1
+            self._idle.discard(state)
         self._need(states)
 
     def unpin(self, states: Iterable[UnitState]) -> None:
         """End one use of the units."""
         for state in states:
             self._pins[state] -= 1
-            if not self._pins[state] and self._pass is None:
-                state.unbind()
+            if not self._pins[state]:
+                self._idle.add(state)
+                if self._pass is None:
+                    state.unbind()
 
     def reshard_all(self) -> None:
         """Reshard every unit that is not in use, because the shards have new values."""
         if self._pass is not None:
-            self._pass.current = ()
+            self._pass.current = frozenset()
         self._stale = {state for state in self.states if state.resident}
         for state in list(self._stale):
             self._reshard(state)
@@ -132,21 +132,17 @@ class Unsharder:
             self._decide()
             self._announce(())
 
-    def unit_of(self, tensor: Tensor) -> UnitState | None:
-        """The unit that contains the tensor's memory."""
-        return self._by_storage.get(tensor.untyped_storage()._cdata)
-
     # Mechanism
 
     def _need(self, states: Sequence[UnitState]) -> None:
         running = self._running
-        if all(state in running.current for state in states):
+        if running.current.issuperset(states):
             return  # the same use continues: no other unit was used, so none was resharded
         running.use(states)
         self._evict()
         self._decide()
         missing = [s for s in states if not s.resident or s in self._stale]
-        ahead = self._foreseen()
+        ahead = running.ahead(self.prefetch) if self.prefetch else []
         if missing:
             self._announce([*missing, *ahead])
             self._decide()
@@ -157,27 +153,14 @@ class Unsharder:
             self._arrive(state)
             state.bind()
 
-    def _foreseen(self) -> list[UnitState]:
-        """The units of the next uses that are not whole, limited by ``prefetch`` (see the class)."""
-        ahead: list[UnitState] = []
-        room = self.prefetch
-        for position, state in enumerate(self._running.upcoming() if self.prefetch else ()):
-            room -= state.unit.padded
-            if room < 0 and position >= _LEAST_AHEAD:
-                break
-            if not state.resident and state not in ahead:
-                ahead.append(state)
-        return ahead
-
     def _evict(self) -> None:
         if self._live <= self.max_live:
             return
-        current = self._pass.current if self._pass is not None else ()
-        for state in sorted(self._by_storage.values(), key=self._position.__getitem__):
+        current = self._pass.current if self._pass is not None else frozenset()
+        for position in sorted(self._position[state] for state in self._idle - current):
             if self._live <= self.max_live:
                 return
-            if state not in current:
-                self._reshard(state)
+            self._reshard(self.states[position])
 
     def _reshard(self, state: UnitState) -> None:
         """Free a whole unit's memory if it is not in use."""
@@ -186,7 +169,8 @@ class Unsharder:
         address = state.storage._cdata
         if not state.reshard():
             return
-        if self._by_storage.pop(address, None) is not None:  # a unit without elements has no memory
+        self._idle.discard(state)
+        if self.by_storage.pop(address, None) is not None:  # a unit without elements has no memory
             self._live -= state.unit.padded
             if self._pass is not None:
                 self._pass.freed(state)
@@ -199,8 +183,11 @@ class Unsharder:
 
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
         ready = self._pass.ready if self._pass is not None else 0
-        with self._communication():
-            self._agreement.announce((self._position[state] for state in states), ready, over)
+        self.communicating = True
+        try:
+            self._agreement.announce([self._position[state] for state in states], ready, over)
+        finally:
+            self.communicating = False
         for state in states:
             state.parameter_store.prefetch()
 
@@ -209,20 +196,15 @@ class Unsharder:
         decision = self._agreement.decide()
         if decision is None:
             return False
-        with self._communication():
+        self.communicating = True
+        try:
             for unit in decision.wanted:
                 self._start(self.states[unit])
             if self._pass is not None and self._pass.reductions is not None:
                 self._pass.reductions.launch(decision.ready)
-        return decision.over
-
-    @contextmanager
-    def _communication(self) -> Iterator[None]:
-        self.communicating = True
-        try:
-            yield
         finally:
             self.communicating = False
+        return decision.over
 
     def _start(self, state: UnitState) -> None:
         """Start gathering one unit; if this rank has it already, into memory that is discarded."""
@@ -231,7 +213,7 @@ class Unsharder:
         else:
             if not state.resident:
                 state.allocate()
-                self._by_storage[state.storage._cdata] = state
+                self.by_storage[state.storage._cdata] = state
                 self._live += state.unit.padded
                 self._unused.add(state)
                 if self._pass is not None:

@@ -56,6 +56,8 @@ class UnitState:
         self._remember(full)
         for binding in self._bindings:
             binding.unbind()
+        #: Whether the whole unit's memory is allocated (its values may still be in flight).
+        self.resident = True
         if self.sharded:
             self._free()
 
@@ -66,20 +68,18 @@ class UnitState:
         return self.gradient.new_empty(stop - start)
 
     @property
-    def resident(self) -> bool:
-        """Whether the whole unit's memory is allocated (its values may still be in flight)."""
-        return self.storage.nbytes() > 0 or self.unit.padded == 0
-
-    @property
     def aliased(self) -> bool:
         """Whether other code than the engine and the model's parameters uses the whole unit's memory."""
         with torch._C.DisableTorchFunctionSubclass():  # unbound parameters ask Python for each attribute
-            exported = any(binding.exported for binding in self._bindings)
-        return exported or _use_count(self.storage) > self._references
+            for binding in self._bindings:
+                if binding.exported:
+                    return True
+        return _use_count(self.storage) > self._references
 
     def allocate(self) -> None:
         """Allocate the memory of the whole unit; its values are undefined until they are gathered."""
         self.storage.resize_(self.unit.padded * self.full.element_size())
+        self.resident = True
 
     def bind(self) -> None:
         """Make the model's parameters views of the whole unit, which has its values."""
@@ -115,6 +115,7 @@ class UnitState:
         if not self.storage.resizable():
             self._remember(torch.empty_like(self.full))
         self.storage.resize_(0)
+        self.resident = self.unit.padded == 0
 
     def _remember(self, full: Tensor) -> None:
         """Use ``full`` as the whole unit, and count the engine's references to its memory."""

@@ -19,11 +19,14 @@ _ENGINE = str(Path(zerobench.Engine.__init__.__code__.co_filename).parent)
 _WIDTH = 8
 #: Every unit is reduced alone, so that backward offers each.
 _BATCHES = {"reduce_bucket_size": 32}
-#: By name: nothing stays whole; everything does; what is next is gathered ahead, two uses of it.
+#: By name: nothing stays whole; everything does; what is next is gathered ahead, two uses of it; everything is gathered
+#: ahead; the units of about six layers stay whole.
 _SETTINGS: dict[str, dict[str, int]] = {
     "no prefetch": {"stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0},
     "all whole": {"stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 1 << 40},
     "prefetch": {"stage3_prefetch_bucket_size": 1, "stage3_max_live_parameters": 0},
+    "far prefetch": {"stage3_prefetch_bucket_size": 1 << 40, "stage3_max_live_parameters": 0},
+    "some whole": {"stage3_prefetch_bucket_size": 1, "stage3_max_live_parameters": 6 * 96},
 }
 
 
