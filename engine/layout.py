@@ -57,7 +57,7 @@ class Unit:
     world: int
     chunk: int
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """The length of the unit with the padding that makes all shards equal."""
         return self.shard * self.world

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
     """Neighbouring elements of one unit's extent that share group and step count; padding between them included."""
 
@@ -31,9 +30,9 @@ class _Run:
     step: int
     parameter: int  # the first trainable parameter; the others have its factor
 
-    def is_like(self, other: _Run) -> bool:
-        """Whether both are updated with the same hyperparameters."""
-        return (self.group, self.step) == (other.group, other.step)
+    def takes(self, group: int, step: int) -> bool:
+        """Whether a parameter of this group and step count is updated with the same hyperparameters."""
+        return self.group == group and self.step == step
 
 
 class Stepper:
@@ -113,7 +112,7 @@ class Stepper:
         """
         leaving: list[Any] = []
         for state in self.states:
-            runs = list(self._runs(state, check.mine))
+            runs = self._runs(state, check.mine)
             for window in state.optimizer_store.update_slices(state.portion):
                 if window.master.device != factors.device:
                     factors = factors.to(window.master.device)  # offload waits for the gradients too
@@ -128,23 +127,20 @@ class Stepper:
             return []
         return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
 
-    def _runs(self, state: UnitState, active: list[bool]) -> Iterator[_Run]:
+    def _runs(self, state: UnitState, active: list[bool]) -> list[_Run]:
         """The parameters in the extent, merged if neighbours are updated alike; from the extent's start.
 
         If this rank has no gradient of a parameter, only the device knows if others do. It is then a run of its own.
         """
-        current: _Run | None = None
-        for slot, lo, hi in state.unit.pieces(state.extent.start, state.extent.stop):
-            start, stop = lo - state.extent.start, hi - state.extent.start
-            run = _Run(start, stop, self._group[slot.index], self.steps[slot.index] + 1, slot.index)
-            if current and active[current.parameter] and active[slot.index] and current.is_like(run):
-                current = replace(current, stop=stop)
+        runs: list[_Run] = []
+        begin, steps = state.extent.start, self.steps
+        for slot, start, stop in state.unit.pieces(begin, state.extent.stop):
+            group, step, last = self._group[slot.index], steps[slot.index] + 1, runs[-1] if runs else None
+            if last and active[last.parameter] and active[slot.index] and last.takes(group, step):
+                last.stop = stop - begin
             else:
-                if current:
-                    yield current
-                current = run
-        if current:
-            yield current
+                runs.append(_Run(start - begin, stop - begin, group, step, slot.index))
+        return runs
 
     def _step(self, window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
         """Update the window's part of each run; an element in no run keeps its master, which sets its parameter."""

@@ -29,7 +29,10 @@ class _StepsAPart(Historical):
         runs = stepper._runs
         stepper._runs = lambda state, active: self.cut(state, runs(state, active))  # type: ignore[method-assign]
 
-    def cut(self, state: UnitState, runs: Iterator[_Run]) -> Iterator[_Run]:
+    def cut(self, state: UnitState, runs: list[_Run]) -> list[_Run]:
+        return list(self._kept(state, runs))
+
+    def _kept(self, state: UnitState, runs: list[_Run]) -> Iterator[_Run]:
         offset = state.extent.start
         for run in runs:
             for slot, lo, hi in state.unit.pieces(run.start + offset, run.stop + offset):
