@@ -57,12 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ci: `pytest -m ci`, which CI runs, runs them all; a plain pytest as `rotating`")
     covering.SEED = _seed(config)
     if not _hands_out(config):
-        import torch
+        from zerobench.suites.support.trials import prepare
 
-        from zerobench.suites.support.trials import preload_ranks
-
-        torch.set_num_threads(1)  # the oracles run here, and bits depend on the ranks' number of threads
-        preload_ranks()
+        prepare()
 
 
 def _seed(config: pytest.Config) -> int:

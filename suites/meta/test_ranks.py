@@ -32,6 +32,26 @@ def test_a_gpu_computes_reproducibly(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ranks.run(_settings) == [(True, False, False, ":4096:8")]
 
 
+def _products_elsewhere() -> list[bool]:
+    """Whether products have the same bits if an operand begins any number of elements after an aligned address."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 37, generator=generator), torch.randn(29, 37, generator=generator)
+    expected, seen = x @ weight.T, []
+    for offset in range(1, 16):
+        moved = torch.empty(offset + x.numel())[offset:].view(x.shape).copy_(x)
+        seen.append(torch.equal(moved @ weight.T, expected))
+    return seen
+
+
+def _on_a_rank(group: dist.ProcessGroup) -> list[bool]:
+    return _products_elsewhere()
+
+
+def test_products_do_not_depend_on_addresses(pool: Pool) -> None:
+    """Not on a rank and not here, where the oracles run: an engine may keep parameters in the middle of a buffer."""
+    assert all(map(all, [_products_elsewhere(), *pool.run(_on_a_rank)]))
+
+
 def _repeats(group: dist.ProcessGroup, dtype: torch.dtype) -> bool:
     """Whether attention over many blocks of keys has the same gradients each time."""
     attention = Attention(512, 8, causal=True).to("cuda", dtype)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
+import torch
 from hypothesis import reject
 
 from zerobench import findings, subjects
@@ -20,6 +21,7 @@ from zerobench.judge.command import ReplayCommand, between
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.machine.products import fix_products
 from zerobench.oracles.canonical_trainer import float64
 from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
@@ -36,8 +38,11 @@ TIME_LIMIT = 120.0
 IDLE = 6.0
 
 
-def preload_ranks() -> None:
-    """Let the ranks of all Trials start with the modules that nearly all of them use."""
+def prepare() -> None:
+    """Let the oracles, which run in this process, compute as the ranks do, and let the ranks of all Trials start with
+    the modules that nearly all of them use. Call it before the first product of matrices."""
+    fix_products()
+    torch.set_num_threads(1)
     preload("zerobench.bench.runner", "zerobench.oracles.questions", "zerobench.subjects.reference")
 
 

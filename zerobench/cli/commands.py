@@ -124,7 +124,9 @@ def _conform(given: argparse.Namespace) -> int:
 
 def _replay(given: argparse.Namespace) -> int:
     from zerobench.bench.replay import compare_again
+    from zerobench.machine.products import fix_products
 
+    fix_products()
     found = compare_again(replay_command(given))
     print(found.text)
     return 0 if found.right else 1

@@ -9,8 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from zerobench.ranks import Pool
 from zerobench.subject import Subject
 from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
@@ -19,7 +17,7 @@ from zerobench.suites.meta.power import page
 from zerobench.suites.meta.power.catching import WEAK, Catching, Check, again
 from zerobench.suites.meta.power.runs import PUBLISHED, Run, record, recorded
 from zerobench.suites.support import covering
-from zerobench.suites.support.trials import Trials, preload_ranks
+from zerobench.suites.support.trials import Trials, prepare
 
 #: Properties of engines that promise bits.
 _STRONG: list[Any] = [
@@ -52,8 +50,7 @@ _WORLD = 4
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run each engine with each seed that has no record yet, and write the table; end with 1 if a property failed."""
     given = parser().parse_args(arguments)
-    torch.set_num_threads(1)  # as the ranks have
-    preload_ranks()
+    prepare()
     known = {(run.engine, run.seed) for run in recorded(given.out)}
     for seed, engine in itertools.product(range(1, given.seeds + 1), DIFFERENT):
         if (engine.__name__, seed) not in known:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import torch
-
 from zerobench.ranks import Pool
 from zerobench.subject import Subject
 from zerobench.suites.meta.mutants import unpromised
@@ -19,7 +17,7 @@ from zerobench.suites.meta.power.catching import Caught, catch, catch_weakly
 from zerobench.suites.meta.power.historical import weakened
 from zerobench.suites.meta.power.records import PUBLISHED, Promise, Record, Records
 from zerobench.suites.support.covering import Covering
-from zerobench.suites.support.trials import Trials, preload_ranks
+from zerobench.suites.support.trials import Trials, prepare
 
 _WORLD = 4
 
@@ -28,8 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Try what has no record, one engine after another, and write the table."""
     given = parser().parse_args(arguments)
     if not given.page:
-        torch.set_num_threads(1)  # as the ranks have
-        preload_ranks()
+        prepare()
         records = Records(given.out)
         weaker = set(weakened())
         for mutant in HISTORICAL:
