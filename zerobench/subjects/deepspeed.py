@@ -237,6 +237,9 @@ def _imported(device: str) -> Any:
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise compiled here, used in inference only
     deepspeed.utils.logger.setLevel("WARNING")
+    if device == "cpu":
+        # A flag: it asks whether oneDNN has fp16 instructions, and torch computes without them, too.
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
     return deepspeed
 
 
