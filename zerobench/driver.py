@@ -113,19 +113,27 @@ class Run:
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
     """Build the Scenario's model and put it into a subject; the caller closes it."""
-    return _put(model_for(subject_type, scenario), subject_type, scenario, group)
+    return wrap(model_for(subject_type, scenario), subject_type, scenario, group)
 
 
-def _put(model: nn.Module, subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
-    """Put a model into a subject.
+def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
+    """Put a model into a subject; the caller closes it.
 
     torch keeps its number of threads, which decides the order in which backward adds: Accelerate sets another one.
+
+    Raises:
+        UsageError: the subject does not offer a schedule of the learning rates.
     """
+    if scenario.lr_factors and not subject_type.schedules:
+        raise UsageError(f"{subject_type.name} has no param_groups() in which to set rates; leave out lr_factors")
     threads = torch.get_num_threads()
     try:
-        return subject_type(model, scenario, group)
+        subject = subject_type(model, scenario, group)
     finally:
         torch.set_num_threads(threads)
+    if scenario.lr_factors:
+        subject.initial_lrs = [each["lr"] for each in subject.param_groups()]
+    return subject
 
 
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
@@ -141,7 +149,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     subject.save(directory)
     subject.close()
     other = model_for(type(subject), scenario.but(seed=scenario.seed + 1))
-    following = _put(other, type(subject), scenario, group)
+    following = wrap(other, type(subject), scenario, group)
     following.load(directory)
     return following
 
@@ -179,6 +187,7 @@ def run_step(
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
+    set_learning_rates(subject, scenario, index)
     reads = read_at(subject, scenario, index, 0)
     for micro_step, batch in enumerate(batches or draw_batches(scenario, index, rank)):
         seed_leaf(scenario, index, micro_step * scenario.world + rank)
@@ -199,9 +208,21 @@ def run_step(
     return step
 
 
+def set_learning_rates(subject: Subject, scenario: Scenario, step: int) -> None:
+    """Set the learning rates of ``step``, as a client's schedule does, unless those of the step before stay.
+
+    A resumed subject has those of the step before from the state that it loaded.
+    """
+    factor = scenario.lr_factor(step)
+    if factor != scenario.lr_factor(step - 1):
+        for group, initial in zip(subject.param_groups(), subject.initial_lrs, strict=True):
+            group["lr"] = initial * factor
+
+
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:
     """Train a step on each element of ``batches``, from step ``first`` on, and read nothing between them."""
     for index, step in enumerate(batches, start=first):
+        set_learning_rates(subject, scenario, index)
         for micro_step, batch in enumerate(step):
             seed_leaf(scenario, index, micro_step * scenario.world + rank)
             subject.micro_step(batch)

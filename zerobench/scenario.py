@@ -148,6 +148,7 @@ class Scenario:
     accumulation: int = 1  # micro-steps per step
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)
+    lr_factors: tuple[float, ...] = ()  # of each group's initial learning rate, by step; the last one stays
     loss_scale: LossScale = field(default_factory=LossScale)
     schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
     communication_dtype: Dtype | None = None  # None = dtype
@@ -203,6 +204,11 @@ class Scenario:
         if self.schedule == "auto":
             return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule
+
+    def lr_factor(self, step: int) -> float:
+        """The factor of the learning rates in ``step``; 1 before the first step."""
+        factors = (1.0, *self.lr_factors)
+        return factors[min(step + 1, len(factors) - 1)]
 
     @property
     def resumed(self) -> bool:

@@ -131,8 +131,12 @@ class Subject(ABC):
     resumes: ClassVar[bool] = False
     #: :meth:`load` also takes what another number of ranks has saved.
     resumes_at_any_world: ClassVar[bool] = False
+    #: Has :meth:`param_groups`.
+    schedules: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
+    #: The learning rate of each parameter group before the first step; the harness fills it in.
+    initial_lrs: Sequence[float] = ()
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -159,6 +163,13 @@ class Subject(ABC):
     def advance(self) -> None:
         """:meth:`step` without its outcome; an engine that can leave the outcome on the device does so."""
         self.step()
+
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        """The optimizer's parameter groups, in which a client's schedule sets ``lr``, in the same order at any time.
+
+        It is called only if :attr:`schedules` is set.
+        """
+        raise NotImplementedError(f"{self.name} sets schedules and has no param_groups()")
 
     @abstractmethod
     def evaluate(self, batch: Batch) -> Tensor:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerobench import subjects
-from zerobench.driver import model_for, run_step, start
+from zerobench.driver import model_for, run_step, start, wrap
 from zerobench.meters import TrafficMeter, beside_tensors, live_tensors, resident
 from zerobench.scenario import Scenario
 from zerobench.subjects.plain import ComputeOnly
@@ -23,7 +23,7 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     """
     rank, seen, looking = dist.get_rank(group), [0], dist.get_rank(group) == 0
     model = model_for(subjects.load(subject), scenario)
-    with closing(subjects.load(subject)(model, scenario, group)) as engine:
+    with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)
         before = _beyond(model, collected=True)

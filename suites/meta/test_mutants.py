@@ -58,6 +58,7 @@ from zerobench.suites.meta.mutants.recovery import (
     GrowsWithoutRefillingHysteresis,
 )
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
+from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import (
@@ -102,6 +103,7 @@ WRONG = [
     *WATCHED,
     *RECOVERY,
     *RARE,
+    *SCHEDULED,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

@@ -45,9 +45,12 @@ def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
     """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
+    If it has no schedule, the learning rates stay.
 
     Fields in ``fixed`` keep their value. The reason if the engine refuses the Scenario with every change.
     """
+    if not subject.schedules:
+        scenario = scenario.but(lr_factors=())
     kept, reason = set(fixed), subject.unsupported(scenario)
     while reason is not None:
         found = _better(subject, _with_one(scenario), kept, reason) or _better(

@@ -125,6 +125,8 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "communication_dtype": among("communication_dtype", None, "fp32", "bf16", "fp16", rare=True),
     "accumulator_dtype": among("accumulator_dtype", None, "bf16", "fp16", rare=True),
     "schedule": among("schedule", "auto", "micro_step", rare=True),
+    # from a rate of zero up and down; one that stays, after a resume too
+    "lr_factors": among("lr_factors", (), (0.0, 2.0, 0.5), (0.25,), rare=True),
     "seed": st.integers(0, 1000),
 }
 
@@ -132,6 +134,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
 UNDISTURBED: dict[str, Any] = {
     "poison": (),
     "reads": (),
+    "lr_factors": (),
     "loss_scale": LossScale(static=1.0),
     "optimizer": optimizers(lr=1e-3),
 }

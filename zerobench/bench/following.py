@@ -28,7 +28,7 @@ from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.rules import second_group, state_keys
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Optimizer
+from zerobench.scenario import Optimizer, Scenario
 from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 
@@ -149,7 +149,7 @@ class _Follower:
                 yield from self._same(index, *_place(name, key), got[key], right)
             return
         given = Before.of(before, self.states[name], gradient.double() * factor, self.counts[name] + 1, doubt)
-        update = updated(_group(self.scenario.optimizer, before), given)
+        update = updated(_group(self.scenario, index, before), given)
         for key in sorted(update.values, reverse=True):  # the states before the parameter
             yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
 
@@ -207,8 +207,8 @@ def _place(name: str, key: str) -> tuple[Part, str]:
     return ("optimizer_state", f"{name}.{key}") if key else ("parameters", name)
 
 
-def _group(spec: Optimizer, parameter: Tensor) -> Optimizer:
-    """The hyperparameters of a parameter's group."""
-    if not spec.second_group or parameter.ndim >= 2:
-        return spec
-    return second_group(spec)
+def _group(scenario: Scenario, step: int, parameter: Tensor) -> Optimizer:
+    """The hyperparameters of a parameter's group in a step."""
+    spec = scenario.optimizer
+    group = second_group(spec) if spec.second_group and parameter.ndim < 2 else spec
+    return replace(group, lr=group.lr * scenario.lr_factor(step))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.driver import model_for, run_step
+from zerobench.driver import model_for, run_step, wrap
 from zerobench.judge.command import Account
 from zerobench.meters import (
     OffloadMeter,
@@ -59,7 +59,7 @@ def fill_ledger(group: dist.ProcessGroup, subject: str, scenario: Scenario, aske
     """
     rank = dist.get_rank(group)
     model = model_for(load(subject), scenario)
-    with closing(load(subject)(model, scenario, group)) as engine:
+    with closing(wrap(model, load(subject), scenario, group)) as engine:
         ledger = Ledger(rank, _states(engine))
         for index in range(STEPS):
             with _METERED[asked](ledger, engine, model):
@@ -118,7 +118,7 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
     start = resident(earlier)
     model = model_for(load(subject), scenario)
     live = {}
-    with closing(load(subject)(model, scenario, group)) as engine:
+    with closing(wrap(model, load(subject), scenario, group)) as engine:
         for index in range(COUNTED[-1]):
             run_step(engine, scenario, index, rank)
             if index + 1 in COUNTED:
@@ -147,7 +147,7 @@ def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -
             lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
         )
     most = []
-    with closing(load(subject)(model, scenario, group)) as engine:
+    with closing(wrap(model, load(subject), scenario, group)) as engine:
         for index in range(scenario.steps):
             made.clear()
             run_step(engine, scenario, index, dist.get_rank(group))

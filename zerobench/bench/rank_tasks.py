@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.digests import bits
-from zerobench.driver import draw_batches, model_for, run_step, run_steps, to_cpu
+from zerobench.driver import draw_batches, model_for, run_step, run_steps, to_cpu, wrap
 from zerobench.errors import UsageError
 from zerobench.meters import Metered, PhaseMeter, meter_subject
 from zerobench.ranks import preload
@@ -38,7 +38,7 @@ def build(group: dist.ProcessGroup, case: Case) -> str | None:
     if reason is None:
         model = model_for(subject, case.scenario)
         with refusals(case.subject):
-            made = subject(model, case.scenario, group)
+            made = wrap(model, subject, case.scenario, group)
         _subjects[case] = made, PhaseMeter(model, case.scenario.device)
     return reason
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import Keep, model_for, run_step, start
+from zerobench.driver import Keep, model_for, run_step, start, wrap
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 
@@ -31,7 +31,7 @@ def resume_at(
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
     model = model_for(subject_type, scenario.but(seed=scenario.seed + 1))
-    with closing(subject_type(model, scenario, group)) as subject:
+    with closing(wrap(model, subject_type, scenario, group)) as subject:
         subject.load(directory)
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]

@@ -37,7 +37,7 @@ class Value:
         return Value(self.at + other.at, self.size + other.size)
 
     def __mul__(self, factor: float) -> Value:
-        return Value(self.at * factor, self.size * abs(factor))
+        return Value(self.at * factor, self.size * abs(factor) if factor else torch.zeros_like(self.size))
 
     @classmethod
     def of(cls, tensor: Tensor) -> Value:

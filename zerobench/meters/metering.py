@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from zerobench.digests import held
-from zerobench.driver import model_for, run_step
+from zerobench.driver import model_for, run_step, wrap
 from zerobench.meters.memory import ParameterPeak, PeakMeter, pinned, resident
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.traffic import TrafficMeter
@@ -44,7 +44,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
     last, digest = min(scenario.steps, METERED_STEP + 1), None
     with PeakMeter(scenario.device) as peak:
         model = model_for(subject_type, scenario)
-        with closing(subject_type(model, scenario, group)) as subject:
+        with closing(wrap(model, subject_type, scenario, group)) as subject:
             for index in range(METERED_STEP):
                 run_step(subject, scenario, index, rank)
                 digest = _digest(subject, scenario) if index + 1 == last else digest

@@ -19,7 +19,8 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
 6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); otherwise 1. The gradient is the accumulator,
    as fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
 7. *Update.* torch.optim's single-tensor rule on the masters, with a square root rounded as in IEEE 754, or the paper's
-   Lion. If a parameter received no gradient on any leaf, its gradient is None.
+   Lion. A group's learning rate is its initial one times the step's factor. If a parameter received no gradient on any
+   leaf, its gradient is None.
 8. The model's parameters become the masters rounded to nearest even.
 
 An engine may declare other policies (:class:`~zerobench.subject.Policies`): the masters are rounded like the weights,
@@ -142,6 +143,7 @@ class Trainer:
             for p in self.working.values():
                 p.data = p.data.contiguous()
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
+        self.initial_lrs = [group["lr"] for group in self.optimizer.param_groups]
         scales = scenario.dtype == "fp16" and not self.reference
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
@@ -168,7 +170,8 @@ class Trainer:
         skipped = not math.isfinite(total) if skip is None else skip
         if not skipped:
             clip = self.scenario.clip
-            self.update(self.scaled(accumulated, (min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0) / divisor))
+            coefficient = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
+            self.update(index, self.scaled(accumulated, coefficient / divisor))
         elif self.policies.counts_skipped_steps:
             self.count_step()
         self.scaler.update(skipped)
@@ -270,7 +273,9 @@ class Trainer:
         return {name: total.to(self.dtypes.fold) * rounded for name, total in accumulated.items()}
 
     @torch.no_grad()
-    def update(self, gradients: State) -> None:
+    def update(self, index: int, gradients: State) -> None:
+        for group, initial in zip(self.optimizer.param_groups, self.initial_lrs, strict=True):
+            group["lr"] = initial * self.scenario.lr_factor(index)
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():

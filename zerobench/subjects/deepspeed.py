@@ -43,6 +43,7 @@ class DeepSpeed(Subject):
     distribution = "deepspeed"
     whole_world = True
     resumes = True
+    schedules = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
@@ -109,6 +110,9 @@ class DeepSpeed(Subject):
             return 1.0
         kept = getattr(self.optimizer, "loss_scale_config", None)
         return float(self.optimizer.loss_scale if kept is None else kept.cur_scale)
+
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        return self.optimizer.param_groups  # type: ignore[no-any-return]
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()

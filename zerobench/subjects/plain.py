@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ class Plain(Subject):
     #: torch.optim leaves a parameter alone if its gradient is None; the masters are copied before the cast:
     #: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
     policies = Policies(inactive_gradient="none", masters_from="original")
+    schedules = True
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
@@ -148,6 +149,9 @@ class Plain(Subject):
         for name, master in self.masters.items():
             self.working[name].copy_(master)
             master.grad = None
+
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        return self.optimizer.param_groups
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:

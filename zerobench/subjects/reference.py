@@ -26,6 +26,7 @@ class Reference(Subject):
     moves = True
     resumes = True
     resumes_at_any_world = True
+    schedules = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -61,6 +62,9 @@ class Reference(Subject):
 
     def advance(self) -> None:
         self.engine.step()
+
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        return self.optimizer.param_groups
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()

@@ -186,6 +186,19 @@ class CountsSkippedStepsOfEachParameter(_After):
         self.engine.stepper.steps = [self.engine.global_steps] * len(self.engine.stepper.steps)
 
 
+class ForgetsTheLearningRates(_After):
+    """Goes on with the rates of the configuration, not with those that a schedule had set."""
+
+    points_at = Points("parameters", "model_parameters", "optimizer_state", "losses", "gradients", "norm", "reads")
+
+    def sabotage(self) -> None:
+        self.configured = [each["lr"] for each in self.optimizer.param_groups]
+
+    def after(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.configured, strict=True):
+            group["lr"] = rate
+
+
 class BeginsWithinAStep(_After):
     points_at = (_ANYTHING, Points("raised"))
 
