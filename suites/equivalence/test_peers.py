@@ -10,7 +10,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import BUDGET, agree_within, budget_used, disagreement, error_against, is_exact
 from zerobench.judge.parts import Part
-from zerobench.oracles.canonical_trainer import canonical
+from zerobench.oracles.canonical_trainer import OracleStep, canonical
 from zerobench.scenario import Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.covering import among
@@ -90,7 +90,9 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     scenario = trials.nearest(scenario, "stage", "accumulation", "clip", "poison")
     expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True, policies=trials.subject.policies)
     assume(not expected.steps[0].skipped)
-    bound = gradient_bound(scenario, expected.steps[0].magnitudes)  # type: ignore[attr-defined]
+    first = expected.steps[0]
+    assert isinstance(first, OracleStep)
+    bound = gradient_bound(scenario, first.magnitudes, first.lost)
     got, policies = trials.run(scenario, ["gradients"]), trials.subject.policies
     agree_within(got, expected, [bound], name=trials.name, policies=policies)
 

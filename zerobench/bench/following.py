@@ -81,17 +81,19 @@ class _Follower:
     def _expected(self, index: int) -> _Expected:
         """Train the step's leaves on the engine's weights, without the update."""
         trainer, scenario = self.trainer, self.scenario
-        trainer.losses, trainer.magnitudes, trainer.reads = [], {}, {}
+        trainer.begin()
         divisor = scenario.leaves * trainer.scaler.scale
         fold = trainer.sum_by_micro_step if scenario.reduction == "micro_step" else trainer.sum_at_boundary
         accumulated = fold(index)
         largest = max((float(m.max()) for m in trainer.magnitudes.values() if m.numel()), default=0.0)
-        magnitudes = {name: m / divisor for name, m in trainer.magnitudes.items()}
+        magnitudes, lost = (
+            {name: m / divisor for name, m in sums.items()} for sums in (trainer.magnitudes, trainer.lost)
+        )
         poisoned = any(step == index for step, _ in scenario.poison)
         return _Expected(
             trainer.losses,
             trainer.scaled(accumulated, 1.0 / divisor),
-            gradient_bound(scenario, magnitudes),
+            gradient_bound(scenario, magnitudes, lost),
             must_skip=poisoned,
             may_skip=poisoned or not largest < self._limit(),
         )

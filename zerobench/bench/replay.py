@@ -94,7 +94,7 @@ def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
     policies, limit = load(command.subject).policies, runner.limit(command.scenario)
     [expected] = runner.pool.run(_magnitudes, command.scenario, policies, world=1, timeout=limit)
     first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
-    bounds = [gradient_bound(command.scenario, first.magnitudes)]
+    bounds = [gradient_bound(command.scenario, first.magnitudes, first.lost)]
     try:
         used = agree_within(got, expected, bounds, name=command.subject, policies=policies)
     except Disagreement as error:

@@ -97,6 +97,7 @@ def _field(scenario: Scenario, name: str) -> Any:
 
 
 def _allows(allowed: Any, value: Any) -> bool:
+    value = list(value) if isinstance(value, tuple) else value  # as JSON has it
     if isinstance(allowed, list):
         return value in allowed
     return value is not None and value >= allowed.get("least", value) and value not in allowed.get("not", [])

@@ -14,7 +14,8 @@ costs at most half of the smallest subnormal number of its dtype each time. This
 has finer roundings than bf16, and larger subnormal numbers.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
-has them only if A is a power of two.
+has them only if A is a power of two, and in fp16 only if nothing underflows: there the bound also has the sum of the
+absolute differences that dividing makes.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from zerobench.subject import State
 from zerobench.workload.data import DTYPES
 
 
-def gradient_bound(scenario: Scenario, magnitudes: State) -> State:
+def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = None) -> State:
     """The largest difference between two right engines' mean gradients: fp64, one bound for each element, by name.
 
-    ``magnitudes`` are m above, as ``canonical(..., magnitudes=True)`` records them for a step.
+    ``magnitudes`` are m above, and ``lost`` what dividing changes, as ``canonical(..., magnitudes=True)`` records them
+    for a step.
     """
+    divided = lost or {}
     subnormal = max(_smallest(dtype) for dtype in _dtypes(scenario))
     absolute = scenario.leaves * (scenario.accumulation + 2) * subnormal / _least_loss_scale(scenario)
-    return {name: relative_bound(scenario) * m + absolute for name, m in magnitudes.items()}
+    return {name: relative_bound(scenario) * m + absolute + divided.get(name, 0) for name, m in magnitudes.items()}
 
 
 def relative_bound(scenario: Scenario) -> float:

@@ -57,6 +57,9 @@ class OracleStep(Step):
 
     #: For every active parameter the sum over leaves of abs(contribution), scaled like the gradient, in fp64.
     magnitudes: State = field(default_factory=dict)
+    #: In fp16 with more than one micro-step: the same sum of what the contributions change if the loss is divided by
+    #: the micro-steps before the backward, as many engines do, because more values underflow.
+    lost: State = field(default_factory=dict)
 
 
 def canonical(
@@ -148,7 +151,9 @@ class Trainer:
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
         self.losses: list[Tensor] = []
+        self.divides = magnitudes and dtypes.model == torch.float16 and scenario.accumulation > 1
         self.magnitudes: State = {}
+        self.lost: State = {}
         self.reads: State = {}
 
     def train(self, skipped: Sequence[bool]) -> Trajectory:
@@ -158,7 +163,7 @@ class Trainer:
         return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.evaluate())
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
-        self.losses, self.magnitudes, self.reads = [], {}, {}
+        self.begin()
         scale = self.scaler.scale
         divisor = self.scenario.leaves * scale
         fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
@@ -177,6 +182,10 @@ class Trainer:
         self.scaler.update(skipped)
         self.read(index, -1)
         return self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
+
+    def begin(self) -> None:
+        """Forget the step before."""
+        self.losses, self.magnitudes, self.lost, self.reads = [], {}, {}, {}
 
     def read(self, step: int, at: int, gradients: State | None = None) -> None:
         """Record the Scenario's reads at this moment."""
@@ -208,20 +217,29 @@ class Trainer:
         seed_leaf(self.scenario, step, index)
         self.set_buffers(buffers)
         loss: Tensor = self.model(**self.batch(leaf(self.scenario, step, index)))
-        (loss * self.scaler.scale).backward()  # type: ignore[no-untyped-call]
+        (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
         for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
             kept.copy_(buffer)
         self.losses.append(loss.detach())
         gradient = self.received()
-        self.model.zero_grad(set_to_none=True)
         if self.wants_magnitudes:
-            for name, g in gradient.items():
-                self.magnitudes[name] = self.magnitudes.get(name, 0) + g.double().abs()
+            _add_absolute(self.magnitudes, gradient)
+        if self.divides:
+            _add_absolute(self.lost, self.lost_by_dividing(loss, gradient))
         return gradient
 
+    def lost_by_dividing(self, loss: Tensor, gradient: State) -> State:
+        """The difference if the loss is divided by the micro-steps before the backward."""
+        micro_steps = self.scenario.accumulation
+        (loss * (self.scaler.scale / micro_steps)).backward()  # type: ignore[no-untyped-call]
+        divided = self.received()
+        return {name: g.double() - micro_steps * divided[name].double() for name, g in gradient.items()}
+
     def received(self) -> State:
-        """The gradients of the parameters that have one, on the CPU."""
-        return {name: p.grad.cpu() for name, p in self.working.items() if p.grad is not None}
+        """Take the gradients of the parameters that have one, to the CPU."""
+        found = {name: p.grad.cpu() for name, p in self.working.items() if p.grad is not None}
+        self.model.zero_grad(set_to_none=True)
+        return found
 
     def sum_by_micro_step(self, step: int) -> State:
         accumulated: State = {}
@@ -298,6 +316,7 @@ class Trainer:
     ) -> OracleStep:
         step = OracleStep([loss.cpu() for loss in self.losses], norm, skipped, scale, reads=self.reads)
         step.magnitudes = to_cpu({name: total / divisor for name, total in self.magnitudes.items()})
+        step.lost = to_cpu({name: total / divisor for name, total in self.lost.items()})
         if "gradients" in keep:
             step.gradients = to_cpu(gradients)
         if "parameters" in keep:
@@ -332,6 +351,11 @@ class Trainer:
         if not self.reference:
             return batch
         return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}
+
+
+def _add_absolute(sums: State, terms: State) -> None:
+    for name, term in terms.items():
+        sums[name] = sums.get(name, 0) + term.double().abs()
 
 
 def _chunk_sums(accumulated: Tensor, like: Tensor, chunk: int) -> Tensor:

@@ -31,6 +31,7 @@ REGISTRY: dict[str, str] = {
     "torch-zero1-views": "zerobench.subjects.variants:Zero1Views",
     "deepspeed": "zerobench.subjects.deepspeed:DeepSpeed",
     "deepspeed-at-boundary": "zerobench.subjects.variants:DeepSpeedAtBoundary",
+    "deepspeed-cpu-adam": "zerobench.subjects.deepspeed_cpu_adam:DeepSpeedCpuAdam",
     "deepspeed-universal": "zerobench.subjects.deepspeed_universal:DeepSpeedUniversal",
     "accelerate-ddp": "zerobench.subjects.hf_accelerate:AccelerateDdp",
     "fairscale-oss": "zerobench.subjects.fairscale_oss:FairscaleOss",

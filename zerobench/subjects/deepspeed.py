@@ -46,6 +46,8 @@ class DeepSpeed(Subject):
     schedules = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
+    #: On a CPU Adam is torch's; otherwise DeepSpeed's own, which is compiled.
+    torch_adam: ClassVar[bool] = True
     #: Its optimizers read flat buffers, in which a parameter without a gradient has zeros, and the fp32 masters are
     #: copies of the model after its cast to 16 bits: https://deepspeed.readthedocs.io/en/latest/zero3.html and
     #: https://www.deepspeed.ai/docs/config-json/#bfloat16-training-options
@@ -55,7 +57,7 @@ class DeepSpeed(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
-        return _unsupported_setting(scenario)
+        return _unsupported_setting(scenario, cls.torch_adam)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -73,7 +75,7 @@ class DeepSpeed(Subject):
 
     def _config(self) -> dict[str, Any]:
         """DeepSpeed's configuration."""
-        return config(self.scenario)
+        return config(self.scenario, self.torch_adam)
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
@@ -206,7 +208,7 @@ def _is_empty(parameter: nn.Parameter) -> bool:
     return not getattr(parameter, "ds_numel", parameter.numel())
 
 
-def _unsupported_setting(scenario: Scenario) -> str | None:
+def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
     """What DeepSpeed documents as missing; everything that goes wrong is a finding (see zerobench.findings)."""
     plain, model = not scenario.placement.optimizer, scenario.model
     buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
@@ -215,8 +217,8 @@ def _unsupported_setting(scenario: Scenario) -> str | None:
         f"accumulates in the model's dtype at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
             plain and scenario.accumulator_dtype not in (None, scenario.dtype)
         ),
-        f"offloads a part of the optimizer with its own Adam only, which would have to be compiled: {_PAGE}": (
-            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0
+        f"offloads a part of the optimizer with its own Adam only, at stage 3: {_PAGE}": (
+            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and (torch_adam or scenario.stage < 3)
         ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
@@ -258,12 +260,12 @@ def _tell_device(device: str) -> None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = number
 
 
-def config(scenario: Scenario) -> dict[str, Any]:
+def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
     """DeepSpeed's configuration of a Scenario."""
     out = shared_config(scenario)
     out |= {"zero_allow_untested_optimizer": True}
     if _is_configured(scenario):
-        out["optimizer"] = _optimizer(scenario)
+        out["optimizer"] = _optimizer(scenario, torch_adam)
     if "cpu" in (scenario.optimizer_at, scenario.parameters_at):
         out["zero_force_ds_cpu_optimizer"] = False  # torch's rules on the CPU
         pin = {"pin_memory": scenario.device != "cpu"}
@@ -291,9 +293,9 @@ def _is_configured(scenario: Scenario) -> bool:
     )
 
 
-def _optimizer(scenario: Scenario) -> dict[str, Any]:
-    """torch's classes on a CPU (DeepSpeed's own must be compiled there); on CUDA DeepSpeed's fused Adam."""
+def _optimizer(scenario: Scenario, torch_adam: bool) -> dict[str, Any]:
+    """torch's classes on a CPU, unless DeepSpeed's own is compiled; on CUDA DeepSpeed's fused Adam."""
     spec = scenario.optimizer
-    adam = {"torch_adam": scenario.device == "cpu", "adam_w_mode": spec.name == "adamw"}
+    adam = {"torch_adam": scenario.device == "cpu" and torch_adam, "adam_w_mode": spec.name == "adamw"}
     params = hyperparameters(spec) | (adam if spec.name in ("adam", "adamw") else {})
     return {"type": _TYPES[spec.name], "params": params}

@@ -34,6 +34,8 @@ from zerobench.workload.data import DTYPES
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
 #: One group, or with replicas two.
 Groups = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
+#: Without synchronization the hook returns before it casts the gradient, so that autograd accumulates.
+_NO_SYNC = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_utils.py"
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_flat_param.py"
 
 
@@ -66,6 +68,9 @@ class TorchFsdp1(Plain):
             return reason
         if scenario.accumulator_dtype not in (None, "fp32"):
             return f"{cls.name} accumulates in fp32, not in {scenario.accumulator_dtype}: {_PAGE}"
+        rounds = scenario.dtype != "fp32" and scenario.reduction == "boundary" and scenario.accumulation > 1
+        if scenario.accumulator_dtype == "fp32" and rounds:
+            return f"{cls.name} accumulates in the parameters' dtype in no_sync: {_NO_SYNC}"
         if scenario.replicate > 1 and not scenario.stage:
             return f"FSDP1 has no shards to replicate with NO_SHARD: {_PAGE}"
         model = scenario.model
