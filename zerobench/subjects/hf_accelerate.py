@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +17,18 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects.torch_ddp import TorchDdp
 
+#: The attributes of Accelerate's singletons, by class.
+_States = dict[str, dict[str, Any]]
+
 _PAGE = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/accelerator"
 
 
 class AccelerateDdp(TorchDdp):
     """The caller's loop under ``accumulate``; Accelerate divides the loss, wraps the model and leaves steps out.
 
-    It reads the ranks from the environment, so its group has every process.
+    It reads the ranks from the environment, so its group has every process. Its states are singletons of the process
+    (https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/state), so each subject puts its own in place
+    while it computes.
     """
 
     name = "accelerate-ddp"
@@ -38,16 +46,27 @@ class AccelerateDdp(TorchDdp):
         return super().unsupported(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.accelerator = _accelerator(scenario, self.looks_for_unused(scenario))
-        super().__init__(model, scenario, group)
-        self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+        self._states: _States = {}
+        with self._own_states():
+            self.accelerator = _accelerator(scenario, self.looks_for_unused(scenario))
+            super().__init__(model, scenario, group)
+            self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+
+    @contextmanager
+    def _own_states(self) -> Iterator[None]:
+        """Inside, Accelerate's singletons are those of this subject."""
+        before = _exchanged(self._states)
+        try:
+            yield
+        finally:
+            self._states = _exchanged(before)
 
     def _wrap(self) -> nn.Module:
         wrapped: nn.Module = self.accelerator.prepare_model(self.model)
         return wrapped
 
     def micro_step(self, batch: Batch) -> Tensor:
-        with self.accelerator.accumulate(self.module):
+        with self._own_states(), self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
                 self._zero_grad()
             self.micro_steps += 1
@@ -62,9 +81,10 @@ class AccelerateDdp(TorchDdp):
     @torch.no_grad()
     def _update(self) -> tuple[Tensor | None, bool]:
         self.micro_steps = 0
-        norm = self._clip()
-        self.optimizer.step()
-        return norm, bool(self.accelerator.optimizer_step_was_skipped)
+        with self._own_states():
+            norm = self._clip()
+            self.optimizer.step()
+            return norm, bool(self.accelerator.optimizer_step_was_skipped)
 
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
@@ -72,17 +92,33 @@ class AccelerateDdp(TorchDdp):
         norm: Tensor = self.accelerator.clip_grad_norm_(self.masters.values(), self.scenario.clip)
         return norm
 
+    def save(self, directory: Path) -> None:
+        with self._own_states():
+            super().save(directory)
+
+    def load(self, directory: Path) -> None:
+        with self._own_states():
+            super().load(directory)
+
+
+def _exchanged(states: _States) -> _States:
+    """Put the attributes of Accelerate's singletons in place; returns those that were there."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    before = {}
+    for each in (AcceleratorState, GradientState, PartialState):
+        before[each.__name__] = dict(each._shared_state)
+        each._shared_state.clear()
+        each._shared_state.update(states.get(each.__name__, {}))
+    return before
+
 
 def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
-    """An Accelerator of its own: the package keeps one state for a process."""
     from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.state import AcceleratorState, GradientState, PartialState
 
     rank, world = dist.get_rank(), dist.get_world_size()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._shared_state.clear()
     options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=looks_for_unused)
     return Accelerator(
         cpu=scenario.device == "cpu",

@@ -205,7 +205,7 @@ def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:
 
 def summed(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum over the ranks, as a copy: one rank's value, if the others have zeros."""
-    whole = tensor.detach().clone()
+    whole = tensor.detach().clone(memory_format=torch.contiguous_format)  # another rank's strides may differ
     dist.all_reduce(whole, group=group)
     return whole
 
