@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumption
 
 from zerobench.suites.accounting import test_memory, test_offload, test_sharded, test_traffic
-from zerobench.suites.equivalence import test_contract, test_neighbours, test_peers, test_steps
+from zerobench.suites.equivalence import (
+    test_contract,
+    test_neighbours,
+    test_peers,
+    test_resume,
+    test_steps,
+    test_turns,
+)
 from zerobench.suites.meta.automatic.mutated import Kernels
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR
@@ -47,6 +54,11 @@ DRAWN: dict[Any, int] = {
     test_peers.test_exact_data: 6,
     test_steps.test_static_loss_scale_changes_nothing: 6,
     test_steps.test_parameters_move: 4,
+    test_resume.test_resume_equals_the_canonical_trainer: 16,
+    test_resume.test_resume_of_a_dynamic_loss_scale: 4,
+    test_resume.test_resume_elsewhere: 8,
+    test_resume.test_resume_at_another_world_size: 8,
+    test_turns.test_engines_take_turns: 6,
 }
 #: Every property with fixed cases; the bytes on the wire need a quiet machine, and so are not among them.
 FIXED: tuple[Any, ...] = (

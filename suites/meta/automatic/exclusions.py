@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import ast
 
-#: Files of the engine, by the suite that judges them instead, or the reason why no suite can.
+_CLIENTS = "steps a client's own optimizer, which no Scenario has; suites/api judges it"
+
+#: Files and folders of the engine, by the suite that judges them instead, or the reason why no suite can.
 FILES: dict[str, str] = {
+    "checkpoint/background.py": "saves in a thread; suites/api judges it",
+    "checkpoint/deepspeed/": "reads and writes another engine's files; suites/api judges it, with DeepSpeed",
+    "checkpoint/offline.py": "commands on files, without an engine; suites/api judges it",
+    "checkpoint/progress.py": "tells a terminal how far a save is; suites/api judges it",
+    "checkpoint/rng.py": "states of random number generators, which the harness sets for each leaf; suites/api judges it",
+    "checkpoint/whole.py": "exports weights; suites/api judges it",
     "config/not_honoured.py": "refuses keys of a configuration; suites/api judges it",
+    "handover.py": "passes a model from one engine to the next; suites/api judges it",
     "errors.py": "the classes of errors; suites/api judges them",
     "native/building.py": "builds kernels into a cache that other processes share; suites/kernels judges it",
     "native/cpu.py": "selects compiler and flags; suites/kernels judges it",
     "native/cuda.py": "selects compiler and flags; no CUDA device computes here",
+    "optim/schedulers.py": "attaches a client's scheduler; suites/api and suites/compat judge it",
+    "rules/adadelta.py": _CLIENTS,
+    "rules/adamax.py": _CLIENTS,
+    "rules/client.py": _CLIENTS,
+    "rules/elementwise.py": _CLIENTS,
+    "rules/nadam.py": _CLIENTS,
+    "rules/radam.py": _CLIENTS,
+    "rules/rmsprop.py": _CLIENTS,
     "section.py": "the base class of the configuration's sections; suites/api judges it",
+    "state/partitioned.py": "constructs a model shard by shard; suites/compat judges it",
     "validate.py": "refuses models and ranks that do not match; suites/api judges it",
 }
 
