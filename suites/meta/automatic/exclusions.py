@@ -12,7 +12,7 @@ FILES: dict[str, str] = {
     "checkpoint/deepspeed/": "reads and writes another engine's files; suites/api judges it, with DeepSpeed",
     "checkpoint/offline.py": "commands on files, without an engine; suites/api judges it",
     "checkpoint/progress.py": "tells a terminal how far a save is; suites/api judges it",
-    "checkpoint/rng.py": "states of random number generators, which the harness sets for each leaf; suites/api judges it",
+    "checkpoint/rng.py": "random states, which the harness sets for each leaf; suites/api judges it",
     "checkpoint/whole.py": "exports weights; suites/api judges it",
     "config/not_honoured.py": "refuses keys of a configuration; suites/api judges it",
     "handover.py": "passes a model from one engine to the next; suites/api judges it",
