@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import flat, model_for, run_step, start, to_cpu
+from zerobench.driver import flat, model_for, run_step, start, to_cpu, wrap
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Odd, Scenario
 from zerobench.subject import Subject
@@ -55,7 +55,7 @@ def load(
 ) -> tuple[State, Any]:
     """Load into an engine with other values, train, maybe save, and return the states and the counters."""
     kind = subjects.load(name)
-    with closing(kind(model_for(kind, scenario.but(seed=1)), scenario, group)) as subject:
+    with closing(wrap(model_for(kind, scenario.but(seed=1)), kind, scenario, group)) as subject:
         subject.load(directory)
         for index in range(scenario.steps, scenario.steps + steps):
             run_step(subject, scenario, index, dist.get_rank(group))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import zerobench
 from zerobench.cli.commands import main
-from zerobench.driver import model_for, run_step, to_cpu
+from zerobench.driver import run_step, start, to_cpu
 from zerobench.engine.config.schema import DTYPES
 from zerobench.judge.command import ReplayCommand
 from zerobench.oracles.rules import state_keys
@@ -35,7 +35,8 @@ def _written(
     group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path
 ) -> tuple[State, State, list[str], State | None]:
     """One rank's training; what it reads, 16-bit and fp32, the names of its state dict, and its whole state dict."""
-    subject = Reference(model_for(Reference, scenario), scenario, group)
+    subject = start(Reference, scenario, group)
+    assert isinstance(subject, Reference)
     for index in range(scenario.steps):
         run_step(subject, scenario, index, dist.get_rank(group))
     subject.save(directory)
