@@ -77,7 +77,7 @@ def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
         accumulation=among("accumulation", 2, 4),
         reads=(),
     ),
-    share=0.1,
+    share=0.2,
 )
 def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
     """If a block is used by no leaf of a step, by some ranks or in some micro-steps, no stale gradient, step count or

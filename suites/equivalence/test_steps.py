@@ -66,7 +66,7 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
             model=models(dropout=0.0, width=st.sampled_from([1, 3, 5, 8])),
             loss_scale=st.builds(
                 LossScale,
-                initial_power=st.sampled_from([0, 3, 8, 14, 18]),
+                initial_power=st.sampled_from([0, 3, 8, 12, 14, 16, 18]),  # from 12 on some ranks overflow alone
                 window=st.integers(1, 3),
                 hysteresis=st.integers(1, 3),
                 consecutive_hysteresis=st.booleans(),
@@ -76,7 +76,7 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
         st.sets(st.integers(0, 4), max_size=4),
         st.integers(0, 11),
     ),
-    share=0.15,
+    share=0.4,
 )
 def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int]) -> None:
     """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says."""
