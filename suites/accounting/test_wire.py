@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import run_step
+from zerobench.driver import run_step, start
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
@@ -18,7 +18,6 @@ from zerobench.recording import Traffic
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting.ledger import demand, skip_unless_offered
 from zerobench.suites.support.trials import Trials
-from zerobench.workload import models
 
 pytestmark = pytest.mark.alone
 
@@ -100,7 +99,7 @@ def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_
     """One rank's part: the steps, each metered by itself."""
     rank = dist.get_rank(group)
     found = []
-    with closing(subjects.load(subject)(models.build(scenario), scenario, group)) as engine:
+    with closing(start(subjects.load(subject), scenario, group)) as engine:
         for index in range(_STEPS):
             with crossing(group) as crossed, TrafficMeter() as meter:
                 run_step(engine, scenario, index, rank)

@@ -192,11 +192,10 @@ class ForgetsTheLearningRates(_After):
     points_at = Points("parameters", "model_parameters", "optimizer_state", "losses", "gradients", "norm", "reads")
 
     def sabotage(self) -> None:
-        self.configured = [each["lr"] for each in self.optimizer.param_groups]
+        self.configured = self.rates()
 
     def after(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self.configured, strict=True):
-            group["lr"] = rate
+        self.set_rates(self.configured)
 
 
 class BeginsWithinAStep(_After):

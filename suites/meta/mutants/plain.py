@@ -58,10 +58,18 @@ class Mutant(Reference):
                 with state.optimizer_store.edit_master(state.portion, 0, state.portion.elements) as master:
                     edit(master)
 
+    def rates(self) -> list[float]:
+        """The learning rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Set the learning rate of each group."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
     def scale_rates(self, factor: float) -> None:
         """Multiply every learning rate."""
-        for group in self.optimizer.param_groups:
-            group["lr"] *= factor
+        self.set_rates([rate * factor for rate in self.rates()])
 
     def patch_fold(self, change: Any) -> None:
         """Let ``change`` replace the fold on this engine's gradients."""

@@ -31,45 +31,38 @@ class SchedulesTheFirstGroupOnly(_Scheduled):
 
 
 class _StepsWithOtherRates(_Scheduled):
-    """Steps with the rates of :meth:`rates` in place of the groups'."""
+    """Steps with the rates of :meth:`wrong_rates` in place of the groups'."""
 
     def sabotage(self) -> None:
-        self.before = self.first = self.current()
+        self.before = self.first = self.rates()
 
-    def current(self) -> list[float]:
-        return [each["lr"] for each in self.optimizer.param_groups]
-
-    def rates(self) -> list[float]:
+    def wrong_rates(self) -> list[float]:
         raise NotImplementedError
 
     def step(self) -> Outcome:
-        set_by_client = self.current()
-        self.set(self.rates())
+        set_by_client = self.rates()
+        self.set_rates(self.wrong_rates())
         outcome = super().step()
-        self.set(set_by_client)
+        self.set_rates(set_by_client)
         self.before = set_by_client
         return outcome
-
-    def set(self, rates: list[float]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 class StepsWithTheRatesBefore(_StepsWithOtherRates):
     """Reads the groups at the end of a step, for the next one."""
 
-    def rates(self) -> list[float]:
+    def wrong_rates(self) -> list[float]:
         return self.before
 
 
 class TakesZeroForUnset(_StepsWithOtherRates):
-    def rates(self) -> list[float]:
-        return [now or first for now, first in zip(self.current(), self.first, strict=True)]
+    def wrong_rates(self) -> list[float]:
+        return [now or first for now, first in zip(self.rates(), self.first, strict=True)]
 
 
 class NeverRaisesARate(_StepsWithOtherRates):
-    def rates(self) -> list[float]:
-        return [min(pair) for pair in zip(self.current(), self.first, strict=True)]
+    def wrong_rates(self) -> list[float]:
+        return [min(pair) for pair in zip(self.rates(), self.first, strict=True)]
 
 
 SCHEDULED: list[type[_Scheduled]] = [
