@@ -119,6 +119,11 @@ def _keys(section: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 
 @pytest.mark.ci
+def test_a_second_run_draws_the_same() -> None:
+    first = _drawn("second run", 40)
+    assert _drawn.__wrapped__("second run", 40) == first
+
+
 def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The draws of the contract's properties meet every pair of values and every triple that many more draws meet."""
     monkeypatch.setattr(covering, "SEED", 0)

@@ -67,6 +67,7 @@ class Covering(PrimitiveProvider):
         self._drawn: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
         self._begun: Counter[tuple[str, int]] = Counter()  # rows with a value, whether they ran or not
         self._row: dict[str, int] = {}
+        self._fields: dict[str, int] = {}  # the values that each field can have, as far as rows have asked
         self._fixed: dict[str, int] = {}  # what every row of this test has
         self._target: dict[str, int] = {}
         self._known: dict[str, int] = {}
@@ -81,9 +82,8 @@ class Covering(PrimitiveProvider):
 
     def _missing(self) -> dict[str, int]:
         """A combination that no row has had, if there is one; each is tried once, because some cannot be."""
-        fields = self.fields.get(self.label, {})
-        if len(fields) != len(self._known):
-            self._known, self._open = dict(fields), list(possible(fields))
+        if len(self._fields) != len(self._known):
+            self._known, self._open = dict(self._fields), list(possible(self._fields))
             self._random.shuffle(self._open)
         while self._open:
             if (combination := self._open.pop()) not in self._seen and self._may_have(combination):
@@ -95,8 +95,13 @@ class Covering(PrimitiveProvider):
 
     def fix(self, name: str, position: int, count: int) -> None:
         """Every row of this test has one of the field's values."""
-        self.fields.setdefault(self.label, {})[name] = count
+        self._learn(name, count)
         self._row[name] = self._fixed[name] = position
+
+    def _learn(self, name: str, count: int) -> None:
+        """A row draws from this object's fields only: a second run of the test in one process draws the same rows."""
+        self._fields[name] = count
+        self.fields.setdefault(self.label, {})[name] = count
 
     def count(self) -> None:
         """The row has run: its combinations are not new any more."""
@@ -110,7 +115,7 @@ class Covering(PrimitiveProvider):
         """The position of a field's value if one is asked for; any number otherwise."""
         if Covering.asked is not None and max_value is not None:
             (name, rare), Covering.asked = Covering.asked, None
-            self.fields.setdefault(self.label, {})[name] = max_value + 1
+            self._learn(name, max_value + 1)
             self._row[name] = found = self._best(name, max_value + 1, rare)
             self._begun[name, found] += 1
             return found
