@@ -122,10 +122,10 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
     torch keeps its number of threads, which decides the order in which backward adds: Accelerate sets another one.
 
     Raises:
-        UsageError: the subject does not offer a schedule of the learning rates.
+        UsageError: the Scenario needs a method that the subject does not have.
     """
-    if scenario.lr_factors and not subject_type.schedules:
-        raise UsageError(f"{subject_type.name} has no param_groups() in which to set rates; leave out lr_factors")
+    if reason := subject_type.lacks(scenario):
+        raise UsageError(reason)
     threads = torch.get_num_threads()
     try:
         subject = subject_type(model, scenario, group)
@@ -140,12 +140,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     """A new subject that has loaded the state of ``subject``, which is closed. A collective.
 
     Its model starts from other values, so that a state that is not loaded shows.
-
-    Raises:
-        UsageError: the subject does not offer it.
     """
-    if not subject.resumes:
-        raise UsageError(f"{subject.name} cannot resume a run: it has no save() and load(); leave out resumes")
     subject.save(directory)
     subject.close()
     other = model_for(type(subject), scenario.but(seed=scenario.seed + 1))

@@ -144,6 +144,20 @@ class Subject(ABC):
         return None
 
     @classmethod
+    def lacks(cls, scenario: Scenario) -> str | None:
+        """The reason if the Scenario needs an optional method that this class does not have, or None."""
+        if scenario.lr_factors and not cls.schedules:
+            return f"{cls.name} has no param_groups() in which a schedule sets learning rates"
+        if scenario.resumes and not cls.resumes:
+            return f"{cls.name} has no save() and load()"
+        return None
+
+    @classmethod
+    def not_offered(cls, scenario: Scenario) -> str | None:
+        """The reason of :meth:`lacks` or of :meth:`unsupported`, or None: the harness runs only these Scenarios."""
+        return cls.lacks(scenario) or cls.unsupported(scenario)
+
+    @classmethod
     def theory(cls) -> Theory | None:
         """The closed forms that the accounting holds this engine to; None if no form is known."""
         return None

@@ -68,7 +68,7 @@ def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
 
 def skip_unless_offered(trials: Trials, scenario: Scenario) -> None:
     """Skip the test, with the engine's own reason, if it does not offer the Scenario."""
-    if reason := trials.subject.unsupported(scenario):
+    if reason := trials.subject.not_offered(scenario):
         pytest.skip(reason)
 
 

@@ -62,7 +62,7 @@ def measure(search: Search, threads: int, progress: Callable[[str], None]) -> Js
         "world": base.world,
         "limit": search.limit,
     }
-    if reason := load(search.case.subject).unsupported(base):
+    if reason := load(search.case.subject).not_offered(base):
         return {**asked, "verdict": "unsupported", "reason": reason, **nothing}
     try:
         most = bound(search)

@@ -20,7 +20,7 @@ _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for each known finding that a Scenario repeats."""
     subject = subjects.load(metafunc.config.getoption("subject"))
-    found = [each for each in findings.known(subject) if each.scenario and not subject.unsupported(each.scenario)]
+    found = [each for each in findings.known(subject) if each.scenario and not subject.not_offered(each.scenario)]
     metafunc.parametrize("finding", found, ids=[each.slug for each in found])
 
 

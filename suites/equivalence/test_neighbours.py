@@ -13,7 +13,7 @@ from zerobench.suites.support.trials import Trials
 def test_torch_is_left_as_it_was(trials: Trials, stage: int) -> None:
     """After a step and after its end, every name of torch is the object that it was before the engine was built."""
     scenario = SCENARIO.but(stage=stage)
-    if reason := trials.subject.unsupported(scenario):
+    if reason := trials.subject.not_offered(scenario):
         pytest.skip(reason)
     command = ReplayCommand(scenario, trials.name)
     assert trials.ask(command, replaced) == [[]] * scenario.world

@@ -22,6 +22,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "loss_scale": (LossScale(static=16.0),),
     "poison": ((),),
     "reads": ((),),
+    "lr_factors": ((),),
     "clip": (0.0,),
     "dtype": ("fp32", "fp16"),
     "accumulation": (1,),
@@ -39,19 +40,16 @@ _PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
 
 def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario = PLAINEST) -> Scenario:
     """The Scenario at one of the stages at which the engine offers the plain one; at its own if there are none."""
-    stages = [stage for stage in range(4) if subject.unsupported(plain.but(stage=stage)) is None]
+    stages = [stage for stage in range(4) if subject.not_offered(plain.but(stage=stage)) is None]
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
     """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
-    If it has no schedule, the learning rates stay.
 
     Fields in ``fixed`` keep their value. The reason if the engine refuses the Scenario with every change.
     """
-    if not subject.schedules:
-        scenario = scenario.but(lr_factors=())
-    kept, reason = set(fixed), subject.unsupported(scenario)
+    kept, reason = set(fixed), subject.not_offered(scenario)
     while reason is not None:
         found = _better(subject, _with_one(scenario), kept, reason) or _better(
             subject, _with_two(scenario), kept, reason
@@ -71,7 +69,7 @@ def _better(
     subject: type[Subject], near: Iterable[_Near], kept: Collection[str], reason: str
 ) -> tuple[set[str], Scenario, str | None] | None:
     """The first that the engine offers, otherwise the first that it refuses for another reason."""
-    tried = [(names, each, subject.unsupported(each)) for names, each in near if not names & set(kept)]
+    tried = [(names, each, subject.not_offered(each)) for names, each in near if not names & set(kept)]
     offered = (each for each in tried if each[2] is None)
     return next(offered, None) or next((each for each in tried if each[2] != reason), None)
 

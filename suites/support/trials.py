@@ -227,9 +227,7 @@ class Trials:
 def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
     """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
     chosen = subjects.load(subject)
-    reason = chosen.unsupported(scenario)
-    if reason is None and scenario.lr_factors and not chosen.schedules:
-        reason = f"{chosen.name} has no param_groups() in which a schedule sets learning rates"
+    reason = chosen.not_offered(scenario)
     return findings.matching(chosen, scenario) if reason is None else reason
 
 

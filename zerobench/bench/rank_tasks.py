@@ -34,7 +34,7 @@ def build(group: dist.ProcessGroup, case: Case) -> str | None:
     subject = load(case.subject)
     if case.scenario.resumes:
         raise UsageError("a Scenario with resumes is trained and judged, not measured; leave out resumes")
-    reason = subject.unsupported(case.scenario)
+    reason = subject.not_offered(case.scenario)
     if reason is None:
         model = model_for(subject, case.scenario)
         with refusals(case.subject):

@@ -54,7 +54,7 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float
         RankFailure: if a rank raised, died or hung.
     """
     for name, scenario in [(command.subject, command.scenario), *([command.other] if command.other else [])]:
-        reason = load(name).unsupported(scenario)
+        reason = load(name).not_offered(scenario)
         if reason is not None:
             return Replayed(True, f"{name} does not offer this Scenario: {reason}")
     others = [*([command.other[1]] if command.other else []), *([command.saved_by] if command.saved_by else [])]
@@ -151,7 +151,7 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
 def _error(runner: Runner, scenario: Scenario, reference64: Trajectory) -> float:
     """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that."""
     plain = scenario.but(stage=0, schedule="auto", resumes=())
-    if load(YARDSTICK).unsupported(plain) is not None:
+    if load(YARDSTICK).not_offered(plain) is not None:
         return math.nan
     done = runner.submit(YARDSTICK, plain, Reading(frozenset({"parameters"}))).result()
     return max(error_against(each, reference64) for each in done)
