@@ -173,6 +173,7 @@ class Scenario:
     data: Literal["random", "dyadic", "text"] = "random"
     data_path: str = ""
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
+    zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     device: Literal["cpu", "cuda"] = "cpu"

@@ -68,6 +68,7 @@ from zerobench.suites.meta.mutants.watched import (
     ReadingTheModelEndsTheAccumulation,
     ReadingTwiceMovesParameters,
 )
+from zerobench.suites.meta.mutants.zeros import ZEROS
 from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.strategies import optimizers, scenarios
 from zerobench.suites.support.trials import Trials
@@ -104,6 +105,7 @@ WRONG = [
     *RECOVERY,
     *RARE,
     *SCHEDULED,
+    *ZEROS,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

@@ -100,8 +100,9 @@ def _differing(of: object, plain: dict[str, tuple[Any, ...]]) -> Iterator[tuple[
 
 
 def _fitted(scenario: Scenario) -> Scenario:
-    """Without bad leaves and readings that the world or the number of micro-steps no longer has."""
+    """With bad leaves, zeroed leaves and readings that the world and the number of micro-steps have."""
     poison = tuple((step, leaf % scenario.leaves) for step, leaf in scenario.poison)
+    zeroed = tuple((step, leaf) for step, leaf in scenario.zeroed if leaf < scenario.leaves)
     last = scenario.accumulation
     reads = tuple(replace(each, at=last if each.what == "gradients" else min(each.at, last)) for each in scenario.reads)
-    return scenario.but(poison=poison, reads=reads)
+    return scenario.but(poison=poison, zeroed=zeroed, reads=reads)

@@ -81,6 +81,15 @@ def poisons(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], 
 
 
 @st.composite
+def zeroed(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], ...]:
+    """No leaf without a gradient, one, or every leaf of a step, whose norm is then zero."""
+    step, leaf = draw(st.integers(0, steps - 1)), draw(st.integers(0, leaves - 1))
+    which = draw(among("zeroed", "none", "leaf", "step", rare=True))
+    chosen = {"none": (), "leaf": (leaf,), "step": range(leaves)}[which]
+    return tuple((step, each) for each in chosen)
+
+
+@st.composite
 def reads(draw: st.DrawFn, steps: int, accumulation: int) -> tuple[Read, ...]:
     """None, one, or several readings at any moment."""
     return tuple(draw(_read(steps, accumulation)) for _ in range(draw(among("reads", 0, 1, 3))))
@@ -103,6 +112,7 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
         "chunk": chunks(model),
         "poison": poisons(chosen["steps"], world * chosen["accumulation"]),
         "reads": reads(chosen["steps"], chosen["accumulation"]),
+        "zeroed": zeroed(chosen["steps"], world * chosen["accumulation"]),
     }
     chosen |= {name: draw(given_fields.get(name, strategy)) for name, strategy in drawn.items()}
     chosen |= draw(settings_of(model, world, chosen["chunk"]))

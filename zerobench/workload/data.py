@@ -30,13 +30,17 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; a vit's ``images``, [micro_batch, 3,
     image, image] in the Scenario's dtype, and ``labels``, int64 [micro_batch]; an odd model's ``x`` and ``y``,
     [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite ``scale`` of the
-    loss. Sample s of a step (leaf ``s // micro_batch``) is the same however a step's samples are cut into leaves,
-    except that dyadic targets are multiplied by the number of leaves, so that their mean over leaves is exact.
+    loss, and a zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s // micro_batch``) is the same however a
+    step's samples are cut into leaves, except that dyadic targets are multiplied by the number of leaves, so that their
+    mean over leaves is exact.
 
     Raises:
         UsageError: if the data do not fit the model, or if a text is missing or too short.
     """
-    return _batch(scenario, step, index) | ({"scale": math.inf} if (step, index) in scenario.poison else {})
+    batch, here = _batch(scenario, step, index), (step, index)
+    if here in scenario.poison:
+        return batch | {"scale": math.inf}
+    return batch | ({"scale": 0.0} if here in scenario.zeroed else {})
 
 
 def held_out(scenario: Scenario) -> Batch:
