@@ -127,7 +127,7 @@ def test_a_second_run_draws_the_same() -> None:
 def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The draws of the contract's properties meet every pair of values and every triple that many more draws meet."""
     monkeypatch.setattr(covering, "SEED", 0)
-    monkeypatch.setattr(covering.Covering, "fields", {})  # draws depend on those that the process has made
+    monkeypatch.setattr(covering.Covering, "fields", {})
     monkeypatch.setattr(covering.Covering, "covered", {})
     _drawn.__wrapped__()
     anywhere = covering.Covering.covered.pop("strategies")

@@ -110,9 +110,9 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     world, model = chosen["world"], chosen["model"]
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "chunk": chunks(model),
+        "zeroed": zeroed(chosen["steps"], world * chosen["accumulation"]),
         "poison": poisons(chosen["steps"], world * chosen["accumulation"]),
         "reads": reads(chosen["steps"], chosen["accumulation"]),
-        "zeroed": zeroed(chosen["steps"], world * chosen["accumulation"]),
     }
     chosen |= {name: draw(given_fields.get(name, strategy)) for name, strategy in drawn.items()}
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
