@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.suites.api import saved
 
 _SCHEDULES: list[Any] = [
     lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3]),
@@ -96,6 +97,23 @@ def test_random_numbers_schedules_and_buffers_resume(schedule: Any, stage: int, 
     assert _train(other, 3) == expected
     assert (random.gauss(0, 1), np.random.randn()) == last  # noqa: NPY002 - the global generator
     assert _states(other) == _states(whole)
+
+
+def test_a_buffer_that_is_not_persistent_is_not_saved(tmp_path: Path) -> None:
+    """As in a ``state_dict``; the model's own one and that of a submodule stay as they are."""
+
+    def made(value: float) -> zerobench.Engine:
+        model = saved.Model()
+        for module in (model, model.body):
+            module.register_buffer("cache", torch.full((2,), value), persistent=False)
+        return saved.engine(model=model)
+
+    one, other = made(1.0), made(2.0)
+    one.module.get_buffer("scale").fill_(3.0)
+    one.save_checkpoint(tmp_path)
+    other.load_checkpoint(tmp_path)
+    assert [other.module.get_buffer(name).tolist() for name in ("cache", "body.cache")] == [[2.0, 2.0]] * 2
+    assert other.module.get_buffer("scale").tolist() == [3.0, 3.0, 3.0]
 
 
 def test_a_record_is_strict_json(tmp_path: Path) -> None:
