@@ -16,7 +16,6 @@ from zerobench.suites.meta.power import page
 from zerobench.suites.meta.power.catching import Caught, catch, catch_weakly
 from zerobench.suites.meta.power.historical import weakened
 from zerobench.suites.meta.power.records import PUBLISHED, Promise, Record, Records
-from zerobench.suites.support.covering import Covering
 from zerobench.suites.support.trials import Trials, prepare
 
 _WORLD = 4
@@ -50,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _tried(mutant: type[Subject], promise: Promise) -> Record:
-    Covering.fields.clear()  # so that the draws do not depend on the engines before
     with Pool(_WORLD) as pool:
         record = Record.of(mutant.__name__, promise, _catch(pool, mutant, promise))
     print(f"{record.mutant}, promise {promise}: {record.property or 'escapes'} {record.scenarios}", flush=True)
