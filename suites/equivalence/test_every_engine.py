@@ -111,9 +111,8 @@ def _demand_agreement(trials: Trials, scenario: Scenario) -> None:
         trials.agree_in_one_run(other, first, _ALL_RANKS)
 
 
-#: Scales with which some elements overflow in fp16, and so some ranks' shards.
-#: Scales near the overflow. A dynamic one goes down until the gradients fit and up again: the last step before they fit,
-#: and the first after, overflows in a few elements, which one rank may own alone.
+#: Scales with which some elements overflow in fp16, and so some ranks' shards. A dynamic scale goes down until the
+#: gradients fit, and up again: the last step before they fit, and the first after, overflows in a few elements only.
 _LARGE_SCALES = st.builds(LossScale, static=st.sampled_from([2.0**12, 2.0**15])) | st.builds(
     LossScale,
     initial_power=st.sampled_from([14, 16, 18]),
