@@ -153,7 +153,8 @@ class DoublesTheSumOfOneRank(Historical):
     story="In bf16 without ZeRO no step zeroes the gradients, so they accumulate over all steps.",
 )
 class NeverZeroesInBf16(Historical):
-    points_at = Points("gradients", step=1)
+    #: A first step without gradients leaves nothing to add to.
+    points_at = (Points("gradients", step=1), Points("gradients", step=2))
 
     def sabotage(self) -> None:
         if self.scenario.dtype == "bf16" and self.scenario.stage == 0:

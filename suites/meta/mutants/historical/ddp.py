@@ -41,6 +41,9 @@ class _Counts(TorchDdp):
     by=_FOLLOWS,
 )
 class StopsReducingAfterTheFirstStep(_Counts):
+    #: Only the rank with the overflow skips its step.
+    points_at = Points("gradients", "skipped")
+
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         return super()._synchronizing(needed and (self.steps == 0 or self.scenario.accumulation == 1))
 

@@ -40,7 +40,7 @@ class CannotReduceAnEmptyParameter(Historical):
             self.patch_gradients(self.first_element)
 
     def first_element(self, state: UnitState, slot: Slot, gradient: Tensor) -> Tensor:
-        gradient.view(-1)[:1].sum() if slot.numel else gradient.new_empty(0)[0]
+        gradient.reshape(-1)[:1].sum() if slot.numel else gradient.new_empty(0)[0]
         return gradient
 
 
