@@ -19,6 +19,14 @@ _PROMISING = [each for each in WRONG if each.promises_bits]
 _MUTANTS = [*_PROMISING, *(each for each in weakened() if each not in _PROMISING)]
 
 
+def test_every_wrong_engine_has_a_form_without_bits() -> None:
+    """The module of mutants without a promise finds each by its name."""
+    for mutant in _MUTANTS:
+        without_bits = getattr(unpromised, mutant.__name__)
+        assert issubclass(without_bits, mutant)
+        assert not without_bits.promises_bits
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", _MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_wrong_engine_without_a_promise(

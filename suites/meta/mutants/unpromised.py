@@ -5,10 +5,34 @@ from __future__ import annotations
 from types import ModuleType
 
 from zerobench.subjects.reference import Reference
-from zerobench.suites.meta.mutants import ignored, late, offload, order, plain, rare, recovery, shared, watched
+from zerobench.suites.meta.mutants import (
+    ignored,
+    late,
+    offload,
+    order,
+    plain,
+    rare,
+    recovery,
+    schedules,
+    shared,
+    watched,
+    zeros,
+)
 from zerobench.suites.meta.mutants.historical import catalogue
 
-_PLAIN: tuple[ModuleType, ...] = (ignored, late, offload, order, plain, rare, recovery, shared, watched)
+_PLAIN: tuple[ModuleType, ...] = (
+    ignored,
+    late,
+    offload,
+    order,
+    plain,
+    rare,
+    recovery,
+    schedules,
+    shared,
+    watched,
+    zeros,
+)
 _MODULES = (*_PLAIN, *catalogue.MODULES)
 
 
