@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zerobench.errors import UsageError
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Read, Scenario
+from zerobench.scenario import Read, Scenario, scaled
 from zerobench.subject import Batch, State, Subject
 from zerobench.workload import models
 from zerobench.workload.data import held_out, leaf, seed_leaf
@@ -131,8 +131,10 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
         subject = subject_type(model, scenario, group)
     finally:
         torch.set_num_threads(threads)
-    if scenario.lr_factors:
-        subject.initial_lrs = [each["lr"] for each in subject.param_groups()]
+    if scenario.schedules:
+        subject.initial_groups = [
+            {name: value for name, value in each.items() if name != "params"} for each in subject.param_groups()
+        ]
     return subject
 
 
@@ -182,7 +184,7 @@ def run_step(
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
-    set_learning_rates(subject, scenario, index)
+    set_hyperparameters(subject, scenario, index)
     reads = read_at(subject, scenario, index, 0)
     for micro_step, batch in enumerate(batches or draw_batches(scenario, index, rank)):
         seed_leaf(scenario, index, micro_step * scenario.world + rank)
@@ -203,21 +205,22 @@ def run_step(
     return step
 
 
-def set_learning_rates(subject: Subject, scenario: Scenario, step: int) -> None:
-    """Set the learning rates of ``step``, as a client's schedule does, unless those of the step before stay.
+def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None:
+    """Set the hyperparameters that change in ``step``, as a client's schedules do.
 
-    A resumed subject has those of the step before from the state that it loaded.
+    A resumed subject has the others from the state that it loaded.
     """
-    factor = scenario.lr_factor(step)
-    if factor != scenario.lr_factor(step - 1):
-        for group, initial in zip(subject.param_groups(), subject.initial_lrs, strict=True):
-            group["lr"] = initial * factor
+    before, factors = scenario.factors(step - 1), scenario.factors(step)
+    changed = {name: factor for name, factor in factors.items() if factor != before[name]}
+    if changed:
+        for group, initial in zip(subject.param_groups(), subject.initial_groups, strict=True):
+            group.update(scaled(initial, changed))
 
 
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:
     """Train a step on each element of ``batches``, from step ``first`` on, and read nothing between them."""
     for index, step in enumerate(batches, start=first):
-        set_learning_rates(subject, scenario, index)
+        set_hyperparameters(subject, scenario, index)
         for micro_step, batch in enumerate(step):
             seed_leaf(scenario, index, micro_step * scenario.world + rank)
             subject.micro_step(batch)

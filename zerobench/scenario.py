@@ -12,6 +12,7 @@ import json
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -149,6 +150,8 @@ class Scenario:
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)
     lr_factors: tuple[float, ...] = ()  # of each group's initial learning rate, by step; the last one stays
+    weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
+    momentum_factors: tuple[float, ...] = ()  # the same of its momentum or beta1, as in torch's OneCycleLR
     loss_scale: LossScale = field(default_factory=LossScale)
     schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
     communication_dtype: Dtype | None = None  # None = dtype
@@ -206,10 +209,19 @@ class Scenario:
             return "micro_step" if self.placement.gradients else "boundary"
         return self.schedule
 
-    def lr_factor(self, step: int) -> float:
-        """The factor of the learning rates in ``step``; 1 before the first step."""
-        factors = (1.0, *self.lr_factors)
-        return factors[min(step + 1, len(factors) - 1)]
+    @property
+    def schedules(self) -> dict[str, tuple[float, ...]]:
+        """The factors by step of each scheduled hyperparameter, by its name in a parameter group."""
+        factors = {
+            "lr": self.lr_factors,
+            "weight_decay": self.weight_decay_factors,
+            "momentum": self.momentum_factors,
+        }
+        return {name: by_step for name, by_step in factors.items() if by_step}
+
+    def factors(self, step: int) -> dict[str, float]:
+        """The factor of each scheduled hyperparameter in ``step``; 1 before the first step."""
+        return {name: (1.0, *by_step)[min(step + 1, len(by_step))] for name, by_step in self.schedules.items()}
 
     @property
     def resumed(self) -> bool:
@@ -268,6 +280,15 @@ class Scenario:
         found = typing.cast(Self, _decode(cls, raw, "scenario"))
         assert found.mesh.world == found.world  # raises if there is no such mesh
         return found
+
+
+def scaled(group: Mapping[str, Any], factors: Mapping[str, float]) -> dict[str, Any]:
+    """The hyperparameters of a group times their factors; in a group with betas, ``momentum`` is the first of them."""
+    found = {name: group[name] * factor for name, factor in factors.items() if name in group}
+    if "betas" in group and "momentum" in factors:
+        beta1, beta2 = group["betas"]
+        found["betas"] = (beta1 * factors["momentum"], beta2)
+    return found
 
 
 def _sparse(value: Any) -> Any:

@@ -135,8 +135,8 @@ class Subject(ABC):
     schedules: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
-    #: The learning rate of each parameter group before the first step; the harness fills it in.
-    initial_lrs: Sequence[float] = ()
+    #: The hyperparameters of each parameter group before the first step; the harness fills them in.
+    initial_groups: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -146,8 +146,8 @@ class Subject(ABC):
     @classmethod
     def lacks(cls, scenario: Scenario) -> str | None:
         """The reason if the Scenario needs an optional method that this class does not have, or None."""
-        if scenario.lr_factors and not cls.schedules:
-            return f"{cls.name} has no param_groups() in which a schedule sets learning rates"
+        if scenario.schedules and not cls.schedules:
+            return f"{cls.name} has no param_groups() in which a schedule sets hyperparameters"
         if scenario.resumes and not cls.resumes:
             return f"{cls.name} has no save() and load()"
         return None
@@ -179,9 +179,10 @@ class Subject(ABC):
         self.step()
 
     def param_groups(self) -> Sequence[dict[str, Any]]:
-        """The optimizer's parameter groups, in which a client's schedule sets ``lr``, in the same order at any time.
+        """The optimizer's parameter groups, in the same order at any time.
 
-        It is called only if :attr:`schedules` is set.
+        A client's schedules set ``lr``, ``weight_decay`` and ``momentum`` or ``betas`` in them. It is called only if
+        :attr:`schedules` is set.
         """
         raise NotImplementedError(f"{self.name} sets schedules and has no param_groups()")
 

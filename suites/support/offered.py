@@ -23,6 +23,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "poison": ((),),
     "reads": ((),),
     "lr_factors": ((),),
+    "weight_decay_factors": ((),),
+    "momentum_factors": ((),),
     "clip": (0.0,),
     "dtype": ("fp32", "fp16"),
     "accumulation": (1,),

@@ -137,6 +137,8 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "schedule": among("schedule", "auto", "micro_step", rare=True),
     # from a rate of zero up and down; one that stays, after a resume too
     "lr_factors": among("lr_factors", (), (0.0, 2.0, 0.5), (0.25,), rare=True),
+    "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
+    "momentum_factors": among("momentum_factors", (), (0.5, 1.0, 0.25), (0.25,), rare=True),
     "seed": st.integers(0, 1000),
 }
 
@@ -145,6 +147,8 @@ UNDISTURBED: dict[str, Any] = {
     "poison": (),
     "reads": (),
     "lr_factors": (),
+    "weight_decay_factors": (),
+    "momentum_factors": (),
     "loss_scale": LossScale(static=1.0),
     "optimizer": optimizers(lr=1e-3),
 }

@@ -26,9 +26,9 @@ from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
-from zerobench.oracles.rules import second_group, state_keys
+from zerobench.oracles.rules import hyperparameters, second_group, state_keys
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Optimizer, Scenario
+from zerobench.scenario import Optimizer, Scenario, scaled
 from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 
@@ -213,4 +213,4 @@ def _group(scenario: Scenario, step: int, parameter: Tensor) -> Optimizer:
     """The hyperparameters of a parameter's group in a step."""
     spec = scenario.optimizer
     group = second_group(spec) if spec.second_group and parameter.ndim < 2 else spec
-    return replace(group, lr=group.lr * scenario.lr_factor(step))
+    return replace(group, **scaled(hyperparameters(group), scenario.factors(step)))

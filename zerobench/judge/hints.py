@@ -17,7 +17,7 @@ from zerobench.scenario import Scenario
 
 #: A constant ratio is accepted if every element agrees with it this well, relative to the largest.
 _ALIKE = 1e-5
-#: The parts that a group's learning rate and weight decay change.
+#: The parts that a group's hyperparameters change.
 _UPDATED = ("optimizer_state", "parameters", "model_parameters")
 
 

@@ -19,8 +19,8 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
 6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); otherwise 1. The gradient is the accumulator,
    as fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
 7. *Update.* torch.optim's single-tensor rule on the masters, with a square root rounded as in IEEE 754, or the paper's
-   Lion. A group's learning rate is its initial one times the step's factor. If a parameter received no gradient on any
-   leaf, its gradient is None.
+   Lion. A scheduled hyperparameter of a group is its initial value times the step's factor. If a parameter received
+   no gradient on any leaf, its gradient is None.
 8. The model's parameters become the masters rounded to nearest even.
 
 An engine may declare other policies (:class:`~zerobench.subject.Policies`): the masters are rounded like the weights,
@@ -45,7 +45,7 @@ from zerobench.errors import UsageError
 from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import LossScale, Read, Scenario
+from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
@@ -146,7 +146,7 @@ class Trainer:
             for p in self.working.values():
                 p.data = p.data.contiguous()
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
-        self.initial_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        self.initial_groups = [dict(group) for group in self.optimizer.param_groups]
         scales = scenario.dtype == "fp16" and not self.reference
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
@@ -292,8 +292,8 @@ class Trainer:
 
     @torch.no_grad()
     def update(self, index: int, gradients: State) -> None:
-        for group, initial in zip(self.optimizer.param_groups, self.initial_lrs, strict=True):
-            group["lr"] = initial * self.scenario.lr_factor(index)
+        for group, initial in zip(self.optimizer.param_groups, self.initial_groups, strict=True):
+            group.update(scaled(initial, self.scenario.factors(index)))
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():

@@ -1,6 +1,6 @@
-"""Engines that follow a schedule of the learning rate wrongly.
+"""Engines that follow a schedule of a hyperparameter wrongly.
 
-Class of escape: a value that a client changes in the middle of training. Each is right while the rates stay.
+Class of escape: a value that a client changes in the middle of training. Each is right while the values stay.
 """
 
 from __future__ import annotations
@@ -65,10 +65,48 @@ class NeverRaisesARate(_StepsWithOtherRates):
         return [min(pair) for pair in zip(self.rates(), self.first, strict=True)]
 
 
+class _KeepsItsFirst(_Scheduled):
+    """Steps with the values that the hyperparameters in ``kept`` had before the first step."""
+
+    kept: ClassVar[tuple[str, ...]]
+
+    def sabotage(self) -> None:
+        self.first = self.values()
+
+    def values(self) -> list[dict[str, Any]]:
+        return [{name: each[name] for name in self.kept if name in each} for each in self.optimizer.param_groups]
+
+    def set_values(self, values: Sequence[dict[str, Any]]) -> None:
+        for group, each in zip(self.optimizer.param_groups, values, strict=True):
+            group.update(each)
+
+    def step(self) -> Outcome:
+        set_by_client = self.values()
+        self.set_values(self.first)
+        outcome = super().step()
+        self.set_values(set_by_client)
+        return outcome
+
+
+class KeepsItsFirstWeightDecay(_KeepsItsFirst):
+    kept = ("weight_decay",)
+
+
+class KeepsItsFirstMomentum(_KeepsItsFirst):
+    kept = ("momentum",)
+
+
+class KeepsItsFirstBetas(_KeepsItsFirst):
+    kept = ("betas",)
+
+
 SCHEDULED: list[type[_Scheduled]] = [
     KeepsItsOwnGroups,
     SchedulesTheFirstGroupOnly,
     StepsWithTheRatesBefore,
     TakesZeroForUnset,
     NeverRaisesARate,
+    KeepsItsFirstWeightDecay,
+    KeepsItsFirstMomentum,
+    KeepsItsFirstBetas,
 ]
