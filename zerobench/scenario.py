@@ -78,6 +78,8 @@ class Odd:
     tied: bool = False  # the head reuses the weight of the stem
     functional: bool = False  # the root's forward uses a submodule's weight without calling the submodule
     reused: bool = False  # the first block is called twice in a forward
+    tied_blocks: bool = False  # a further block has the matrices of the first one
+    part_alone: bool = False  # the root's forward also calls the first block's linears, apart from the block
     frozen: bool = False  # one linear of a block, and one whole block (from three on two), do not require gradients
     unused: bool = False  # a trainable linear that no forward calls
     routed: bool = False  # a block that only leaves with ``route`` true use (see Batch)
@@ -95,6 +97,11 @@ class Odd:
     def narrowest(self) -> int:
         """The least number of rows of a parameter of the stem, the blocks and the head."""
         return min(self.width, *self.hidden) if self.hidden else self.width
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a forward uses matrices of the first block more than once."""
+        return self.reused or self.tied_blocks or self.part_alone
 
 
 @dataclass(frozen=True)

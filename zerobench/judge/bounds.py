@@ -64,8 +64,9 @@ def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
 def _used_twice(scenario: Scenario, name: str) -> bool:
     """Whether a forward uses a parameter twice."""
     model = scenario.model
-    reused = isinstance(model, Odd) and model.reused and name.startswith("blocks.0.")
-    return reused or (not isinstance(model, Vit) and model.tied and name in ("stem.weight", "tokens.weight"))
+    if isinstance(model, Odd) and name.startswith("blocks.0."):
+        return model.reused or (model.repeats and ".norm." not in name)
+    return not isinstance(model, Vit) and model.tied and name in ("stem.weight", "tokens.weight")
 
 
 def _coarsest(scenario: Scenario) -> torch.dtype:

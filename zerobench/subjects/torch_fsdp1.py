@@ -30,6 +30,7 @@ from zerobench.subject import Batch, State
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
+from zerobench.workload.models.blocks import block_groups
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
 #: One group, or with replicas two.
@@ -76,6 +77,8 @@ class TorchFsdp1(Plain):
         model = scenario.model
         if isinstance(model, Odd) and model.scalar:
             return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
+        if isinstance(model, Odd) and model.part_alone:
+            return f"FSDP1 does not support the forward of a submodule of an FSDP instance: {_PAGE}"
         return not_saved(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
@@ -93,8 +96,10 @@ class TorchFsdp1(Plain):
 
     def _wrap(self) -> nn.Module:
         blocks = self.model.get_submodule("blocks")
+        alone = {group[0] for group in block_groups(self.model) if len(group) == 1}
         for name, block in blocks.named_children():
-            blocks.register_module(name, self._sharded(block))
+            if block in alone:  # a shared parameter must have one FSDP instance, here the root
+                blocks.register_module(name, self._sharded(block))
         return self._sharded(self.model)
 
     def _sharded(self, module: nn.Module) -> FullyShardedDataParallel:

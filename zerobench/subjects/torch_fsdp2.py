@@ -20,6 +20,7 @@ from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
+from zerobench.workload.models.blocks import block_groups
 
 _SOURCE = "https://github.com/pytorch/pytorch/tree/v2.13.0/torch/distributed/fsdp/_fully_shard"
 
@@ -64,11 +65,10 @@ class TorchFsdp2(Plain):
             param_dtype=DTYPES[scenario.dtype],
             reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
         )
-        blocks = self.model.get_submodule("blocks").children()
         reshard = self.reshard or scenario.placement.parameters
         offload = CPUOffloadPolicy(pin_memory=scenario.device != "cpu") if self.offloads else OffloadPolicy()
-        for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
+        for blocks in block_groups(self.model):  # fully_shard demands that modules with a tied weight be one group
+            fully_shard(blocks, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
         fully_shard(self.model, mesh=mesh, mp_policy=policy, offload_policy=offload)
         return self.model
 
@@ -125,6 +125,9 @@ def _unsupported_model(model: Odd) -> str | None:
     refused = {
         "a scalar parameter": model.scalar,
         "a parameter that is not contiguous": model.transposed,
+        "a linear of a block that is called without the block, as it gathers before the block's forward alone": (
+            model.part_alone
+        ),
     }
     return next((f"fully_shard refuses {what}: {_SOURCE}" for what, there in refused.items() if there), None)
 

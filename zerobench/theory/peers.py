@@ -19,6 +19,7 @@ from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Bytes, Theory
 from zerobench.theory.touches import events
 from zerobench.workload.data import DTYPES, leaf
+from zerobench.workload.models.blocks import block_groups
 
 _Parameters = dict[str, nn.Parameter]
 
@@ -253,11 +254,13 @@ def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -
 
 
 def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
-    """The parameters of each block, and under "" those of the root."""
+    """The parameters of each group of blocks by its first block, and under "" those of the root."""
+    firsts = {block: group[0] for group in block_groups(model) for block in group}
+    names = {block: f"blocks.{name}" for name, block in model.get_submodule("blocks").named_children()}
     groups: dict[str, _Parameters] = {}
     for name, p in model.named_parameters():
-        block = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else ""
-        groups.setdefault(block, {})[name] = p
+        block = model.get_submodule(".".join(name.split(".")[:2])) if name.startswith("blocks.") else None
+        groups.setdefault(names[firsts[block]] if block else "", {})[name] = p
     return groups
 
 

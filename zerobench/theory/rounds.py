@@ -113,7 +113,8 @@ class _Rank:
         self.touched: list[int] = []
         self.cursor = 0
         self.recent: frozenset[int] = frozenset()
-        self.kept: set[int] = set()
+        self.kept: set[int] = set()  # to the end of the forward, or of the backward
+        self.held: set[int] = set()  # to the end of a module's forward
         self.coming: set[int] = set()  # gathered and not touched since
         self.announced: frozenset[int] | None = None
         self.incomplete = [{name for unit in batch for name in unit.members} for batch in self.batches]
@@ -121,10 +122,16 @@ class _Rank:
             here = {self.home[name] for name in event.names if name in self.home}
             if event.kind == "turn":
                 self.kept.clear()
+            elif event.kind == "return":
+                self.held.clear()
             elif event.kind == "complete":
                 yield from self._complete(event.names)
-            elif not self.kept.issuperset(here):
-                self.kept.update(here if event.kind == "keep" else ())
+            elif event.kind in ("use", "enter", "saved"):
+                self.held.update(here if event.kind == "enter" else ())
+                yield from self._touch(sorted(here))
+            elif not (self.kept | self.held).issuperset(here):
+                # A module without a sharded unit of its own borrows for the forward, or the backward, around it.
+                (self.held if event.kind == "borrow" and self.held else self.kept).update(here)
                 yield from self._touch(sorted(here))
         yield from self._end()
 
@@ -175,7 +182,7 @@ class _Rank:
         return ahead
 
     def _give_back(self) -> None:
-        for i in sorted(self.whole - self.recent - self.kept - self.coming):
+        for i in sorted(self.whole - self.recent - self.kept - self.held - self.coming):
             if self._elements() <= self.scenario.max_live:
                 return
             self.whole.remove(i)
@@ -196,6 +203,7 @@ class _Rank:
         self.peak = max(self.peak, self._elements())
 
     def _end(self) -> _Rounds:
+        self.kept.clear()
         yield from self._settle()
         over = False
         while not over:

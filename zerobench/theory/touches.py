@@ -7,25 +7,26 @@ and a sum nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
-from zerobench.scenario import Gpt, Odd, Scenario, Vit
+from zerobench.scenario import Gpt, Odd, Recompute, Scenario, Vit
 
 
 @dataclass(frozen=True)
 class Event:
     """One use of parameters in a pass, by name.
 
-    ``use``: a forward (or its recomputation) needs them while a module runs; ``keep``: it needs them from here to the
-    forward's end; ``saved``: a backward needs them; ``complete``: their gradients are complete. ``turn``: the forward
+    ``use``: a forward (or its recomputation) needs them while a module runs. ``enter``: it needs them until ``return``,
+    as it does the parameters of other modules (``borrow``) in between. ``keep``: it needs them from here to the
+    forward's end. ``saved``: a backward needs them. ``complete``: their gradients are complete. ``turn``: the forward
     ends and the backward begins.
     """
 
-    kind: Literal["use", "keep", "saved", "complete", "turn"]
+    kind: Literal["use", "enter", "borrow", "return", "keep", "saved", "complete", "turn"]
     names: tuple[str, ...] = ()
 
 
@@ -54,7 +55,7 @@ def _gpt_backward(spec: Gpt, model: nn.Module) -> Iterator[Event]:
         yield Event("complete", (head,))
     yield from _norm(model, "norm")
     for i in reversed(range(spec.layers)):
-        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, recompute=spec.recompute != "none")
+        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, spec.recompute)
     yield Event("complete", ("positions.weight",))
     yield Event("complete", ("tokens.weight",))
 
@@ -69,7 +70,7 @@ def _vit_backward(spec: Vit, model: nn.Module) -> Iterator[Event]:
     yield from _linear("head")
     yield from _norm(model, "norm")
     for i in reversed(range(spec.layers)):
-        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, recompute=spec.recompute != "none")
+        yield from _block(model, f"blocks.{i}", _TRANSFORMER_BLOCK, spec.recompute)
     for name in ("positions.weight", "class_token", "patches.bias", "patches.weight"):
         yield Event("complete", (name,))
 
@@ -83,8 +84,10 @@ def _odd_forward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
     yield _use(model, "stem")
     if spec.functional:
         yield Event("keep", ("side.weight",))
+    for name in _part(spec):
+        yield Event("keep", (name,))
     for name in _odd_calls(spec, route):
-        yield _use(model, name)
+        yield from _call(model, name)
     if spec.tied:
         yield Event("keep", ("head.bias",))
         yield Event("keep", ("stem.weight",))
@@ -103,13 +106,17 @@ def _odd_backward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
         yield Event("complete", ("head.weight",))
     calls = _odd_calls(spec, route)
     for position, name in reversed(list(enumerate(calls))):
-        again = name in calls[:position]  # its gradients are complete only after its first call's backward
-        yield from _block(model, name, _ODD_BLOCK, recompute=spec.recompute != "none", complete=not again)
+        # A gradient is complete only after the backward of the parameter's first use.
+        before = {each for call in calls[:position] for each in _parameters(model, call)}
+        yield from _block(model, name, _ODD_BLOCK, spec.recompute, before.union(_part(spec)))
     yield from _odd_prologue(spec)
 
 
 def _odd_prologue(spec: Odd) -> Iterator[Event]:
     """Backward of the part before the blocks; the data have no gradient, so stem and side save no weight."""
+    if _part(spec):
+        yield from _linear("blocks.0.down")
+        yield from _linear("blocks.0.up")
     if spec.high:  # the product saves their sums, which are no parameters
         yield Event("complete", ("four",))
         yield Event("complete", ("three",))
@@ -125,23 +132,36 @@ def _odd_prologue(spec: Odd) -> Iterator[Event]:
 
 
 def _odd_calls(spec: Odd, route: bool) -> list[str]:
-    """The blocks in the order of their calls; the frozen block and the routed one are the last of the list."""
-    count = len(spec.hidden) + spec.frozen + (spec.routed and route)
+    """The blocks in the order of their calls; the frozen, the tied and the routed one are the last of the list."""
+    count = len(spec.hidden) + spec.frozen + (spec.tied_blocks and bool(spec.hidden)) + (spec.routed and route)
     calls = [f"blocks.{i}" for i in range(count)]
     return calls[:1] + calls if spec.reused else calls
 
 
+def _part(spec: Odd) -> tuple[str, ...]:
+    """The parameters of the linears that the root's forward calls, in the order of their uses."""
+    linears = ("blocks.0.up", "blocks.0.down") if spec.part_alone and spec.hidden else ()
+    return tuple(f"{linear}.{name}" for linear in linears for name in ("weight", "bias"))
+
+
 def _block(
-    model: nn.Module, name: str, layers: tuple[str, ...], *, recompute: bool, complete: bool = True
+    model: nn.Module, name: str, layers: tuple[str, ...], recompute: Recompute, before: Set[str] = frozenset()
 ) -> Iterator[Event]:
-    """Backward of a block; recomputation first uses all of it, together with the values that its backward needs."""
-    if recompute:
-        yield _use(model, name)
+    """Backward of a block; recomputation first uses all of it, and without reentry also keeps what its backward needs.
+
+    ``before`` are the parameters whose gradients a later backward completes.
+    """
+    if recompute != "none":
+        yield from _call(model, name)
     for layer in layers:
-        module = model.get_submodule(f"{name}.{layer}")
-        steps = _linear(f"{name}.{layer}") if isinstance(module, nn.Linear) else _norm(model, f"{name}.{layer}")
-        wanted = {"saved": not recompute, "complete": complete}
-        yield from (event for event in steps if wanted[event.kind])
+        path = f"{name}.{layer}"
+        linear = isinstance(model.get_submodule(path), nn.Linear)
+        for event in _linear(path) if linear else _norm(model, path):
+            names = _first_names(model, event.names)
+            if event.kind == "complete":
+                yield Event("complete", tuple(each for each in names if each not in before))
+            elif recompute != "non_reentrant":
+                yield Event("saved", names)
 
 
 def _linear(name: str) -> Iterator[Event]:
@@ -166,6 +186,31 @@ def _factor(name: str) -> Iterator[Event]:
 def _use(model: nn.Module, name: str) -> Event:
     """A module's forward: it uses all of its parameters."""
     return Event("use", tuple(f"{name}.{n}" for n, _ in model.get_submodule(name).named_parameters()))
+
+
+def _call(model: nn.Module, name: str) -> Iterator[Event]:
+    """A block's forward, which may use matrices of another block."""
+    parameters = _parameters(model, name)
+    tied = [each for each in parameters if not each.startswith(f"{name}.")]
+    if not tied:
+        yield _use(model, name)
+        return
+    yield Event("enter", tuple(each for each in parameters if each not in tied))
+    for each in tied:
+        yield Event("borrow", (each,))
+    yield Event("return")
+
+
+def _parameters(model: nn.Module, name: str) -> tuple[str, ...]:
+    """The parameters of a module, each by its first name in the model."""
+    found = model.get_submodule(name).named_parameters(remove_duplicate=False)
+    return _first_names(model, tuple(f"{name}.{each}" for each, _ in found))
+
+
+def _first_names(model: nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names by which ``named_parameters()`` lists these parameters."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    return tuple(first[model.get_parameter(name)] for name in names)
 
 
 def _held(model: nn.Module, name: str) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ class OddModel(nn.Module):
         self._add_parameters()
 
     def _add_blocks(self) -> None:
-        """The frozen and the routed block are in the list like any other, so that an engine cuts units at them.
+        """The frozen, the tied and the routed block are in the list like any other, so that an engine cuts units at
+        them.
 
         If there are three blocks or more, the last of them is frozen as well, so that two neighbours train nothing.
         """
@@ -70,8 +71,17 @@ class OddModel(nn.Module):
             if len(self.blocks) > 2:
                 self.blocks[-1].requires_grad_(False)
             self.blocks.append(Block(self.spec, 4).requires_grad_(False))
+        if self.spec.tied_blocks and self.spec.hidden:
+            self.blocks.append(self._tied_block())
         if self.spec.routed:
             self.blocks.append(Block(self.spec, 4))
+
+    def _tied_block(self) -> Block:
+        tied = Block(self.spec, self.spec.hidden[0])
+        for name in ("up", "down"):
+            linear = self.blocks[0].get_submodule(name)
+            tied.get_submodule(name).register_parameter("weight", linear.get_parameter("weight"))
+        return tied
 
     def _add_parameters(self) -> None:
         width = self.spec.width
@@ -113,6 +123,9 @@ class OddModel(nn.Module):
             hidden = hidden + hidden * self.three[1:].sum((0, 1)) + self.four.sum((0, 1, 2))
         if self.spec.buffers:
             hidden = self._center(hidden)
+        if self.spec.part_alone and self.spec.hidden:
+            first = self.blocks[0]
+            hidden = hidden + first.get_submodule("down")(first.get_submodule("up")(hidden))
         return hidden
 
     def _center(self, hidden: Tensor) -> Tensor:
