@@ -57,6 +57,7 @@ from zerobench.suites.meta.mutants.recovery import (
     ForgetsTheStepCountAfterASkip,
     GrowsWithoutRefillingHysteresis,
 )
+from zerobench.suites.meta.mutants.repeated import REPEATED
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
@@ -106,6 +107,7 @@ WRONG = [
     *RARE,
     *SCHEDULED,
     *ZEROS,
+    *REPEATED,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from importlib import import_module
 
 from zerobench.subjects.reference import Reference
-from zerobench.suites.meta.mutants import (
-    ignored,
-    late,
-    offload,
-    order,
-    plain,
-    rare,
-    recovery,
-    schedules,
-    shared,
-    watched,
-    zeros,
-)
 from zerobench.suites.meta.mutants.historical import catalogue
 
-_PLAIN: tuple[ModuleType, ...] = (
-    ignored,
-    late,
-    offload,
-    order,
-    plain,
-    rare,
-    recovery,
-    schedules,
-    shared,
-    watched,
-    zeros,
+_NAMES = (
+    "ignored",
+    "late",
+    "offload",
+    "order",
+    "plain",
+    "rare",
+    "recovery",
+    "repeated",
+    "schedules",
+    "shared",
+    "watched",
+    "zeros",
 )
+_PLAIN = tuple(import_module(f"{__package__}.{name}") for name in _NAMES)
 _MODULES = (*_PLAIN, *catalogue.MODULES)
 
 
