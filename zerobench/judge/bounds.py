@@ -17,6 +17,10 @@ The leaves' own gradients must be the same bits in both engines. An engine that 
 has them only if A is a power of two, and in fp16 only if nothing underflows: there the bound also has the sum of the
 absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of two,
 which an engine may add to its accumulator one after the other. In 16 bits with A > 1 this parameter has no bound.
+
+A reentrant recomputation runs a backward of its own, so a parameter with n uses receives n contributions of a leaf, and
+an engine may round and send each by itself. Then the x_i are the n L contributions, and k has n L in place of L. The
+oracle's own gradient of a leaf is also such a sum, whose n - 1 roundings are among these.
 """
 
 from __future__ import annotations
@@ -37,17 +41,22 @@ def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = N
     """
     divided = dict(lost or {})
     if scenario.accumulation > 1 and scenario.dtype != "fp32":
-        divided |= {
-            name: torch.full_like(m, torch.inf) for name, m in magnitudes.items() if _used_twice(scenario, name)
-        }
+        divided |= {name: torch.full_like(m, torch.inf) for name, m in magnitudes.items() if _uses(scenario, name) > 1}
     subnormal = max(_smallest(dtype) for dtype in _dtypes(scenario))
     absolute = scenario.leaves * (scenario.accumulation + 2) * subnormal / _least_loss_scale(scenario)
-    return {name: relative_bound(scenario) * m + absolute + divided.get(name, 0) for name, m in magnitudes.items()}
+    found = {}
+    for name, m in magnitudes.items():
+        times = _contributions(scenario, name)
+        found[name] = relative_bound(scenario, times) * m + times * absolute + divided.get(name, 0)
+    return found
 
 
-def relative_bound(scenario: Scenario) -> float:
-    """The largest difference between two right engines' sums, as a multiple of m, if nothing underflows."""
-    return 2 * gamma(scenario.leaves + scenario.accumulation + 1, _coarsest(scenario))
+def relative_bound(scenario: Scenario, contributions: int = 1) -> float:
+    """The largest difference between two right engines' sums, as a multiple of m, if nothing underflows.
+
+    ``contributions`` is their number in each leaf.
+    """
+    return 2 * gamma(contributions * scenario.leaves + scenario.accumulation + 1, _coarsest(scenario))
 
 
 def gamma(roundings: int, dtype: torch.dtype) -> float:
@@ -61,12 +70,19 @@ def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
     return ~((got.double() - expected.double()).abs() <= bound)
 
 
-def _used_twice(scenario: Scenario, name: str) -> bool:
-    """Whether a forward uses a parameter twice."""
+def _uses(scenario: Scenario, name: str) -> int:
+    """The uses of a parameter in a forward."""
     model = scenario.model
     if isinstance(model, Odd) and name.startswith("blocks.0."):
-        return model.reused or (model.repeats and ".norm." not in name)
-    return not isinstance(model, Vit) and model.tied and name in ("stem.weight", "tokens.weight")
+        linear = ".norm." not in name
+        return 1 + model.reused + (model.part_alone and linear) + (model.tied_blocks and linear and "weight" in name)
+    return 1 + (not isinstance(model, Vit) and model.tied and name in ("stem.weight", "tokens.weight"))
+
+
+def _contributions(scenario: Scenario, name: str) -> int:
+    """The contributions of a leaf to a parameter's gradient, which autograd delivers one after the other."""
+    apart = scenario.model.recompute == "reentrant" and name.startswith("blocks.")
+    return _uses(scenario, name) if apart else 1
 
 
 def _coarsest(scenario: Scenario) -> torch.dtype:

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 
 from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
+from zerobench.oracles.contributions import Contributions
 from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
@@ -55,7 +56,8 @@ from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
 class OracleStep(Step):
     """A step with the losses of all leaves in order and, if requested, the sums' conditions."""
 
-    #: For every active parameter the sum over leaves of abs(contribution), scaled like the gradient, in fp64.
+    #: For every active parameter the sum over leaves of abs(contribution), scaled like the gradient, in fp64; see
+    #: :class:`Contributions`.
     magnitudes: State = field(default_factory=dict)
     #: In fp16 with more than one micro-step: the same sum of what the contributions change if the loss is divided by
     #: the micro-steps before the backward, as many engines do, because more values underflow.
@@ -128,7 +130,7 @@ class Trainer:
     ) -> None:
         if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
             raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
-        self.scenario, self.dtypes, self.wants_magnitudes, self.policies = scenario, dtypes, magnitudes, policies
+        self.scenario, self.dtypes, self.policies = scenario, dtypes, policies
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
         self.model = models.build(scenario)
@@ -152,9 +154,14 @@ class Trainer:
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
         self.losses: list[Tensor] = []
         self.divides = magnitudes and dtypes.model == torch.float16 and scenario.accumulation > 1
-        self.magnitudes: State = {}
+        self.contributions = Contributions(self.working if magnitudes else {})
         self.lost: State = {}
         self.reads: State = {}
+
+    @property
+    def magnitudes(self) -> State:
+        """Of this step so far, for each parameter the sum of the absolute contributions."""
+        return self.contributions.sums
 
     def train(self, skipped: Sequence[bool]) -> Trajectory:
         decisions: list[bool | None] = [*skipped] or [None] * self.scenario.steps
@@ -185,7 +192,7 @@ class Trainer:
 
     def begin(self) -> None:
         """Forget the step before."""
-        self.losses, self.magnitudes, self.lost, self.reads = [], {}, {}, {}
+        self.losses, self.contributions.sums, self.lost, self.reads = [], {}, {}, {}
 
     def read(self, step: int, at: int, gradients: State | None = None) -> None:
         """Record the Scenario's reads at this moment."""
@@ -217,13 +224,12 @@ class Trainer:
         seed_leaf(self.scenario, step, index)
         self.set_buffers(buffers)
         loss: Tensor = self.model(**self.batch(leaf(self.scenario, step, index)))
-        (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
+        with self.contributions.of_backward():
+            (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
         for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
             kept.copy_(buffer)
         self.losses.append(loss.detach())
         gradient = self.received()
-        if self.wants_magnitudes:
-            _add_absolute(self.magnitudes, gradient)
         if self.divides:
             _add_absolute(self.lost, self.lost_by_dividing(loss, gradient))
         return gradient
