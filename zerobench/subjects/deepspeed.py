@@ -125,8 +125,8 @@ class DeepSpeed(Subject):
 
     def parameters(self) -> State:
         if not self.scenario.placement.optimizer:
-            masters = self._masters()
-            return {name: masters.get(p, p).detach() for name, p in self.trained.items()}
+            masters = self._masters()  # a parameter with no element has none
+            return {name: masters.get(p, p).detach().float() for name, p in self.trained.items()}
         return self._read(self.zero.utils.safe_get_full_fp32_param)
 
     def _masters(self) -> dict[Tensor, Tensor]:
@@ -161,7 +161,7 @@ class DeepSpeed(Subject):
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
-        return {name: kept[name].get(key, torch.zeros_like(p)) for name, p in self.trained.items()}
+        return {name: kept[name].get(key, torch.zeros_like(p, dtype=torch.float32)) for name, p in self.trained.items()}
 
     def _before_first_update(self) -> State:
         """torch's optimizers have no state yet; to read it raises (reports/findings/deepspeed)."""
