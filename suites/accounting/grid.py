@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
-from zerobench.scenario import Gpt, Odd, Optimizer, Scenario, Vit
+from zerobench.scenario import Gpt, Odd, Optimizer, Recompute, Scenario, Vit
 
 GPT = Gpt(vocab=61, context=8, width=20, layers=3, heads=2)
 VIT = Vit(image=12, patch=4, classes=7, width=20, layers=2, heads=2)
@@ -70,6 +71,13 @@ _STAGE_3: dict[str, Scenario] = {
     "vit-prefetch": _vit.but(model=replace(VIT, recompute="non_reentrant"), prefetch_bucket=6000),
     "reentrant": _deep.but(model=replace(DEEP, recompute="reentrant"), accumulation=2),
     "odd-non-reentrant": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True, recompute="non_reentrant")),
+    **{
+        f"repeated-{recompute}": _odd.but(
+            model=Odd(width=9, hidden=(7, 3), tied_blocks=True, part_alone=True, frozen=True, recompute=recompute),
+            accumulation=2,
+        )
+        for recompute in get_args(Recompute)
+    },
     "frozen-neighbours": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True), accumulation=2),
     "persistence": _deep.but(persistence=30, accumulation=2),
     "all-persistent": _deep.but(persistence=100_000),
