@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
@@ -27,6 +29,33 @@ class DeepSpeedAtBoundary(DeepSpeed):
 
     name = "deepspeed-at-boundary"
     steps_at_boundary = True
+
+
+class _DeepSpeedZero(DeepSpeed):
+    """DeepSpeed with other settings of ZeRO than the default ones."""
+
+    #: Of ``zero_optimization``, and of the whole configuration.
+    zero_settings: ClassVar[dict[str, Any]] = {}
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def _config(self) -> dict[str, Any]:
+        out = super()._config()
+        return {**out, **self.settings, "zero_optimization": {**out["zero_optimization"], **self.zero_settings}}
+
+
+class DeepSpeedPredivide(_DeepSpeedZero):
+    """Gradients are all-reduced, divided by two before that and by the rest after it."""
+
+    name = "deepspeed-predivide"
+    zero_settings: ClassVar[dict[str, Any]] = {"reduce_scatter": False}
+    settings: ClassVar[dict[str, Any]] = {"gradient_predivide_factor": 2.0}
+
+
+class DeepSpeedRoundRobin(_DeepSpeedZero):
+    """At stages 1 and 2 parameters alternate between the ranks' partitions."""
+
+    name = "deepspeed-round-robin"
+    zero_settings: ClassVar[dict[str, Any]] = {"round_robin_gradients": True}
 
 
 class DdpCopies(TorchDdp):
@@ -100,6 +129,8 @@ class _TwoReplicas(Plain):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if scenario.replicate != 2:
             return f"{cls.name} has two replicas of its shards, not {scenario.replicate}"
+        if scenario.world % 2:
+            return f"{cls.name} needs an even number of ranks for its two replicas"
         return super().unsupported(scenario)
 
 
@@ -127,6 +158,18 @@ class Fsdp2Hybrid(_TwoReplicas, TorchFsdp2):
     """Two replicas of the shards, by a mesh of two dimensions."""
 
     name = "torch-fsdp2-hybrid"
+
+
+class Fsdp2HybridDeferred(Fsdp2Hybrid):
+    """Each micro-step reduces gradients over the shards, and the last one also over the replicas, as torchtitan does:
+    https://github.com/pytorch/torchtitan/pull/4505."""
+
+    name = "torch-fsdp2-hybrid-deferred"
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        assert isinstance(self.module, FSDPModule)
+        self.module.set_requires_all_reduce(self.micro_steps == self.scenario.accumulation)
+        return nullcontext()
 
 
 class Fsdp2Offload(TorchFsdp2):
