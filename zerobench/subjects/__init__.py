@@ -23,6 +23,7 @@ REGISTRY: dict[str, str] = {
     "torch-fsdp1": "zerobench.subjects.torch_fsdp1:TorchFsdp1",
     "torch-fsdp1-hybrid": "zerobench.subjects.variants:Fsdp1Hybrid",
     "torch-fsdp1-offload": "zerobench.subjects.variants:Fsdp1Offload",
+    "torch-fsdp1-prefetch": "zerobench.subjects.variants:Fsdp1Prefetch",
     "torch-fsdp2": "zerobench.subjects.torch_fsdp2:TorchFsdp2",
     "torch-fsdp2-hybrid": "zerobench.subjects.variants:Fsdp2Hybrid",
     "torch-fsdp2-hybrid-deferred": "zerobench.subjects.variants:Fsdp2HybridDeferred",

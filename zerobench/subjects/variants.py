@@ -141,6 +141,13 @@ class Fsdp1Hybrid(_TwoReplicas, TorchFsdp1):
     stages = (2, 3)
 
 
+class Fsdp1Prefetch(TorchFsdp1):
+    """A unit's parameters are gathered before the forward of the unit before it."""
+
+    name = "torch-fsdp1-prefetch"
+    prefetches = True
+
+
 class Fsdp1Offload(TorchFsdp1):
     """The shards and the optimizer are in host memory."""
 
