@@ -36,6 +36,7 @@ REGISTRY: dict[str, str] = {
     "deepspeed-predivide": "zerobench.subjects.variants:DeepSpeedPredivide",
     "deepspeed-round-robin": "zerobench.subjects.variants:DeepSpeedRoundRobin",
     "deepspeed-cpu-adam": "zerobench.subjects.deepspeed_cpu_adam:DeepSpeedCpuAdam",
+    "deepspeed-zero-to-fp32": "zerobench.subjects.deepspeed_consolidated:DeepSpeedConsolidated",
     "deepspeed-universal": "zerobench.subjects.deepspeed_universal:DeepSpeedUniversal",
     "accelerate-ddp": "zerobench.subjects.hf_accelerate:AccelerateDdp",
     "fairscale-oss": "zerobench.subjects.fairscale_oss:FairscaleOss",
