@@ -155,9 +155,9 @@ class Plain(Subject):
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
-        self.model.eval()
-        loss: Tensor = self.model(**batch)
-        self.model.train()
+        self.module.eval()
+        loss: Tensor = self.module(**batch)
+        self.module.train()
         return loss
 
     def parameters(self) -> State:

@@ -52,6 +52,8 @@ class TorchFsdp1(Plain):
     hybrid = True
     resumes = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
+    #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
+    prefetches: ClassVar[bool] = False
     #: By stage; with replicas of the shards, the hybrid one.
     strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
         0: ShardingStrategy.NO_SHARD,
@@ -115,6 +117,7 @@ class TorchFsdp1(Plain):
             ),
             device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),
             use_orig_params=True,
+            forward_prefetch=self.prefetches,
         )
 
     def _optimizer(self) -> torch.optim.Optimizer:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
@@ -100,6 +102,8 @@ class _TwoReplicas(Plain):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if scenario.replicate != 2:
             return f"{cls.name} has two replicas of its shards, not {scenario.replicate}"
+        if scenario.world % 2:
+            return f"{cls.name} needs an even number of ranks for its two replicas"
         return super().unsupported(scenario)
 
 
@@ -108,6 +112,13 @@ class Fsdp1Hybrid(_TwoReplicas, TorchFsdp1):
 
     name = "torch-fsdp1-hybrid"
     stages = (2, 3)
+
+
+class Fsdp1Prefetch(TorchFsdp1):
+    """A unit's parameters are gathered before the forward of the unit before it."""
+
+    name = "torch-fsdp1-prefetch"
+    prefetches = True
 
 
 class Fsdp1Offload(TorchFsdp1):
@@ -127,6 +138,18 @@ class Fsdp2Hybrid(_TwoReplicas, TorchFsdp2):
     """Two replicas of the shards, by a mesh of two dimensions."""
 
     name = "torch-fsdp2-hybrid"
+
+
+class Fsdp2HybridDeferred(Fsdp2Hybrid):
+    """Each micro-step reduces gradients over the shards, and the last one also over the replicas, as torchtitan does:
+    https://github.com/pytorch/torchtitan/pull/4505."""
+
+    name = "torch-fsdp2-hybrid-deferred"
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        assert isinstance(self.module, FSDPModule)
+        self.module.set_requires_all_reduce(self.micro_steps == self.scenario.accumulation)
+        return nullcontext()
 
 
 class Fsdp2Offload(TorchFsdp2):
