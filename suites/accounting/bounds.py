@@ -51,6 +51,10 @@ def most_in_backward(scenario: Scenario, model: nn.Module) -> int:
     ten times the largest block, if a bucket holds one. Three buckets may be on their way, each packed, as it is sent
     and as it is received; the tenth is made meanwhile."""
     trained = [p for p in model.parameters() if p.requires_grad]
+    return _FP32 * -(-_padded(scenario, trained) // scenario.world) + of_ten_blocks(model)
+
+
+def of_ten_blocks(model: nn.Module) -> int:
+    """Ten times the bytes of the largest block."""
     blocks = model.get_submodule("blocks").children()
-    largest = max(sum(p.numel() for p in block.parameters()) for block in blocks)
-    return _FP32 * (-(-_padded(scenario, trained) // scenario.world) + 10 * largest)
+    return 10 * _FP32 * max(sum(p.numel() for p in block.parameters()) for block in blocks)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.bench.ledger import settled
 from zerobench.driver import run_step, start
 from zerobench.meters import TrafficMeter, resident
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
+from zerobench.suites.accounting.within import Held
+from zerobench.suites.support.client import directory_of
 from zerobench.workload.data import held_out
 
 #: The calls between two steps. A gradient is read inside a step, before its update.
-Between = Literal["nothing", "evaluation", "reading"]
+Between = Literal["nothing", "evaluation", "reading", "saving"]
 
 Costs = dict[str, Traffic]
 
@@ -49,19 +51,21 @@ class History:
 def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: Between) -> History:
     """One rank's part: train the Scenario, and make the calls before each step except the first."""
     found = History(dist.get_rank(group))
-    with closing(start(subjects.load(subject), scenario, group)) as engine:
+    with closing(start(subjects.load(subject), scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):
-            for what, call in _calls(engine, scenario, between).items() if index else ():
+            for what, call in _calls(engine, scenario, between, directory).items() if index else ():
                 found.calls.append(_metered(engine, what, call))
             _step(engine, scenario, index, found, reads=between == "reading")
     return found
 
 
-def _calls(engine: Subject, scenario: Scenario, between: Between) -> dict[str, Callable[[], object]]:
+def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Path) -> dict[str, Callable[[], object]]:
     if between == "nothing":
         return {}
     if between == "evaluation":
         return {"evaluation": lambda: engine.evaluate(held_out(scenario))}
+    if between == "saving":
+        return {"saving": lambda: engine.save(directory)}
     return {
         "reading of parameters": engine.parameters,
         "reading of model parameters": engine.model_parameters,
@@ -99,13 +103,16 @@ def _states(engine: Subject) -> Bytes:
     return {state: resident(tensors) for state, tensors in engine.resident().items()}
 
 
+_NOTHING = Held(0, 0, 0)
+
+
 @dataclass
 class LongRun:
-    """Bytes of all living tensors after some steps and after the last, and the traffic of the steps that were applied,
-    by step."""
+    """What the process holds after some steps and after the last, and the traffic of the steps that were applied, by
+    step."""
 
-    early: int = 0
-    late: int = 0
+    early: Held = _NOTHING
+    late: Held = _NOTHING
     traffic: dict[int, Costs] = field(default_factory=dict)
 
 
@@ -124,6 +131,6 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
             if not step.skipped:
                 found.traffic[index] = meter.traffic
             if index + 1 == after:
-                found.early = settled()
-        found.late = settled()
+                found.early = Held.now()
+        found.late = Held.now()
     return found

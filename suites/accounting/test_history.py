@@ -47,6 +47,16 @@ def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenari
     _demand_the_same(trials, scenario, "reading")
 
 
+@drawn(_SCENARIOS, share=0.075)
+def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) -> None:
+    """Traffic and resident bytes of every step are those without saves; a save leaves as many bytes resident as before
+    it."""
+    if not trials.subject.resumes:
+        pytest.skip(f"{trials.name} has no save() and load()")
+    assume(trials.offers(scenario.but(resumes=(1,))))
+    _demand_the_same(trials, scenario, "saving")
+
+
 @drawn(_SCENARIOS, share=0.125)
 def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of the other steps are those without the overflow."""
@@ -89,14 +99,16 @@ def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     """After 50 steps, some of them skipped, with evaluations and readings between them, as many bytes of tensors are
-    alive as after three, and from the fourth on all steps that are applied have the same traffic."""
+    alive as after three, and as many descriptors and threads; from the fourth on all steps that are applied have the
+    same traffic."""
     scenario = Scenario(
         model=grid.DEEP, world=2, stage=stage, dtype="fp16", steps=_LONG, chunk=32, loss_scale=LossScale(static=1.0)
     ).but(optimizer=Optimizer(name="sgd"), poison=((10, 0), (30, 1)))
     skip_unless_offered(trials, scenario)
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), long_run, _EARLY)):
-        entry = Entry("growth", f"bytes of all tensors alive after {_LONG} steps")
-        demand(trials, scenario, rank, entry, found.late, found.early, f"as after {_EARLY} steps")
+        for name, early in vars(found.early).items():
+            entry = Entry("growth", f"{name} after {_LONG} steps, in bytes or numbers", name)
+            demand(trials, scenario, rank, entry, vars(found.late)[name], early, f"as after {_EARLY} steps")
         first, *others = (step for step in found.traffic if step >= _EARLY)
         for step in others:
             costs = found.traffic[step], found.traffic[first]

@@ -21,6 +21,8 @@ LedgerPart = Literal[
     "unreduced",  # bytes of gradients before their reduction
     "process",  # bytes in use that are no tensor
     "whole",  # parameters that are whole
+    "within",  # bytes that are held only within a call
+    "left",  # all that is left of a closed engine
 ]
 
 

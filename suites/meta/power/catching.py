@@ -19,7 +19,7 @@ from zerobench.errors import Disagreement
 from zerobench.ranks import RankFault
 from zerobench.suites.accounting import grid, test_bounds, test_history, test_memory, test_traffic
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_every_engine, test_every_step, test_steps
+from zerobench.suites.equivalence import test_client, test_contract, test_every_engine, test_every_step, test_steps
 from zerobench.suites.support import covering
 from zerobench.suites.support.drawing import course, draw
 from zerobench.suites.support.trials import Trials
@@ -58,6 +58,9 @@ WEAK: list[Any] = [
     test_every_engine.test_engines_share_nothing,
     test_every_step.test_sums_in_fp32_follow,
     test_every_engine.test_ranks_agree_on_overflow,
+    test_client.test_saving_changes_nothing,
+    test_client.test_outcomes_need_no_reader,
+    test_client.test_what_is_the_clients_stays,
 ]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios.

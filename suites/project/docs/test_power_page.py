@@ -6,14 +6,15 @@ import importlib
 import re
 from typing import Any
 
-from zerobench.suites.meta import test_mutants, test_wrong_resumes
+from zerobench.suites.meta import test_client_mutants, test_mutants, test_within_mutants, test_wrong_resumes
 from zerobench.suites.project.docs.pages import read
 
 
 def _registered() -> list[Any]:
     """Every wrong engine that a test of the meta suite tries."""
-    names = vars(test_mutants) | vars(test_wrong_resumes)
-    lists = [value for name, value in names.items() if name.isupper() and isinstance(value, list)]
+    modules = (test_mutants, test_wrong_resumes, test_client_mutants, test_within_mutants)
+    names = {(each, name): value for each in modules for name, value in vars(each).items()}
+    lists = [value for (_, name), value in names.items() if name.isupper() and isinstance(value, list)]
     found = [each for each in _flat(lists) if isinstance(each, type) and hasattr(each, "points_at")]
     return [
         *found,

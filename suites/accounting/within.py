@@ -1,0 +1,139 @@
+"""What an engine holds or sends where no ledger looks: within a call, when it is built, saved and closed, in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.bench.ledger import settled
+from zerobench.driver import draw_batches, run_step, start
+from zerobench.meters import PeakMeter, TrafficMeter
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+from zerobench.suites.support.client import directory_of
+from zerobench.workload.data import held_out
+
+#: A call within which memory is held: the update of a step, or an evaluation after it.
+Within = Literal["update", "evaluation"]
+
+
+def most_within(group: dist.ProcessGroup, subject: str, scenario: Scenario, call: Within) -> int:
+    """One rank's part: the most bytes that the allocator adds within a call of the second step.
+
+    The meter counts from before the engine is built, so the same training is metered again, up to the call.
+    """
+    return _peak(group, subject, scenario, call, _CALLS[call]) - _peak(group, subject, scenario, call, _nothing)
+
+
+def _peak(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within, make: Callable[[Subject, Scenario], object]
+) -> int:
+    rank = dist.get_rank(group)
+    with PeakMeter() as peak, closing(start(subjects.load(name), scenario, group)) as engine:
+        run_step(engine, scenario, 0, rank)
+        for batch in draw_batches(scenario, 1, rank):
+            engine.micro_step(batch)
+        if call == "evaluation":
+            engine.step()
+        dist.barrier(group)
+        peak.restart()
+        make(engine, scenario)
+    return peak.bytes
+
+
+def _nothing(engine: Subject, scenario: Scenario) -> None:
+    pass
+
+
+_CALLS: dict[Within, Callable[[Subject, Scenario], object]] = {
+    "update": lambda engine, scenario: engine.step(),
+    "evaluation": lambda engine, scenario: engine.evaluate(held_out(scenario)),
+}
+
+
+def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> tuple[int, int]:
+    """One rank's part: bytes received while an engine is built, and while it saves after a step."""
+    rank = dist.get_rank(group)
+    with TrafficMeter() as building:
+        engine = start(subjects.load(name), scenario, group)
+    with closing(engine), directory_of(group) if saves else nullcontext(Path()) as directory:
+        run_step(engine, scenario, 0, rank)
+        with TrafficMeter() as saving:
+            if saves:
+                engine.save(directory)
+    return _bytes(building), _bytes(saving)
+
+
+def _bytes(meter: TrafficMeter) -> int:
+    return sum(each.received for each in meter.traffic.values())
+
+
+@dataclass(frozen=True)
+class Held:
+    """All that a process has: bytes of living tensors, open descriptors, threads, and files in the directory."""
+
+    tensors: int
+    descriptors: int
+    threads: int
+    files: int = 0
+
+    @classmethod
+    def now(cls, directory: Path | None = None) -> Held:
+        """Of this process, once it no longer changes."""
+        tensors = settled()
+        open_files, threads = (len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task"))
+        return cls(tensors, open_files, threads, len(list(directory.iterdir())) if directory else 0)
+
+
+def held_after_closing(group: dist.ProcessGroup, name: str, scenario: Scenario, times: int) -> tuple[Held, Held]:
+    """One rank's part: after the first engine is closed, and after the last of so many that follow each other.
+
+    The first one may leave what libraries allocate once.
+    """
+    found: list[Held] = []
+    with directory_of(group) as directory:
+        one = scenario.but(nvme_path=str(directory))
+        for _ in range(times):
+            with closing(start(subjects.load(name), one, group)) as engine:
+                run_step(engine, one, 0, dist.get_rank(group))
+            del engine
+            dist.barrier(group)
+            found.append(Held.now(directory))
+    return found[0], found[-1]
+
+
+def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> tuple[int, int]:
+    """One rank's part: bytes in files after two steps, by the engine's account and by the file system's of this
+    process: those in the directory are of all ranks, and rank 0 counts them."""
+    rank = dist.get_rank(group)
+    with directory_of(group) as directory:
+        one = scenario.but(nvme_path=str(directory))
+        with closing(start(subjects.load(name), one, group)) as engine:
+            for index in range(2):
+                run_step(engine, one, index, rank)
+            dist.barrier(group)
+            declared, there = sum(engine.offloaded().files.values()), _in_files(directory, visible=rank == 0)
+            dist.barrier(group)
+    return declared, there
+
+
+def _in_files(directory: Path, *, visible: bool) -> int:
+    """Bytes in the files of a directory, and in those that this process has opened and that have no name any more."""
+    sizes: dict[int, int] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target, found = str(link.readlink()), link.stat()
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+        if target.startswith(str(directory)) and target.endswith(" (deleted)"):
+            sizes[found.st_ino] = found.st_size
+    if visible:
+        named = (path for path in directory.rglob("*") if path.is_file())
+        sizes |= {found.st_ino: found.st_size for found in (path.stat() for path in named)}
+    return sum(sizes.values())

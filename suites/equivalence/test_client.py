@@ -1,0 +1,75 @@
+"""The client's own affairs: its other calls change no bit, and no call of the engine changes what is the client's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+
+from zerobench.errors import Disagreement
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.recording import Trajectory
+from zerobench.scenario import Scenario
+from zerobench.suites.support import client
+from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+#: A run of its own ends without an evaluation here.
+_PARTS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluation")
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(stage=stage, steps=3, reads=(), resumes=(1,)), st.sampled_from([(1,), (0, 2), (1, 1, 2), (2,)])
+    ),
+    share=0.075,
+    of_bits=0.05,
+    least=0.25,
+)
+def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[int, ...]]) -> None:
+    """An engine that saves and trains on, before the first step, after a skipped one, or twice in a row, has the bits
+    of the same run without a save."""
+    if not trials.subject.resumes:
+        pytest.skip(f"{trials.name} has no save() and load()")
+    drawn, saves = scenario
+    one = trials.nearest(drawn, "resumes").but(resumes=())
+    got = trials.ask(ReplayCommand(one, trials.name), client.train_and_save, saves)
+    _demand_same(trials, got, trials.run(one, _PARTS))
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=4, reads=()), share=0.1, of_bits=0.05)
+def test_outcomes_need_no_reader(trials: Trials, scenario: Scenario) -> None:
+    """If the client asks for the outcome of the last step alone, this step has the bits that it has if all are asked
+    for: no update, loss scale or step count waits for a reader."""
+    one = trials.nearest(scenario)
+    expected = trials.run(one, _PARTS)
+    unread = trials.ask(ReplayCommand(one, trials.name), client.train_unread)
+    got = [replace(last, steps=[*whole.steps[:-1], *last.steps]) for last, whole in zip(unread, expected, strict=True)]
+    _demand_same(trials, got, expected)
+
+
+def _demand_same(trials: Trials, got: Sequence[Trajectory], expected: Sequence[Trajectory]) -> None:
+    found = across_ranks(got, expected, _PARTS)
+    if found is not None:
+        raise Disagreement(f"{found}\n{pytest_command(found.scenario, trials.name)}", found)
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, model=models(dropout=0.0, recompute="none"), steps=2, reads=()),
+    share=0.075,
+    of_bits=0.05,
+)
+def test_what_is_the_clients_stays(trials: Trials, scenario: Scenario) -> None:
+    """No call changes the batch, the state of a random generator, a setting of torch, the mode of a module, a
+    parameter's ``requires_grad`` or a hyperparameter, so that the client's own code goes on as without the engine."""
+    one = trials.nearest(scenario)
+    saves = trials.subject.not_offered(one.but(resumes=(1,))) is None
+    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saves)):
+        if things:
+            found = client.Changed(trials.name, one, rank, things[0])
+            raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)

@@ -1,0 +1,193 @@
+"""Engines that are right by themselves, and wrong for a client with other calls or with things of its own.
+
+Class of escape: a call that no property makes, and a thing of the client's that nobody looks at. Between its steps a
+client saves and trains on, asks for no outcome, draws random numbers, and uses a batch again.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.recording import State
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+_LATER = Points(
+    "losses", "gradients", "norm", "loss_scale", "skipped", "optimizer_state", "parameters", "model_parameters"
+)
+
+
+class SavingForgetsTheStepCounts(Mutant):
+    points_at = _LATER
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.engine.stepper.steps = [0] * len(self.engine.stepper.steps)
+
+
+class SavingRoundsMasters(Mutant):
+    points_at = _LATER
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.edit_masters(lambda master: master.copy_(master.bfloat16()))
+
+
+class TheSecondSaveMovesTheRate(Mutant):
+    points_at = _LATER
+    saved = 0
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.saved += 1
+        if self.saved == 2:
+            self.scale_rates(2.0)
+
+
+class StepsWithTheNextRateIfUnread(Mutant):
+    """It leaves the learning rate as it is until somebody asks for the outcome."""
+
+    points_at = _LATER
+
+    def advance(self) -> None:
+        self.scale_rates(0.5)
+        super().advance()
+        self.scale_rates(2.0)
+
+
+class CountsAStepWhenItIsRead(Mutant):
+    points_at = _LATER
+
+    def advance(self) -> None:
+        before = list(self.engine.stepper.steps)
+        super().advance()
+        self.engine.stepper.steps = before
+
+
+class LosesEverySecondUnreadStep(Mutant):
+    points_at = _LATER
+
+    def advance(self) -> None:
+        if self.engine.global_steps % 2:
+            for state in self.engine.states:
+                if state.unit.trainable:
+                    state.own_gradient.zero_()
+        super().advance()
+
+
+class _Touches(Mutant):
+    thing: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.points_at = Points("client", name=cls.thing)
+
+
+class ScalesTheBatchInPlace(_Touches):
+    thing = "batch x, by micro_step"
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        batch["x"].mul_(0.5)
+        return loss
+
+
+class ClearsTheBatchOfAnEvaluation(_Touches):
+    thing = "batch y, by evaluate"
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        batch["y"].zero_()
+        return loss
+
+
+class DrawsARandomNumberInAStep(_Touches):
+    thing = "torch's random numbers, by step"
+
+    def step(self) -> Outcome:
+        torch.rand(1)
+        return super().step()
+
+
+class SeedsWhenItIsBuilt(_Touches):
+    thing = "torch's random numbers, by building"
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: torch.distributed.ProcessGroup) -> None:
+        torch.manual_seed(0)
+        super().__init__(model, scenario, group)
+
+
+class SeedsPythonInAReading(_Touches):
+    thing = "Python's random numbers, by parameters"
+
+    def parameters(self) -> State:
+        random.seed(0)
+        return super().parameters()
+
+
+class LeavesGradientsOffAfterAnEvaluation(_Touches):
+    """The next micro-step turns them on again, so that training goes on."""
+
+    thing = "the grad mode, by evaluate"
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        torch.set_grad_enabled(False)
+        return loss
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        torch.set_grad_enabled(True)
+        return super().micro_step(batch)
+
+    def close(self) -> None:
+        torch.set_grad_enabled(True)
+        super().close()
+
+
+class LeavesEvaluationModeUntilTheNextStep(_Touches):
+    thing = "the mode of the model, by evaluate"
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        self.model.eval()
+        return loss
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.model.train()
+        return super().micro_step(batch)
+
+
+class WritesTheRateThatItUsed(_Touches):
+    thing = "lr of group 0, by step"
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = group.get("initial_lr", group["lr"])
+            group["lr"] = 0.0
+        return outcome
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["lr"] or group.get("initial_lr", 0.0)
+        return super().micro_step(batch)
+
+
+SAVING = [SavingForgetsTheStepCounts, SavingRoundsMasters, TheSecondSaveMovesTheRate]
+UNREAD = [StepsWithTheNextRateIfUnread, CountsAStepWhenItIsRead, LosesEverySecondUnreadStep]
+TOUCHING: list[type[_Touches]] = [
+    ScalesTheBatchInPlace,
+    ClearsTheBatchOfAnEvaluation,
+    DrawsARandomNumberInAStep,
+    SeedsWhenItIsBuilt,
+    SeedsPythonInAReading,
+    LeavesGradientsOffAfterAnEvaluation,
+    LeavesEvaluationModeUntilTheNextStep,
+    WritesTheRateThatItUsed,
+]

@@ -1,0 +1,183 @@
+"""Engines that are right in every bit, and in the bytes of steps and between them; see plain.py and bytes.py.
+
+Class of escape: a moment at which no meter looks. They hold more within a call, send more while they are built or
+saved, keep what no state declares, write more to files, or leave something behind when they are closed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event, Thread
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class _Within(Mutant):
+    def copies(self, number: int = 1) -> list[Tensor]:
+        """Memory of so many copies of the whole model in fp32."""
+        return [torch.ones(sum(state.unit.padded for state in self.engine.states)) for _ in range(number)]
+
+    def send(self) -> None:
+        """All-reduce as many bytes."""
+        dist.all_reduce(self.copies()[0], group=self.group)
+
+
+class HoldsTheModelWithinAnUpdate(_Within):
+    points_at = Points("within", name="update")
+
+    def step(self) -> Outcome:
+        copies = self.copies()
+        outcome = super().step()
+        copies.clear()
+        return outcome
+
+
+class HoldsTheModelWithinAnEvaluation(_Within):
+    points_at = Points("within", name="evaluation")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        copies = self.copies()
+        loss = super().evaluate(batch)
+        copies.clear()
+        return loss
+
+
+class DdpKeepsACopyOfTheModel(TorchDdp):
+    """No form says what it may keep besides its states."""
+
+    points_at = Points("undeclared")
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        self.kept = [p.detach().clone() for p in model.parameters()]
+
+
+class SendsTheModelAgainWhenItIsBuilt(_Within):
+    points_at = Points("traffic", name="building")
+
+    def sabotage(self) -> None:
+        self.send()
+        self.send()
+
+
+class SendsEachStateAgainWhenItSaves(_Within):
+    points_at = Points("traffic", name="saving")
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        for _ in range(8):
+            self.send()
+
+
+class LeavesADescriptor(_Within):
+    points_at = Points("left", name="descriptors")
+
+    def close(self) -> None:
+        super().close()
+        os.open(os.devnull, os.O_RDONLY)
+
+
+class LeavesAThread(_Within):
+    points_at = Points("left", name="threads")
+
+    def close(self) -> None:
+        super().close()
+        Thread(target=Event().wait, daemon=True).start()
+
+
+class LeavesTensors(_Within):
+    points_at = Points("left", name="tensors")
+    left: ClassVar[list[Tensor]] = []
+
+    def close(self) -> None:
+        self.left.extend(self.copies())
+        super().close()
+
+
+class _InFiles(_Within):
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        self.path = Path(scenario.nvme_path or os.devnull) / f"copy-{dist.get_rank(group)}"
+        super().__init__(model, scenario, group)
+
+
+class LeavesAFile(_InFiles):
+    points_at = Points("left", name="files")
+
+    def close(self) -> None:
+        super().close()
+        self.path.write_bytes(b"left")
+
+
+class WritesASecondFile(_InFiles):
+    points_at = Points("files", name="files")
+
+    def step(self) -> Outcome:
+        self.path.write_bytes(self.copies()[0].numpy().tobytes())
+        return super().step()
+
+    def close(self) -> None:
+        super().close()
+        self.path.unlink(missing_ok=True)
+
+
+class OpensADescriptorInEachStep(_Within):
+    points_at = Points("growth", name="descriptors")
+
+    def step(self) -> Outcome:
+        self.opened = [*getattr(self, "opened", []), os.open(os.devnull, os.O_RDONLY)]
+        return super().step()
+
+    def close(self) -> None:
+        for each in self.opened:
+            os.close(each)
+        super().close()
+
+
+class SendsAfterASave(_Within):
+    points_at = Points("traffic", name="all_reduce")
+    saved = False
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.saved = True
+
+    def step(self) -> Outcome:
+        if self.saved:
+            self.send()
+        self.saved = False
+        return super().step()
+
+
+class KeepsStatesAfterASave(_Within):
+    points_at = Points("resident", name="optimizer")
+    kept: tuple[Tensor, ...] = ()
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.kept = (*self.kept, *self.copies())
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        found = super().resident()
+        return found | {"optimizer": [*found["optimizer"], *self.kept]}
+
+
+#: By the property that catches them.
+IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
+IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
+UNDECLARED = [DdpKeepsACopyOfTheModel]
+SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
+LEAVING = [LeavesADescriptor, LeavesAThread, LeavesTensors, LeavesAFile]
+IN_FILES = [WritesASecondFile]
+GROWING = [OpensADescriptorInEachStep]
+AROUND_SAVES = [SendsAfterASave, KeepsStatesAfterASave]

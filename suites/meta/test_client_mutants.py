@@ -1,0 +1,30 @@
+"""The suite's power over engines that are wrong for a client's other calls, or that change what is the client's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zerobench.ranks import Pool
+from zerobench.suites.equivalence import test_client
+from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.client import SAVING, TOUCHING, UNREAD
+from zerobench.suites.meta.power.catching import catch
+from zerobench.suites.support.trials import Trials
+
+_CASES = [
+    *((mutant, test_client.test_saving_changes_nothing) for mutant in SAVING),
+    *((mutant, test_client.test_outcomes_need_no_reader) for mutant in UNREAD),
+    *((mutant, test_client.test_what_is_the_clients_stays) for mutant in TOUCHING),
+]
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(("mutant", "test"), _CASES, ids=lambda each: each.__name__ if isinstance(each, type) else "")
+def test_a_clients_engine_is_caught(pool: Pool, mutant: Any, test: Any) -> None:
+    """An engine that is wrong after a save, wrong if nobody reads, or that changes the client's things, fails, and the
+    message points at it."""
+    trials = Trials.of(pool, mutant)
+    caught = catch(trials, test.__name__)
+    demand_caught(trials, mutant, None if caught is None else caught.failure)

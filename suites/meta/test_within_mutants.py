@@ -1,0 +1,52 @@
+"""The suite's power over engines that cost more at a moment at which no ledger looks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from zerobench.ranks import Pool
+from zerobench.suites.accounting import test_history, test_within
+from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.within import (
+    AROUND_SAVES,
+    GROWING,
+    IN_AN_EVALUATION,
+    IN_AN_UPDATE,
+    IN_FILES,
+    LEAVING,
+    SENDING,
+    UNDECLARED,
+)
+from zerobench.suites.meta.power.catching import Check, Failure, again, failure_of
+from zerobench.suites.support.trials import Trials
+
+
+def _at(test: Any, stage: int) -> Check:
+    return lambda trials: test(trials, stage)
+
+
+_CASES: list[tuple[Any, Check]] = [
+    *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
+    *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_AN_EVALUATION),
+    *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in UNDECLARED),
+    *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),
+    *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEAVING),
+    *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES),
+    *((mutant, _at(test_history.test_memory_does_not_grow_in_a_long_run, 1)) for mutant in GROWING),
+    *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
+]
+
+
+def _caught(trials: Trials, check: Check) -> Failure | None:
+    return failure_of(partial(check, trials))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(("mutant", "check"), _CASES, ids=[mutant.__name__ for mutant, _ in _CASES])
+def test_costs_at_other_moments_are_caught(pool: Pool, mutant: Any, check: Check) -> None:
+    """An engine that holds more within a call, sends more while it is built or saved, or leaves something, fails."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, _caught(trials, check))

@@ -1,0 +1,168 @@
+"""The client's side of a run: the calls that it makes between steps, and all that an engine must leave to it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench import subjects
+from zerobench.driver import (
+    ALL,
+    Keep,
+    draw_batches,
+    model_for,
+    run_step,
+    run_steps,
+    set_hyperparameters,
+    shared_directory,
+    start,
+    wrap,
+)
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Subject
+from zerobench.workload.data import held_out, seed_leaf
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A thing of the client's that a call has changed; ``str()`` is the message."""
+
+    subject: str
+    scenario: Scenario
+    rank: int
+    name: str  # ``thing, by call``
+    step: int | None = None
+    part: str = "client"
+
+    def __str__(self) -> str:
+        return f"{self.subject} changes what is the client's\n  where     {self.name}\n  rank      {self.rank}"
+
+
+#: Hyperparameters that a client sets, and that only it changes.
+_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "momentum", "eps")
+
+
+def train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, ...]) -> Trajectory:
+    """One rank's part: save before each of the steps in ``saves``, as often as it is there, and train on."""
+    rank, steps = dist.get_rank(group), list[Step]()
+    with closing(start(subjects.load(name), scenario, group)) as subject, directory_of(group) as directory:
+        for index in range(scenario.steps):
+            for _ in range(saves.count(index)):
+                subject.save(directory)
+            steps.append(run_step(subject, scenario, index, rank, _kept(scenario, index)))
+    return Trajectory(name, scenario, rank, steps)
+
+
+def train_unread(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory:
+    """One rank's part: ask for the outcome of the last step alone. The recording has this step alone."""
+    rank = dist.get_rank(group)
+    with closing(start(subjects.load(name), scenario, group)) as subject:
+        for index in range(scenario.steps - 1):
+            run_steps(subject, scenario, index, rank, [draw_batches(scenario, index, rank)])
+        last = run_step(subject, scenario, scenario.steps - 1, rank, ALL)
+    return Trajectory(name, scenario, rank, [last])
+
+
+def _kept(scenario: Scenario, index: int) -> Keep:
+    return ALL if index == scenario.steps - 1 else frozenset()
+
+
+@contextmanager
+def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
+    """A temporary directory that all ranks see; it goes when all have left it."""
+    directory = shared_directory(group)
+    yield directory
+    dist.barrier(group)
+    if dist.get_rank(group) == 0:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> list[str]:
+    """One rank's part: all that belongs to the client and that a call of the engine has changed, as ``thing, by call``.
+
+    The client draws random numbers before each call, as a data loader does.
+    """
+    rank, subject_type = dist.get_rank(group), subjects.load(name)
+    model = model_for(subject_type, scenario)
+    _draw_numbers()
+    before = _of_process()
+    found: list[str] = []
+    with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
+        found += _differing("building", before, _of_process())
+        for index in range(scenario.steps):
+            set_hyperparameters(subject, scenario, index)
+            for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
+                seed_leaf(scenario, index, micro_step * scenario.world + rank)
+                found += _changed_by("micro_step", subject, model, batch, lambda batch=batch: subject.micro_step(batch))  # type: ignore[misc]
+            for call, make in _calls(subject, scenario, directory if saves else None).items():
+                found += _changed_by(call, subject, model, {}, make)
+            batch = held_out(scenario)
+            found += _changed_by("evaluate", subject, model, batch, lambda batch=batch: subject.evaluate(batch))  # type: ignore[misc]
+        before = _of_process()
+    return found + _differing("close", before, _of_process())
+
+
+def _calls(subject: Subject, scenario: Scenario, directory: Path | None) -> dict[str, Callable[[], object]]:
+    """The calls from the last backward of a step on, in order."""
+    made: dict[str, Callable[[], object]] = {
+        "gradients": subject.gradients,
+        "step": subject.step,
+        "parameters": subject.parameters,
+        "model_parameters": subject.model_parameters,
+        "optimizer_state": subject.optimizer_state,
+    }
+    return made if directory is None else made | {"save": lambda: subject.save(directory)}
+
+
+def _changed_by(
+    call: str, subject: Subject, model: nn.Module, batch: Batch, make: Callable[[], object]
+) -> Iterator[str]:
+    given = {name: value.clone() for name, value in batch.items() if isinstance(value, Tensor)}
+    _draw_numbers()
+    before = _of_process() | _of_model(subject, model)
+    make()
+    yield from _differing(call, before, _of_process() | _of_model(subject, model))
+    yield from (f"batch {name}, by {call}" for name, value in given.items() if not torch.equal(value, batch[name]))
+
+
+def _draw_numbers() -> None:
+    """Otherwise a seed that was set before would be set again, and nothing would change."""
+    torch.rand(1)
+    random.random()  # noqa: S311 - no secret
+
+
+def _differing(call: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    return [f"{thing}, by {call}" for thing, value in before.items() if after.get(thing) != value]
+
+
+def _of_process() -> dict[str, object]:
+    """The settings of torch and the states of the generators."""
+    return {
+        "torch's random numbers": torch.get_rng_state().numpy().tobytes(),
+        "Python's random numbers": hash(random.getstate()),
+        "the grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "the default dtype": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "the number of threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "small numbers": float(torch.full((1,), 1e-40) * 1),  # 0 if denormal ones are flushed
+    }
+
+
+def _of_model(subject: Subject, model: nn.Module) -> dict[str, object]:
+    """The modes of its modules, the parameters that train, and the hyperparameters that the client has set."""
+    found: dict[str, object] = {f"the mode of {name or 'the model'}": m.training for name, m in model.named_modules()}
+    found |= {f"requires_grad of {name}": p.requires_grad for name, p in model.named_parameters()}
+    groups = subject.param_groups() if subject.schedules else ()
+    set_by_client = ((i, key, group[key]) for i, group in enumerate(groups) for key in _HYPERPARAMETERS if key in group)
+    return found | {f"{key} of group {i}": value for i, key, value in set_by_client}
