@@ -21,6 +21,9 @@ from zerobench.subjects.torch_zero1 import TorchZero1
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html"
 _FSDP1 = "https://docs.pytorch.org/docs/2.13/fsdp.html#torch.distributed.fsdp.CPUOffload"
+_FSDP2_SOURCE = (
+    "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+)
 _FSDP2 = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
 
 
@@ -145,6 +148,13 @@ class Fsdp2HybridDeferred(Fsdp2Hybrid):
     https://github.com/pytorch/torchtitan/pull/4505."""
 
     name = "torch-fsdp2-hybrid-deferred"
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        wire = scenario.communication_dtype or scenario.dtype
+        if scenario.accumulation > 1 and scenario.dtype == "fp32" and wire != "fp32":
+            return f"{cls.name} adds the partial gradients of micro-steps in reduce_dtype, {wire}: {_FSDP2_SOURCE}"
+        return super().unsupported(scenario)
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, FSDPModule)
