@@ -49,9 +49,9 @@ def _same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
-        return one.dtype == other.dtype and one.requires_grad == other.requires_grad and torch.equal(one, other)
+        return (one.dtype, one.requires_grad) == (other.dtype, other.requires_grad) and torch.equal(one, other)
     if isinstance(one, np.ndarray | np.generic):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     if isinstance(one, dict):
         return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple | deque):

@@ -16,6 +16,7 @@ from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
+from zerobench.compat.edits import Edits
 from zerobench.compat.given_model import GivenModel
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
@@ -51,7 +52,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
         self._stepped = self._destroyed = False
-        self._given = GivenModel(engine, given)
+        self._given, self._edits = GivenModel(engine, given), Edits(engine)
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
@@ -131,7 +132,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
         before = self._engine.global_steps
-        with self._progress.timing("step"), comms_logger.recording():
+        with self._progress.timing("step"), comms_logger.recording(), self._edits.kept():
             self._engine.step()
         self._end_coalesced()
         self._stepped = self._engine.global_steps > before
