@@ -21,6 +21,7 @@ from zerobench.compat.given_model import GivenModel
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
+from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.zero.status import mark
@@ -57,6 +58,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
+            setattr(engine.optimizer, "parameter_offload", ParameterOffload(self.module))  # noqa: B010  # DeepSpeed's name
             for parameter in self.module.parameters():
                 mark(parameter)
 

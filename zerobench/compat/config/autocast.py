@@ -14,7 +14,7 @@ def autocast_faults(raw: dict[str, Any]) -> Iterator[str]:
     dtype = section.get("dtype", "bfloat16")
     if str(dtype).removeprefix("torch.") not in ("bfloat16", "bf16"):
         yield (
-            f"torch_autocast.dtype = {dtype!r} is refused: it needs a loss scale, and DeepSpeed's steps differ with it: "
+            f"torch_autocast.dtype = {dtype!r} is refused: it needs a loss scale, and DeepSpeed's stages differ: "
             "stages 1 to 3 clip before the scale is undone, stage 0 afterwards; use 'bfloat16', or the section fp16"
         )
     for name in ("fp16", "bf16"):
