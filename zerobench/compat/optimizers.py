@@ -12,7 +12,6 @@ from zerobench.engine.errors import ConfigError
 from zerobench.engine.optim.optimizer import ZeroOptimizer
 from zerobench.engine.rules import of_type
 
-
 #: Arguments of initialize(): what makes an optimizer of the parameters, and a schedule of the optimizer.
 DeepSpeedOptimizerCallable = Callable[[Any], Optimizer]
 DeepSpeedSchedulerCallable = Callable[[Optimizer], LRScheduler]
