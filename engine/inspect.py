@@ -76,19 +76,24 @@ def GatheredParameters(
     for unsharder, states in unsharders.items():
         unsharder.begin("reading")
         unsharder.pin(states)
+        unsharder.hold()
     try:
         yield
+        for unsharder in unsharders:
+            unsharder.hold(begin=False)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.read_cache.clear()
     except BaseException:
         for unsharder, states in unsharders.items():
+            unsharder.hold(begin=False)
             unsharder.unpin(states)
             unsharder.reshard_all()  # an edit that does not persist must not be used
         raise
     for unsharder, states in unsharders.items():
         unsharder.unpin(states)
         unsharder.finish()
+        unsharder.hold()  # of an outer context
 
 
 def keep_edits(parameters: Iterable[nn.Parameter]) -> None:

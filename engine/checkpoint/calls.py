@@ -42,8 +42,8 @@ class CheckpointCalls(Parts):
         Args:
             save_dir: a directory that all ranks share; made if it does not exist.
             tag: a file name; by default ``global_step{N}`` with the number of steps.
-            client_state: returned by :meth:`load_checkpoint`; a dict of None, bool, int, float, str, list, tuple and
-                dict.
+            client_state: returned by :meth:`load_checkpoint`; a dict of plain data, tensors, NumPy arrays and
+                namespaces, nested in any way.
             save_latest: make it the checkpoint that is loaded by default.
             exclude_frozen_parameters: leave out the values of frozen parameters; a load then keeps those of the model.
 

@@ -133,8 +133,11 @@ def flush(folder: Path) -> None:
 
 
 def write_latest(directory: Path, tag: str) -> None:
-    """Make ``tag`` the latest: a line with the tag, and one with its checksum."""
-    _replace_latest(directory, f"{tag}\n{_check(tag)}\n")
+    """Make ``tag`` the latest: a line with the tag, and one with its checksum in blanks.
+
+    Scripts read the tag as DeepSpeed does, by ``read().strip()``.
+    """
+    _replace_latest(directory, f"{tag}\n{_blank(_check(tag))}\n")
 
 
 def write_plain_latest(directory: Path, tag: str) -> None:
@@ -175,7 +178,7 @@ def _tag_in(path: Path) -> str | None:
     tag, _, check = text.decode(errors="replace").partition("\n")
     if not check and tag.isprintable() and is_deepspeed(path.parent / tag):
         return checked_tag(tag)
-    if check != f"{_check(tag)}\n":
+    if check not in (f"{_blank(_check(tag))}\n", f"{_check(tag)}\n"):  # older checkpoints have hexadecimal digits
         raise CheckpointError(
             f"{str(path)!r} is damaged or was written by another program: it does not end with the checksum of its tag "
             f"{tag!r}; pass the tag to load"
@@ -185,6 +188,11 @@ def _tag_in(path: Path) -> str | None:
 
 def _check(tag: str) -> str:
     return xxhash.xxh3_64_hexdigest(tag.encode(errors="replace"))
+
+
+def _blank(digits: str) -> str:
+    """Hexadecimal digits as one space or tab for each bit."""
+    return f"{int(digits, 16):064b}".translate({ord("0"): " ", ord("1"): "\t"})
 
 
 def folder_of(directory: Path, tag: str) -> Path:

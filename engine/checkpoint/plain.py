@@ -1,4 +1,4 @@
-"""Plain values as JSON and back: numbers, strings, lists, tuples, dicts and Counters, with their types."""
+"""Values as JSON and back, with their types: plain data, and the objects of objects.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from zerobench.engine.checkpoint.objects import CODECS, kind_of
 from zerobench.engine.errors import CheckpointError
 
 #: The key of an object that stands for a value that JSON does not have.
@@ -17,8 +18,8 @@ def encode(value: Any, where: str) -> Any:
     """JSON of ``value``; :func:`decode` returns an equal value of the same types.
 
     Args:
-        value: None, a bool, int, float or str, or a list, tuple, dict or Counter of such values. Keys may be any of
-            these but lists and dicts.
+        value: None, a bool, int, float or str, an object that objects.py knows, or a list, tuple, dict or Counter of
+            such values. Keys may be any of these that can be hashed.
         where: the value's name, for the error.
 
     Raises:
@@ -37,9 +38,13 @@ def encode(value: Any, where: str) -> Any:
         return {key: encode(each, f"{where}[{key!r}]") for key, each in value.items()}
     if kind in (dict, Counter):
         return _tagged("counter" if kind is Counter else "dict", _items(value.items(), where))
+    known = kind_of(value)
+    if known is not None:
+        return _tagged(known, encode(CODECS[known].parts(value), where))
     raise CheckpointError(
-        f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold; it holds None, bool, "
-        "int, float, str, list, tuple and dict: convert it, for example a tensor by tolist()"
+        f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold, because it needs pickle; "
+        "it holds numbers, strings, bytes, tensors, NumPy arrays, and lists, tuples, sets, dicts and namespaces of "
+        "them: convert it, for example by vars() or state_dict()"
     )
 
 
@@ -56,8 +61,9 @@ def decode(value: Any) -> Any:
     if _TYPE not in value:
         return {key: decode(each) for key, each in value.items()}
     try:
-        return _DECODERS[value[_TYPE]](value["value"])
-    except (KeyError, TypeError, ValueError) as error:
+        kind, content = value[_TYPE], value["value"]
+        return CODECS[kind].whole(decode(content)) if kind in CODECS else _DECODERS[kind](content)
+    except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{value!r} is not a value of a checkpoint: {error}") from None
 
 

@@ -51,6 +51,7 @@ class Unsharder:
         self._live = 0  # the elements of these units
         self._orders: dict[str, Sequence[UnitState]] = {}  # the orders of uses, by the kind of pass
         self._pass: Pass | None = None
+        self._held = False
         #: Collectives are being issued; their observers may read the model (see ParameterHooks.use).
         self.communicating = False
 
@@ -58,6 +59,10 @@ class Unsharder:
 
     def begin(self, kind: str) -> None:
         """Begin a pass unless one is running; ``kind`` is one of the kinds of Pass."""
+        if kind == "training":
+            self._held = False
+        if self._held:
+            return
         if self._pass is None or self._pass.kind == _STRAY:
             self._pass = Pass(kind, self._orders.get(kind))
 
@@ -66,7 +71,9 @@ class Unsharder:
         self._running.reductions = reductions
 
     def finish(self) -> None:
-        """End this rank's pass, and wait until all ranks have ended theirs. A collective."""
+        """End this rank's pass, and wait until all ranks have ended theirs. A collective, unless units are held."""
+        if self._held:
+            return
         self._decide()
         over = False
         while not over:
@@ -113,8 +120,13 @@ class Unsharder:
                 if self._pass is None:
                     state.unbind()
 
+    def hold(self, *, begin: bool = True) -> None:
+        """Begin to hold the units if every unit is pinned, or end it."""
+        self._held = begin and all(self._pins.values())
+
     def reshard_all(self) -> None:
         """Reshard every unit that is not in use, because the shards have new values."""
+        self._held = False
         if self._pass is not None:
             self._pass.current = frozenset()
         self._stale = {state for state in self.states if state.resident}
@@ -135,6 +147,8 @@ class Unsharder:
     # Mechanism
 
     def _need(self, states: Sequence[UnitState]) -> None:
+        if self._held:
+            return
         running = self._running
         if running.current.issuperset(states):
             return  # the same use continues: no other unit was used, so none was resharded

@@ -34,10 +34,22 @@ for name in json.load(sys.stdin):
 print(json.dumps(missing))
 """
 
+#: Names that scripts, TRL and Lightning import.
+_OF_SCRIPTS = {
+    "deepspeed.DeepSpeedOptimizerCallable",
+    "deepspeed.constants.TORCH_DISTRIBUTED_DEFAULT_PORT",
+    "deepspeed.constants.default_pg_timeout",
+    "deepspeed.runtime.base_optimizer.DeepSpeedOptimizer",
+    "deepspeed.runtime.engine.DeepSpeedSchedulerCallable",
+    "deepspeed.runtime.zero.offload_config.OffloadDeviceEnum",
+    "deepspeed.runtime.zero.utils.is_zero_param",
+}
+
 
 def test_each_name_is_there() -> None:
     """Of the recorded names none is missing in the stand-in."""
-    names = sorted({name for each in json.loads(touched.GOLDEN.read_text()).values() for name in each})
+    recorded = {name for each in json.loads(touched.GOLDEN.read_text()).values() for name in each}
+    names = sorted(recorded | _OF_SCRIPTS)
     env = {**outside(), "PYTHONPATH": f"{SITE}:{ROOT}", "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, "-c", _PROGRAM]
     done = subprocess.run(command, input=json.dumps(names), env=env, capture_output=True, text=True, check=False)

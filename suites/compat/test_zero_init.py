@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -153,3 +155,26 @@ def _initialising_a_part(group: dist.ProcessGroup) -> str:
     with pytest.raises(RuntimeError) as caught, loops.deepspeed().zero.Init():
         Parent()
     return str(caught.value)
+
+
+def test_a_construction_on_one_rank_ends(pool: Pool) -> None:
+    """One rank that constructs alone gets an error that names the others; a later construction on all ranks works."""
+    alone, *others = pool.run(_constructing_alone, world=_WORLD)
+    assert "rank 1, 2, 3 did not within 0.5 s" in alone
+    assert set(others) == {""}
+
+
+def _constructing_alone(group: dist.ProcessGroup) -> str:
+    ds, text = loops.deepspeed(), ""
+    if dist.get_rank() == 0:
+        with (
+            mock.patch.dict(os.environ, {"ZEROBENCH_ZERO_INIT_TIMEOUT": "0.5"}),
+            pytest.raises(RuntimeError) as caught,
+            ds.zero.Init(),
+        ):
+            nn.Linear(3, 3)
+        text = str(caught.value)
+    dist.barrier()
+    with ds.zero.Init():
+        nn.Linear(3, 3)
+    return text

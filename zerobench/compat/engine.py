@@ -16,10 +16,12 @@ from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
+from zerobench.compat.edits import Edits
 from zerobench.compat.given_model import GivenModel
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
+from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.zero.status import mark
@@ -51,11 +53,12 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
         self._stepped = self._destroyed = False
-        self._given = GivenModel(engine, given)
+        self._given, self._edits = GivenModel(engine, given), Edits(engine)
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         if self.zero_optimization_partition_weights():
+            setattr(engine.optimizer, "parameter_offload", ParameterOffload(self.module))  # noqa: B010  # DeepSpeed's name
             for parameter in self.module.parameters():
                 mark(parameter)
 
@@ -131,7 +134,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
         before = self._engine.global_steps
-        with self._progress.timing("step"), comms_logger.recording():
+        with self._progress.timing("step"), comms_logger.recording(), self._edits.kept():
             self._engine.step()
         self._end_coalesced()
         self._stepped = self._engine.global_steps > before

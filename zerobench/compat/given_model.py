@@ -58,6 +58,8 @@ class GivenModel:
     def __init__(self, engine: Engine, groups: list[Any]) -> None:
         self._engine = engine
         given = {p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])}
+        self._known = list(engine.module.parameters())  # kept, so that no other parameter gets an id of these
+        self._ids = {*map(id, self._known)}
         named = engine.module.named_parameters()
         self._frozen = {name: p for name, p in named if p in given and not p.requires_grad}
         self._hooks = [
@@ -70,10 +72,11 @@ class GivenModel:
 
         Raises:
             RuntimeError: the engine was destroyed, ``Module.half()`` or the like has replaced the parameters' data, or
-                a parameter trains that was frozen at ``initialize()``.
+                a parameter trains that was frozen or not there at ``initialize()``.
         """
         self.check_lives()
         self._check_memory()
+        self._check_new()
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise RuntimeError(
@@ -102,6 +105,14 @@ class GivenModel:
                 raise RuntimeError(
                     f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(), so the "
                     "engine would train other values; convert the model before, or enable bf16 or fp16"
+                )
+
+    def _check_new(self) -> None:
+        for name, parameter in self._engine.module.named_parameters():
+            if id(parameter) not in self._ids and parameter.requires_grad:
+                raise RuntimeError(
+                    f"parameter {name!r} is new since initialize(), as of a layer that was replaced or added, so the "
+                    "engine would not train it; change the model before initialize(), or call initialize() again"
                 )
 
     def close(self) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.optim.optimizer import ZeroOptimizer
 from zerobench.engine.rules import of_type
+
+#: Arguments of initialize(): what makes an optimizer of the parameters, and a schedule of the optimizer.
+DeepSpeedOptimizerCallable = Callable[[Any], Optimizer]
+DeepSpeedSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
 class _Taken(Optimizer):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from zerobench.compat.comm import init_distributed
+from zerobench.compat.zero.meeting import meet
 from zerobench.compat.zero.status import mark
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.state.partitioned import gathered, partition
@@ -41,6 +42,7 @@ class Init:
 
     def _begin(self) -> None:
         init_distributed()
+        meet()
         self._ranks = Ranks.of(None)
 
     def __enter__(self) -> None:

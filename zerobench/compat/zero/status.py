@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
 from torch import Tensor
@@ -30,6 +30,14 @@ class ZeroStageEnum(IntEnum):
     weights = 3
 
 
+class OffloadDeviceEnum(StrEnum):
+    """The media of offload by their names."""
+
+    none = "none"
+    cpu = "cpu"
+    nvme = "nvme"
+
+
 # The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.
 setattr(Resharded, "ds_status", property(lambda _: ZeroParamStatus.NOT_AVAILABLE))  # noqa: B010  # see above
 # Every other tensor is whole. The backward of a function in Python asks the tensor that autograd saved for a parameter.
@@ -41,4 +49,10 @@ def mark(parameter: Any) -> None:
     if not hasattr(parameter, "ds_id"):
         parameter.ds_id = next(_ids)
         parameter.ds_shape, parameter.ds_numel = parameter.shape, parameter.numel()
+        parameter.ds_active_sub_modules = set()  # no module holds it: the engine has its own record
         vars(parameter)["ds_status"] = ZeroParamStatus.AVAILABLE  # past the property
+
+
+def is_zero_param(parameter: object) -> bool:
+    """Whether it is a parameter of stage 3."""
+    return isinstance(parameter, Tensor) and hasattr(parameter, "ds_id")

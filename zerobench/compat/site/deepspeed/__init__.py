@@ -26,6 +26,7 @@ from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.entry import add_config_arguments, initialize
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
+from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
 from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError

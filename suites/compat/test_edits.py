@@ -1,0 +1,107 @@
+"""What a caller changes after initialize(): edits of weights are trained on, and what cannot be trained is an error."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.compat import log
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD = 4
+_BOUND = 0.05
+
+
+def _engine(stage: int, keys: dict[str, Any]) -> tuple[nn.Module, Any, Any]:
+    net = loops.model()
+    given = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    del given["scheduler"]
+    zero = {**given["zero_optimization"], **(keys.get("zero_optimization", {}) if stage else {})}
+    given |= {**keys, "zero_optimization": zero}
+    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=given)
+    return net, engine, loader
+
+
+def _clamped(group: dist.ProcessGroup, stage: int, keys: dict[str, Any]) -> Tensor:
+    """A GAN's clamp of all weights after each step, outside GatheredParameters below stage 3; then one more step."""
+    net, engine, loader = _engine(stage, keys)
+    for batch in list(loader)[:3]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        with loops.deepspeed().zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+            for parameter in net.parameters():
+                parameter.data.clamp_(-_BOUND, _BOUND)
+    engine.backward(loops.loss(engine, batch))
+    engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+_OFFLOAD = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+
+
+@pytest.mark.parametrize("keys", [{}, {"bf16": {"enabled": True}}, _OFFLOAD], ids=["fp32", "bf16", "offload"])
+def test_edits_in_place(pool: Pool, keys: dict[str, Any]) -> None:
+    """The next step begins at the edited weights, at every stage, though the masters are kept elsewhere."""
+    ranks = pool.run(loops.at_every_stage, _clamped, keys, world=_WORLD)
+    expected = ranks[0][0]
+    assert float(expected.abs().max()) < _BOUND + 2e-2  # the step's learning rate is 1e-2
+    for stages in ranks:
+        assert all(torch.equal(after, expected) for after in stages)
+
+
+def _replaced(group: dist.ProcessGroup, stage: int) -> str:
+    net, engine, loader = _engine(stage, {})
+    net[2] = nn.Linear(16, 3)  # type: ignore[operator]
+    engine.backward(loops.loss(engine, next(iter(loader))))
+    with pytest.raises(RuntimeError) as caught:
+        engine.step()
+    engine.destroy()
+    return str(caught.value)
+
+
+def test_a_layer_replaced_after_initialize(pool: Pool) -> None:
+    """The step says that the engine does not train it."""
+    for texts in pool.run(loops.at_every_stage, _replaced, world=_WORLD):
+        assert all("parameter '2.weight' is new since initialize()" in text for text in texts)
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def _clipped(group: dist.ProcessGroup, stage: int) -> tuple[float, int]:
+    """The norm that the caller's clip finds, and the lines that say that it has no effect."""
+    log._once.cache_clear()
+    net, engine, loader = _engine(stage, {})
+    kept, logger = _Kept(), logging.getLogger("DeepSpeed")
+    logger.addHandler(kept)
+    norms = []
+    for batch in list(loader)[:2]:
+        engine.backward(loops.loss(engine, batch))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-4)))
+        engine.step()
+    logger.removeHandler(kept)
+    engine.destroy()
+    return max(norms), sum("clip_grad_norm_ has no effect" in text for text in kept.texts)
+
+
+def test_a_clip_of_the_caller(pool: Pool) -> None:
+    """It finds no gradients at any stage; rank 0 says so once."""
+    first, *others = pool.run(loops.at_every_stage, _clipped, world=_WORLD)
+    assert first == [(0.0, 1)] * 4
+    assert others == [[(0.0, 0)] * 4] * 3

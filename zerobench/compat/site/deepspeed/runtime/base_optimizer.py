@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.base_optimizer``, of zerobench."""
+
+from zerobench.engine.optim.optimizer import ZeroOptimizer as DeepSpeedOptimizer

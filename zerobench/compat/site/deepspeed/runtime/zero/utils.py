@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.zero.utils``, of zerobench."""
+
+from zerobench.compat.zero.status import is_zero_param
