@@ -34,9 +34,12 @@ _TIMES = 4
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_an_update_holds_its_shard(trials: Trials, stage: int) -> None:
-    """If the stage shards optimizer states, an update adds at most a copy of its shard and ten blocks."""
-    most = bounds.most_in_backward(_DEEP, models.shapes(_DEEP))
-    _demand_within(trials, _DEEP.but(stage=stage), "update", most, "its shard, and ten blocks")
+    """If the stage shards optimizer states, an update adds at most two copies of its shard, a flat gradient and the
+    optimizer's temporary one, and ten blocks."""
+    scenario = _DEEP.but(stage=stage, world=4)
+    model = models.shapes(scenario)
+    most = 2 * bounds.most_in_backward(scenario, model) - bounds.of_ten_blocks(model)
+    _demand_within(trials, scenario, "update", most, "two copies of its shard, and ten blocks")
 
 
 def test_an_evaluation_holds_few_blocks(trials: Trials) -> None:

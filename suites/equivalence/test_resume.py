@@ -23,7 +23,7 @@ from zerobench.suites.support.trials import Trials
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 
 
-@drawn(scenarios(steps=3, resumes=_RESUMES), share=0.25)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES), share=0.125, least=0.0)
 def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """If a new engine, of a model with other values, loads the saved state, every number of the run is the canonical
     trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and optimizer states."""

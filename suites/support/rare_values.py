@@ -33,6 +33,16 @@ RARE_VALUES = {
         offload_param="nvme",
         buffer_size=65536,
     ),
+    # a shard in a file has three pieces, of which the last is short; updates begin and end within a piece
+    "pieces of a shard": Scenario(
+        model=Odd(width=100, hidden=(101,), norm=False, activation="tanh"),
+        world=1,
+        steps=2,
+        sub_group=7_001,
+        offload_optimizer="cpu",
+        offload_param="nvme",
+        buffer_size=8192,
+    ),
     # a schedule begins at a rate of zero; states move all the same
     "rate of zero": Scenario(
         steps=3,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.optim.check import GradientCheck
+from zerobench.engine.state.files_parameters import FileParameterStore
 from zerobench.engine.state.unit import UnitState
 from zerobench.subject import Batch
 from zerobench.suites.meta.mutants.plain import Mutant
@@ -86,6 +89,24 @@ class IndexesIn16Bits(_Value):
         for p in self.model.parameters():
             if p.requires_grad and p.numel() > 1 << 16:
                 p.register_hook(_first_elements)  # type: ignore[no-untyped-call]
+
+
+class ReadsTwoPieces(_Value):
+    """Of a shard in a file the third buffer's values never arrive."""
+
+    rare = "pieces of a shard"
+    points_at = _LATER
+
+    def sabotage(self) -> None:
+        for state in self.engine.states:
+            if isinstance(store := state.parameter_store, FileParameterStore):
+                store.load = partial(self._load_two, store.load, 2 * store._width)  # type: ignore[method-assign]
+
+    @staticmethod
+    def _load_two(load: Callable[[], Tensor], elements: int) -> Tensor:
+        shard = load()
+        shard[elements:] = 0
+        return shard
 
 
 class SkipsTheUpdateAtRateZero(_Value):
@@ -258,6 +279,7 @@ VALUE_MUTANTS: list[type[_Value]] = [
     HasMemoryForEightUnits,
     StaysWholeIfEvaluatedBeforeTheUpdate,
     IndexesIn16Bits,
+    ReadsTwoPieces,
     SkipsTheUpdateAtRateZero,
     ClampsTheDecay,
     ClampsEps,
