@@ -74,6 +74,16 @@ def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
     return found  # type: ignore[no-any-return]
 
 
+def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:
+    """Whether the optimizer is of DeepSpeed's class for stages 1 and 2, and of that for stage 3."""
+    ds, engine, _ = _begun(stage)
+    zero = ds.runtime.zero
+    classes = zero.stage_1_and_2.DeepSpeedZeroOptimizer, zero.stage3.DeepSpeedZeroOptimizer_Stage3
+    found = isinstance(engine.optimizer, classes[0]), isinstance(engine.optimizer, classes[1])
+    engine.destroy()
+    return found
+
+
 def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
     """Gradients set by a function and then in parts, read whole."""
     ds, engine, net = _begun(stage)

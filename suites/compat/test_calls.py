@@ -48,6 +48,12 @@ def test_autocast_of_the_caller(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.outer_autocast, world=_WORLD) == [[torch.float32] * 4] * _WORLD
 
 
+def test_optimizer_classes(pool: Pool) -> None:
+    """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
+    expected = [(False, False), (True, False), (True, False), (False, True)]
+    assert pool.run(loops.at_every_stage, call_loops.optimizer_classes, world=_WORLD) == [expected] * _WORLD
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_model_in_sixteen_bits(pool: Pool, dtype: str) -> None:
     """Without a precision in the configuration it stays as it is, at every stage, as in DeepSpeed."""

@@ -42,6 +42,8 @@ _OF_SCRIPTS = {
     "deepspeed.runtime.base_optimizer.DeepSpeedOptimizer",
     "deepspeed.runtime.engine.DeepSpeedSchedulerCallable",
     "deepspeed.runtime.zero.offload_config.OffloadDeviceEnum",
+    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
+    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
     "deepspeed.runtime.zero.utils.is_zero_param",
 }
 

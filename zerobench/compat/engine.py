@@ -57,6 +57,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
+        setattr(engine.optimizer, "zero_stage", self.zero_optimization_stage())  # noqa: B010  # for DeepSpeed's classes
         if self.zero_optimization_partition_weights():
             setattr(engine.optimizer, "parameter_offload", ParameterOffload(self.module))  # noqa: B010  # DeepSpeed's name
             for parameter in self.module.parameters():

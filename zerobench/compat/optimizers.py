@@ -17,6 +17,27 @@ DeepSpeedOptimizerCallable = Callable[[Any], Optimizer]
 DeepSpeedSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
+class _OfStages(type):
+    """A class whose instances are the engine's optimizers at some stages: scripts branch on DeepSpeed's classes."""
+
+    stages: tuple[int, ...] = ()
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return getattr(instance, "zero_stage", None) in cls.stages
+
+
+class DeepSpeedZeroOptimizer(metaclass=_OfStages):
+    """The optimizer of stages 1 and 2."""
+
+    stages = (1, 2)
+
+
+class DeepSpeedZeroOptimizer_Stage3(metaclass=_OfStages):
+    """The optimizer of stage 3."""
+
+    stages = (3,)
+
+
 class _Taken(Optimizer):
     """Parameter groups of a rule; the engine steps them.
 

@@ -122,7 +122,10 @@ REFUSED: dict[str, tuple[object, str]] = {
     "fp16.fp16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
     "bf16.bf16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
     "bf16.bf16_optimizer_states": (False, _MEMORY + "; optimizer states are fp32"),
-    "data_types.buffer_dtype": (None, "buffers keep their dtype"),
+    "data_types.buffer_dtype": (
+        None,
+        "buffers keep theirs, but running statistics have their norm's weights'",
+    ),
     "data_types.keep_in_fp32_modules": (None, "all parameters have the dtype of training"),
     "data_types.param_dtype": (None, "fp16 or bf16 decides; set one of them"),
     "optimizer.params.amsgrad": (False, _TRAINS_ANOTHER),

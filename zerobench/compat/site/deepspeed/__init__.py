@@ -4,6 +4,7 @@ from deepspeed import (
     accelerator,
     checkpoint,
     comm,
+    constants,
     git_version_info,
     launcher,
     moe,

@@ -2,6 +2,7 @@
 
 from deepspeed.runtime import (
     activation_checkpointing,
+    base_optimizer,
     config,
     dataloader,
     engine,

@@ -1,4 +1,4 @@
 """``deepspeed.runtime.zero``, of zerobench."""
 
-from deepspeed.runtime.zero import config, partition_parameters, stage3, stage_1_and_2
+from deepspeed.runtime.zero import config, offload_config, partition_parameters, stage3, stage_1_and_2, utils
 from zerobench.compat.zero import GatheredParameters, Init, register_external_parameter

@@ -5,3 +5,4 @@ from zerobench.compat.memory_estimates import (
     estimate_zero2_model_states_mem_needs_all_cold,
     estimate_zero2_model_states_mem_needs_all_live,
 )
+from zerobench.compat.optimizers import DeepSpeedZeroOptimizer
