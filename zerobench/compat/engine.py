@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.compat.accumulation_methods import AccumulationMethods
 from zerobench.compat.checkpoint_methods import CheckpointMethods
+from zerobench.compat.clipping import watch_clipping
 from zerobench.compat.comm import get_local_rank
 from zerobench.compat.comms_logger import comms_logger
 from zerobench.compat.config import Settings
@@ -54,6 +55,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self.global_samples = 0
         self._stepped = self._destroyed = False
         self._given, self._edits = GivenModel(engine, given), Edits(engine)
+        watch_clipping()
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from zerobench import engine as reference
 from zerobench.compat import schedules
 from zerobench.compat.accelerator import local_device
-from zerobench.compat.clipping import watch_clipping
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.config.surface import unknown_keys
@@ -67,7 +66,6 @@ def initialize(
     """
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
-    watch_clipping()
     _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config, config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
