@@ -153,11 +153,12 @@ def _block(
     """
     if recompute != "none":
         yield from _call(model, name)
+    first = _first_names(model)
     for layer in layers:
         path = f"{name}.{layer}"
         linear = isinstance(model.get_submodule(path), nn.Linear)
         for event in _linear(path) if linear else _norm(model, path):
-            names = _first_names(model, event.names)
+            names = tuple(first[each] for each in event.names)
             if event.kind == "complete":
                 yield Event("complete", tuple(each for each in names if each not in before))
             elif recompute != "non_reentrant":
@@ -203,14 +204,13 @@ def _call(model: nn.Module, name: str) -> Iterator[Event]:
 
 def _parameters(model: nn.Module, name: str) -> tuple[str, ...]:
     """The parameters of a module, each by its first name in the model."""
-    found = model.get_submodule(name).named_parameters(remove_duplicate=False)
-    return _first_names(model, tuple(f"{name}.{each}" for each, _ in found))
+    return tuple(first for each, first in _first_names(model).items() if each.startswith(f"{name}."))
 
 
-def _first_names(model: nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names by which ``named_parameters()`` lists these parameters."""
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """By each name of a parameter, the one by which ``named_parameters()`` lists it."""
     first = {parameter: name for name, parameter in model.named_parameters()}
-    return tuple(first[model.get_parameter(name)] for name in names)
+    return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
 def _held(model: nn.Module, name: str) -> tuple[str, ...]:
