@@ -131,7 +131,7 @@ def _dyadic(stage: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Scen
 def test_exact_steps(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data two steps are exact: losses, gradients and parameters of both have the same bits on every
     engine, in every order of adding, with every setting."""
-    scenario = trials.nearest(scenario, "data", "clip", "dtype", "routed")
+    scenario = trials.nearest(scenario, "data", "clip", "dtype", "communication_dtype", "routed")
     expected = canonical(scenario, ALL, policies=trials.subject.policies)
     assume(is_exact(expected, exact(scenario, trials.subject.policies)))
     trials.agree(trials.run(scenario, _EXACT, keep=ALL), expected, _EXACT, zeros_alike=True)

@@ -183,7 +183,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
 )
 def test_exact_data(trials: Trials, scenario: Scenario) -> None:
     """On dyadic data every sum is exact, so every engine gives the same bits, in any order of adding."""
-    scenario = trials.nearest(scenario, "stage", "data", "clip", "dtype")
+    scenario = trials.nearest(scenario, "stage", "data", "clip", "dtype", "communication_dtype")
     policies = trials.subject.policies
     expected = canonical(scenario, frozenset(["gradients", "parameters"]), policies=policies)
     assume(is_exact(expected, exact(scenario, policies)))

@@ -95,7 +95,9 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
 )
 def test_exact_sums_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So has one with more leaves if every sum is exact."""
-    command = _command(trials, *scenario, "name", leaves=4, parts=in_order(_VALUES), zeros_alike=True)
+    command = _command(
+        trials, *scenario, "name", "communication_dtype", leaves=4, parts=in_order(_VALUES), zeros_alike=True
+    )
     policies = trials.subject.policies
     expected = canonical(command.scenario, frozenset(["gradients", "parameters"]), policies=policies)
     assume(is_exact(expected, exact(command.scenario, policies)))

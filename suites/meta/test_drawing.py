@@ -19,7 +19,7 @@ from zerobench.judge.judgement import disagreement
 from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.failure import RankReport
 from zerobench.scenario import Odd, Scenario
-from zerobench.suites.support import drawing
+from zerobench.suites.support import drawing, tally
 from zerobench.suites.support.trials import IDLE, Trials
 
 pytestmark = pytest.mark.ci
@@ -161,3 +161,18 @@ def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatc
     assert set(seen) == {1}
     with pytest.raises(pytest.skip.Exception, match="all draws have the known finding a/b"):
         _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2)).accumulation))()
+
+
+def test_a_draw_counts_where_it_runs() -> None:
+    """If an engine refuses bf16 and the draw runs in fp32, then bf16 has no run, and a failure names what ran."""
+    counts, drawn, near = tally.Tally(), Scenario(dtype="bf16", stage=1), Scenario(stage=1)
+    counts.begin((drawn, 2))
+    counts.runs_as(near, "no bf16")
+    counts.runs_as(Scenario(stage=3), "the second Scenario of the draw")
+    counts.passed()
+    assert counts.drawn == {(1, "bf16"): 1, (1, "fp32"): 1}
+    assert counts.refused == {(1, "bf16"): 1}
+    assert counts.ran == {(1, "fp32"): 1}
+    assert counts.reasons == {"no bf16": 1}
+    counts.failed()
+    assert counts.failing == near

@@ -16,6 +16,7 @@ from hypothesis.errors import FlakyFailure, Unsatisfiable, UnsatisfiedAssumption
 from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
 from zerobench.ranks import RankFault
+from zerobench.scenario import Scenario
 from zerobench.suites.support import tally
 
 Test = Callable[..., None]
@@ -89,9 +90,10 @@ def note_known(finding: KnownFinding) -> None:
     tally.current.put_aside(finding.slug)
 
 
-def note_change() -> None:
-    """The draw under way is not the Scenario that runs: it covers nothing."""
-    _course.changed = True
+def note_nearest(drawn: Scenario, found: Scenario, reason: str) -> None:
+    """The draw under way runs as ``found``; if that is another Scenario, for the engine's reason, it covers nothing."""
+    _course.changed |= found != drawn
+    tally.current.runs_as(found, reason)
 
 
 def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings, least: int = 1) -> Test:
@@ -138,7 +140,7 @@ def _observed(test: Test) -> Test:
             raise
         except Exception as error:
             _course.failure = error
-            tally.current.failed(kwargs["scenario"])
+            tally.current.failed()
             if isinstance(error, RankFault) and error.kind == "timeout":
                 raise _Hung from None
             raise

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
 
 #: A Scenario that every engine offers at its stages.
 PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
-#: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its odd model.
+#: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its model.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "offload_param": ("none", "cpu"),
     "offload_optimizer": ("none", "cpu"),
@@ -30,9 +30,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "accumulation": (1,),
     "world": (2, 1, 4),
     "replicate": (1, 2),
-}
-_PLAIN_OPTIMIZER: dict[str, tuple[Any, ...]] = {"second_group": (False,), "name": ("adamw",)}
-_PLAIN_MODEL: dict[str, tuple[Any, ...]] = {
+    "second_group": (False,),
+    "name": ("adamw",),
     "routes": ("steps",),
     "recompute": ("none",),
     "dropout": (0.0,),
@@ -49,18 +48,27 @@ def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
     """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
 
-    Fields in ``fixed`` keep their value. The reason if the engine refuses the Scenario with every change.
+    Fields in ``fixed`` keep their value. An engine names one reason at a time, and a change may reach another reason
+    without a need; in the end such a field gets its value back. The reason if the engine refuses the Scenario with
+    every change.
     """
-    kept, reason = set(fixed), subject.not_offered(scenario)
+    found, kept, reason = scenario, set(fixed), subject.not_offered(scenario)
     while reason is not None:
-        found = _better(subject, _with_one(scenario), kept, reason) or _better(
-            subject, _with_two(scenario), kept, reason
-        )
-        if found is None:
+        better = _better(subject, _with_one(found), kept, reason) or _better(subject, _with_two(found), kept, reason)
+        if better is None:
             return reason
-        names, scenario, reason = found
+        names, found, reason = better
         kept |= names
-    return scenario
+    return _restored(subject, found, scenario, kept.difference(fixed))
+
+
+def _restored(subject: type[Subject], found: Scenario, drawn: Scenario, changed: Collection[str]) -> Scenario:
+    """With the drawn value of each changed field for which the engine offers it, if need be after another field's."""
+    for name in sorted(changed):
+        restored = _changed(found, name, _value(drawn, name))
+        if subject.not_offered(restored) is None:
+            return _restored(subject, restored, drawn, set(changed) - {name})
+    return found
 
 
 #: Fields, and the Scenario with these made plain.
@@ -88,17 +96,26 @@ def _with_two(scenario: Scenario) -> Iterator[_Near]:
 
 def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
     """The Scenarios with one field made plain, by its name."""
-    for name, value in _differing(scenario, _PLAIN):
-        yield name, _fitted(scenario.but(**{name: value}))
-    for name, value in _differing(scenario.optimizer, _PLAIN_OPTIMIZER):
-        yield name, scenario.but(optimizer=replace(scenario.optimizer, **{name: value}))
-    if isinstance(scenario.model, Odd):
-        for name, value in _differing(scenario.model, _PLAIN_MODEL):
-            yield name, scenario.but(model=replace(scenario.model, **{name: value}))
+    for name, values in _PLAIN.items():
+        if hasattr(_holder(scenario, name), name):
+            current = _value(scenario, name)
+            yield from ((name, _changed(scenario, name, value)) for value in values if value != current)
 
 
-def _differing(of: object, plain: dict[str, tuple[Any, ...]]) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, values in plain.items() for value in values if getattr(of, name) != value)
+def _holder(scenario: Scenario, name: str) -> Any:
+    """The Scenario, its optimizer or its model: the one that has the field."""
+    return next((each for each in (scenario, scenario.optimizer) if hasattr(each, name)), scenario.model)
+
+
+def _value(scenario: Scenario, name: str) -> Any:
+    return getattr(_holder(scenario, name), name)
+
+
+def _changed(scenario: Scenario, name: str, value: Any) -> Scenario:
+    holder = replace(_holder(scenario, name), **{name: value})
+    if isinstance(holder, Scenario):
+        return _fitted(holder)
+    return scenario.but(**{"optimizer" if isinstance(holder, Optimizer) else "model": holder})
 
 
 def _fitted(scenario: Scenario) -> Scenario:

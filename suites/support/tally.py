@@ -11,7 +11,10 @@ from zerobench.scenario import Scenario
 
 @dataclass
 class Tally:
-    """Draws by (stage, dtype): all, those that the engine does not offer, those set aside, and those that passed."""
+    """Draws by (stage, dtype): all, those that the engine does not offer, those set aside, and those that passed.
+
+    A draw that runs as another Scenario, the nearest that the engine offers, counts for that one's stage and dtype too.
+    """
 
     drawn: Counter[tuple[int, str]] = field(default_factory=Counter)
     refused: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -19,39 +22,57 @@ class Tally:
     ran: Counter[tuple[int, str]] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
-    failing: Scenario | None = None  # the last; Hypothesis ends with the smallest
-    _under_way: tuple[int, str] = (0, "")
+    failing: Scenario | None = None  # the last that ran; Hypothesis ends with the smallest
+    _scenario: Scenario | None = None  # of the draw under way
+    _as_drawn: bool = True
 
     def begin(self, draw: Any) -> None:
         """A draw begins. After a failure Hypothesis looks for a smaller one, and these draws do not count."""
-        if self.failing is None and (scenario := _first(draw)) is not None:
-            self._under_way = scenario.stage, scenario.dtype
-            self.drawn[self._under_way] += 1
+        self._scenario, self._as_drawn = _first(draw), True
+        self._count(self.drawn)
+
+    def runs_as(self, scenario: Scenario, reason: str) -> None:
+        """The draw, or the first of several Scenarios in it, runs as this one for the engine's reason."""
+        if self._scenario is None or not self._as_drawn:
+            return
+        elsewhere = _cell(scenario) != _cell(self._scenario)
+        if elsewhere:
+            self.refuse(reason)
+        self._scenario, self._as_drawn = scenario, False
+        if elsewhere:
+            self._count(self.drawn)
 
     def refuse(self, reason: str) -> None:
-        """The engine does not offer the draw."""
-        if self.failing is None:
-            self.refused[self._under_way] += 1
+        """The engine does not offer the draw, for its reason if it was asked."""
+        self._count(self.refused)
+        if reason and self.failing is None:
             self.reasons[reason] += 1
 
     def put_aside(self, slug: str) -> None:
         """The draw has a known finding."""
+        self._count(self.set_aside)
         if self.failing is None:
-            self.set_aside[self._under_way] += 1
             self.known[slug] += 1
 
     def passed(self) -> None:
         """The draw ran, and the property held."""
-        if self.failing is None:
-            self.ran[self._under_way] += 1
+        self._count(self.ran)
 
-    def failed(self, draw: Any) -> None:
+    def failed(self) -> None:
         """The property did not hold."""
-        self.failing = _first(draw) or self.failing
+        self.failing = self._scenario or self.failing
+
+    def _count(self, counts: Counter[tuple[int, str]]) -> None:
+        if self.failing is None and self._scenario is not None:
+            counts[_cell(self._scenario)] += 1
 
 
 #: Of the test under way; the plugin of ``zerobench conform`` replaces it before each test.
 current = Tally()
+
+
+def _cell(scenario: Scenario) -> tuple[int, str]:
+    return scenario.stage, scenario.dtype
 
 
 def _first(draw: Any) -> Scenario | None:

@@ -27,7 +27,7 @@ from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
-from zerobench.suites.support.drawing import give_up, note_change, note_known, note_refusal, refuse
+from zerobench.suites.support.drawing import give_up, note_known, note_nearest, note_refusal, refuse
 from zerobench.suites.support.offered import nearest
 
 T = TypeVar("T")
@@ -87,9 +87,8 @@ class Trials:
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
+        note_nearest(scenario, found, self.subject.not_offered(scenario) or "")
         self._set_aside_known(found, self.subject)
-        if found != scenario:
-            note_change()
         return found
 
     def _set_aside_known(self, scenario: Scenario, subject: type[Subject]) -> None:

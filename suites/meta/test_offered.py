@@ -1,0 +1,42 @@
+"""The Scenario that an engine offers nearest to a drawn one."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.scenario import Odd, Optimizer, Read, Scenario
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.support.offered import nearest
+
+
+class _OnTwoReplicas(TorchDdp):
+    """Names its reasons one after another, as engines do; the first one is reached by a change of another field."""
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.accumulation > 1 and scenario.communication_dtype is not None:
+            return "adds micro-steps in fp32"
+        if scenario.replicate != 2:
+            return "has two replicas"
+        if scenario.world % 2:
+            return "needs an even number of ranks"
+        return "has no second group" if scenario.optimizer.second_group else None
+
+
+@pytest.mark.parametrize("second_group", [False, True])
+def test_a_field_that_was_not_in_the_way_keeps_its_value(second_group: bool) -> None:
+    """The number of replicas, the ranks and the group change; the wire and the micro-steps do not."""
+    drawn = Scenario(world=1, accumulation=2, optimizer=Optimizer(second_group=second_group))
+    found = nearest(_OnTwoReplicas, drawn, ["stage"])
+    assert found == drawn.but(world=2, replicate=2, optimizer=Optimizer())
+
+
+def test_a_fixed_field_keeps_its_value() -> None:
+    """If the engine refuses every other change, the reason is the result."""
+    assert nearest(_OnTwoReplicas, Scenario(world=3), ["world"]) == "needs an even number of ranks"
+
+
+def test_what_the_engine_offers_is_left_alone() -> None:
+    """No field changes, in the model and the readings either."""
+    drawn = Scenario(model=Odd(reused=True), world=4, replicate=2, reads=(Read(at=1),))
+    assert nearest(_OnTwoReplicas, drawn, []) == drawn
