@@ -242,6 +242,13 @@ class Scenario:
         return any(skipped.issuperset(range(resume)) for resume in self.resumes)
 
     @property
+    def read_as_loaded(self) -> bool:
+        """Whether optimizer states may be read after a load and before an update: the step is skipped or read in."""
+        skipped = {step for step, _ in self.poison}
+        read = {each.step for each in self.reads if each.what == "optimizer_state" and each.at >= 0}
+        return not (skipped | read).isdisjoint(self.resumes)
+
+    @property
     def evaluated_before_update(self) -> bool:
         """Whether an evaluation comes between a backward and the update of its step."""
         return any(read.what == "evaluation" and read.at > 0 for read in self.reads)
