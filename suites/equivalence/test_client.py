@@ -64,7 +64,7 @@ def _demand_same(trials: Trials, got: Sequence[Trajectory], expected: Sequence[T
     share=0.075,
     of_bits=0.05,
 )
-def test_what_is_the_clients_stays(trials: Trials, scenario: Scenario) -> None:
+def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
     """No call changes the batch, the state of a random generator, a setting of torch, the mode of a module, a
     parameter's ``requires_grad`` or a hyperparameter, so that the client's own code goes on as without the engine."""
     one = trials.nearest(scenario)

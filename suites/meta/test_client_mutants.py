@@ -16,7 +16,7 @@ from zerobench.suites.support.trials import Trials
 _CASES = [
     *((mutant, test_client.test_saving_changes_nothing) for mutant in SAVING),
     *((mutant, test_client.test_outcomes_need_no_reader) for mutant in UNREAD),
-    *((mutant, test_client.test_what_is_the_clients_stays) for mutant in TOUCHING),
+    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in TOUCHING),
 ]
 
 

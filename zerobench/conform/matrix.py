@@ -27,13 +27,13 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The verdict, with the number of Scenarios that ran, or with the stages of the findings."""
+        """The verdict in a word, with the number of Scenarios that ran, or with the stages of the findings."""
         if self.verdict == FINDING:
             stages = ", ".join(filter(None, (_argument(part) for part in self.findings)))
             return f"finding at stage {stages}" if stages else FINDING
         ran = sum(cell["run"] for part in self.parts for cell in part["cells"])
         if self.verdict == KNOWN:
-            return f"{KNOWN}, held {ran}"
+            return f"known {ran}"
         return f"{self.verdict} {ran}" if ran and self.verdict in (PASS, NOT_ENOUGH) else self.verdict
 
     @property

@@ -17,9 +17,10 @@ from zerobench.report import markdown
 
 _CLASSES = {FINDING: "bad", KNOWN: "known", PASS: "good", NOT_OFFERED: "off", NOT_ENOUGH: "off"}
 _LEGEND = (
-    "pass: held in every Scenario that ran, of which there are as many as the number; finding: it did not, at these "
-    "stages; known finding: the draws that a known finding describes were set aside, and the others held; not "
-    "offered: the engine documents that it is missing; not enough: too few Scenarios ran to say anything."
+    "pass: the property held in every Scenario that ran; the number says in how many. finding: it did not, at these "
+    "stages. known: the Scenarios that a known finding describes were set aside, and the property held in the others; "
+    "the number says in how many. not offered: the engine documents that it is missing. not enough: too few Scenarios "
+    "ran to say anything."
 )
 _LINK = re.compile(r"https?://[^\s]+")
 
@@ -43,10 +44,10 @@ def as_markdown(value: Json) -> str:
     return "\n\n".join(["# Conformance", table(value), _LEGEND, *sections]) + "\n"
 
 
-def table(value: Json, page: str = "") -> str:
-    """The matrix as a Markdown table, whose links lead to sections of ``page``."""
+def table(value: Json, *, links: bool = True) -> str:
+    """The matrix as a Markdown table, whose links lead to sections of the same page."""
     engines = value["engines"]
-    body = [[words, *(_cell(cell, page) for cell in row)] for words, row in rows(engines)]
+    body = [[words, *(_cell(cell, links) for cell in row)] for words, row in rows(engines)]
     return tabulate(body, ["property", *map(_title, engines)], tablefmt="pipe", disable_numparse=True)
 
 
@@ -76,11 +77,11 @@ def _title(engine: Json) -> str:
     return f"{engine['subject']} ({(own or engine['versions'].get('torch', '')).partition('+')[0]})"
 
 
-def _cell(cell: Cell | None, page: str) -> str:
-    if cell is None or cell.target is None:
-        return "-" if cell is None else cell.text
-    bold = "**" if cell.verdict == FINDING else ""
-    return f"[{bold}{cell.text}{bold}]({page}#{cell.target})"
+def _cell(cell: Cell | None, links: bool) -> str:
+    if cell is None:
+        return "-"
+    text = f"**{cell.text}**" if cell.verdict == FINDING else cell.text
+    return f"[{text}](#{cell.target})" if links and cell.target is not None else text
 
 
 def _html(cell: Cell | None) -> str:

@@ -60,7 +60,7 @@ WEAK: list[Any] = [
     test_every_engine.test_ranks_agree_on_overflow,
     test_client.test_saving_changes_nothing,
     test_client.test_outcomes_need_no_reader,
-    test_client.test_what_is_the_clients_stays,
+    test_client.test_the_client_keeps_its_state,
 ]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios.

@@ -32,4 +32,4 @@ def test_matrix_of_the_readme() -> None:
     shown = re.findall(r"\| ([\w-]+) \(", header)
     engines = [each for each in value["engines"] if each["subject"] in shown]
     assert len(shown) >= 5
-    assert page.table({"engines": engines}, f"{_FOLDER}/conformance.md") in read("README.md")
+    assert page.table({"engines": engines}, links=False) in read("README.md")
