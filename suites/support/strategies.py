@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from functools import update_wrapper, wraps
 from inspect import Parameter, Signature, signature
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.scenario import LossScale, Odd, Optimizer, Read, Readable, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
 from zerobench.suites.support.drawing import course, draw
@@ -91,15 +92,23 @@ def zeroed(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], .
 
 @st.composite
 def reads(draw: st.DrawFn, steps: int, accumulation: int) -> tuple[Read, ...]:
-    """None, one, or several readings at any moment."""
-    return tuple(draw(_read(steps, accumulation)) for _ in range(draw(among("reads", 0, 1, 3))))
+    """None, one, or several readings at any moment; of the first one, what and when are covered."""
+    number = draw(among("reads", 0, 1, 3))
+    first = _read(steps, accumulation, among("read", *_READABLE), among("read_at", -1, 0, 1))
+    later = _read(steps, accumulation, st.sampled_from(_READABLE), st.integers(-1, accumulation))
+    return tuple(draw(later if index else first) for index in range(number))
+
+
+_READABLE: tuple[Readable, ...] = typing.get_args(Readable)
 
 
 @st.composite
-def _read(draw: st.DrawFn, steps: int, accumulation: int) -> Read:
-    what = draw(st.sampled_from(["parameters", "gradients", "model_parameters", "optimizer_state", "evaluation"]))
-    at = accumulation if what == "gradients" else draw(st.integers(-1, accumulation))
-    return Read(what, draw(st.integers(0, steps - 1)), at, draw(st.sampled_from([1, 1, 2])))  # type: ignore[arg-type]
+def _read(
+    draw: st.DrawFn, steps: int, accumulation: int, kinds: st.SearchStrategy[Readable], moments: st.SearchStrategy[int]
+) -> Read:
+    what, at = draw(kinds), draw(moments)
+    step, times = draw(st.integers(0, steps - 1)), draw(st.sampled_from([1, 1, 2]))
+    return Read(what, step, accumulation if what == "gradients" else at, times)
 
 
 @st.composite

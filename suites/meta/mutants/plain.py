@@ -179,7 +179,7 @@ class LosesEarlierMicroSteps(Mutant):
 
 
 class DoubleCountsATiedWeight(Mutant):
-    points_at = Points("gradients", name="stem.weight")
+    points_at = Points("gradients")
 
     def sabotage(self) -> None:
         names = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
