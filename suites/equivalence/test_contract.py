@@ -39,7 +39,7 @@ def test_stages_agree(bits: Trials, scenario: Scenario) -> None:
         bits.agree(run, runs[0])
 
 
-@drawn(scenarios(model=models(dropout=0.25, recompute=st.sampled_from(["reentrant", "non_reentrant"]))), share=0.2)
+@drawn(scenarios(model=models(dropout=0.25, recompute=among("recompute", "reentrant", "non_reentrant"))), share=0.2)
 def test_recomputation_and_dropout_agree_across_stages(bits: Trials, scenario: Scenario) -> None:
     """Activation checkpointing, in both modes, and dropout change nothing across stages."""
     stages = [scenario.but(stage=stage, schedule="micro_step") for stage in (0, 3)]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.ci
 
 #: Dividing a loss by A rounds nothing, so that every engine has the same bits of a leaf's gradient.
 _EXACT_SHARES = among("accumulation", 1, 2, 4)
-_ROUTES = st.sampled_from(["steps", "micro_steps", "ranks"])
+_ROUTES = among("routes", "steps", "micro_steps", "ranks")
 _INITIAL = tuple(Read(what, 0, 0) for what in ("parameters", "model_parameters", "optimizer_state"))
 _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_parameters")
 

@@ -9,6 +9,7 @@ from zerobench.cli import options
 from zerobench.cli.replay_options import replay_command
 from zerobench.errors import Disagreement, Finding
 from zerobench.ranks import Pool, RankFault
+from zerobench.ranks.failure import RankPlace
 from zerobench.suites.meta.points import place_of
 
 _REPRODUCE = "  reproduce zerobench "
@@ -33,4 +34,5 @@ def _found(command: str, pool: Pool) -> Finding | None:
 
 
 def _place(found: Finding) -> tuple[object, ...]:
-    return found.part, found.name, found.step, found.rank
+    """Without the rank that fails, because the first of several that fail ends the others."""
+    return found.part, found.name, found.step, None if isinstance(found, RankPlace) else found.rank
