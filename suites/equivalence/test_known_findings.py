@@ -27,11 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
     """Its Scenario fails in the stated way; if not, the engine is repaired, and the finding must go.
 
-    If another finding describes the Scenario too, as one of a setting of the engine does, its failure may come first.
+    If another finding describes the Scenario too, as one of a setting of the engine does, its failure may come first. A
+    finding of the engine that a subject derives from may be missing in the subject's settings.
     """
     assert finding.scenario is not None
     assert finding.describes(finding.scenario)
     got = _outcome(trials, ReplayCommand(finding.scenario, trials.name))
+    if got == "right" and trials.name not in finding.subjects:
+        pytest.skip(f"{trials.name} does not have the finding {finding.slug} of {', '.join(finding.subjects)}")
     assert got != "right", f"repaired: remove the finding {finding.slug}"
     others = [
         each for each in findings.known(trials.subject) if each is not finding and each.describes(finding.scenario)
