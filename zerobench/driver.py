@@ -210,11 +210,16 @@ def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None
 
     A resumed subject has the others from the state that it loaded.
     """
-    before, factors = scenario.factors(step - 1), scenario.factors(step)
-    changed = {name: factor for name, factor in factors.items() if factor != before[name]}
-    if changed:
-        for group, initial in zip(subject.param_groups(), subject.initial_groups, strict=True):
+    changes = [_changed(scenario, step, group) for group in range(len(subject.initial_groups))]
+    if any(changes):
+        for group, initial, changed in zip(subject.param_groups(), subject.initial_groups, changes, strict=True):
             group.update(scaled(initial, changed))
+
+
+def _changed(scenario: Scenario, step: int, group: int) -> dict[str, float]:
+    """The factors of a group's hyperparameters that are others than in the step before."""
+    before = scenario.factors(step - 1, group)
+    return {name: factor for name, factor in scenario.factors(step, group).items() if factor != before[name]}
 
 
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:

@@ -23,6 +23,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "reentrant", "non_reentrant"]
 Routes = Literal["ranks", "steps", "micro_steps"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
+PoisonedBy = Literal["inf", "nan"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 #: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
@@ -156,7 +157,8 @@ class Scenario:
     accumulation: int = 1  # micro-steps per step
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)
-    lr_factors: tuple[float, ...] = ()  # of each group's initial learning rate, by step; the last one stays
+    # of each group's initial learning rate, by step; the last one stays, and the second group is a step ahead
+    lr_factors: tuple[float, ...] = ()
     weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
     momentum_factors: tuple[float, ...] = ()  # the same of its momentum or beta1, as in torch's OneCycleLR
     loss_scale: LossScale = field(default_factory=LossScale)
@@ -182,7 +184,8 @@ class Scenario:
     max_in_cpu: int = 0
     data: Literal["random", "dyadic", "text"] = "random"
     data_path: str = ""
-    poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is infinite
+    poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is multiplied by ``poison_by``
+    poison_by: PoisonedBy = "inf"
     zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
@@ -226,9 +229,13 @@ class Scenario:
         }
         return {name: by_step for name, by_step in factors.items() if by_step}
 
-    def factors(self, step: int) -> dict[str, float]:
-        """The factor of each scheduled hyperparameter in ``step``; 1 before the first step."""
-        return {name: (1.0, *by_step)[min(step + 1, len(by_step))] for name, by_step in self.schedules.items()}
+    def factors(self, step: int, group: int = 0) -> dict[str, float]:
+        """The factor of each scheduled hyperparameter of a group in ``step``; 1 before the first step.
+
+        Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules.
+        """
+        at = step + 1 + group if step >= 0 else 0
+        return {name: (1.0, *by_step)[min(at, len(by_step))] for name, by_step in self.schedules.items()}
 
     @property
     def resumed(self) -> bool:

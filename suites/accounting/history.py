@@ -117,15 +117,17 @@ class LongRun:
 
 
 def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
-    """One rank's part: train the Scenario and look at memory after ``after`` steps and after the last, with an
-    evaluation and a reading in every round of three steps."""
-    found = LongRun()
-    with closing(start(subjects.load(subject), scenario, group)) as engine:
+    """One rank's part: train the Scenario and look at memory after ``after`` steps and after the last, with every call
+    that a client makes between steps in each round of three steps."""
+    found, kind = LongRun(), subjects.load(subject)
+    rounds: list[Between] = ["evaluation", "reading"]
+    if kind.not_offered(scenario.but(resumes=(1,))) is None:
+        rounds.append("saving")
+    with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):
-            if index % 3 == 2:
-                engine.evaluate(held_out(scenario))
-                engine.parameters()
-                engine.optimizer_state()
+            for between in rounds if index % 3 == 2 else ():
+                for call in _calls(engine, scenario, between, directory).values():
+                    call()
             with TrafficMeter() as meter:  # an engine may keep what was read until it steps
                 step = run_step(engine, scenario, index, dist.get_rank(group))
             if not step.skipped:

@@ -192,7 +192,12 @@ def _nothing_underflows(dynamic: Scenario, static: Scenario) -> bool:
 
 
 @drawn_at_each_stage(
-    lambda stage: st.tuples(scenarios(stage=stage, steps=3, reads=()), st.integers(0, 2), st.integers(0, 11)), share=0.1
+    lambda stage: st.tuples(
+        scenarios(stage=stage, steps=3, reads=(), poison_by=among("poison_by", "inf", "nan")),
+        st.integers(0, 2),
+        st.integers(0, 11),
+    ),
+    share=0.1,
 )
 def test_overflow_on_one_rank(trials: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""

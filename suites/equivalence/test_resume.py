@@ -15,7 +15,7 @@ from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.sizes import settings_of
+from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import DYNAMIC, STAGES, drawn, drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -72,17 +72,18 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str,
 @drawn(
     st.tuples(
         scenarios(model=models(buffers=False), accumulator_dtype=None, schedule="micro_step", poison=(), reads=()),
-        st.sampled_from([(1, 2), (2, 1), (1, 4), (4, 1), (2, 4), (4, 2)]),
+        among("worlds", *WORLD_PAIRS),
         STAGES,
     ),
-    share=0.1,
+    share=0.2,
 )
 def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
     """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits."""
     _demand_resumes(bits)
     whole, (before, then), stage = scenario
-    one = whole.but(world=before, accumulation=4 // before, steps=2)
-    other = whole.but(world=then, accumulation=4 // then, steps=4, stage=stage)
+    leaves = leaves_of(before, then)
+    one = whole.but(world=before, accumulation=leaves // before, steps=2)
+    other = whole.but(world=then, accumulation=leaves // then, steps=4, stage=stage)
     assume(bits.offers(one))
     assume(bits.offers(other))
     _agree(bits, one, other, ["norm", "gradients", "parameters", "optimizer_state"])

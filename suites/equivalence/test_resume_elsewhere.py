@@ -18,6 +18,7 @@ from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Optimizer, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.offered import at_offered_stage
+from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import (
     DYNAMIC,
     SMALL_DYADIC,
@@ -35,7 +36,7 @@ _PLAIN = Scenario(optimizer=Optimizer(name="adamw"), resumes=(1,))
 _VALUES: tuple[Part, ...] = ("gradients", "parameters", "optimizer_state")
 #: The numbers of ranks before and after, so that a step has as many leaves.
 _OF_TWO_LEAVES = st.sampled_from([(1, 2), (2, 1)])
-_OF_FOUR_LEAVES = st.sampled_from([(1, 2), (2, 1), (1, 4), (4, 1), (2, 4), (4, 2)])
+_OF_SEVERAL_LEAVES = among("worlds", *WORLD_PAIRS)
 
 
 def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
@@ -44,11 +45,12 @@ def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
     return scenarios(world=2, accumulation=1, **fixed)
 
 
-@drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_FOUR_LEAVES), share=0.2)
+@drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)
 def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """Losses, gradients, loss scale, norm and update of each step after the load are right for the state before the
     save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision."""
-    command = _command(trials, *scenario, leaves=4, each_step=True)
+    drawn_at, worlds = scenario
+    command = _command(trials, drawn_at, worlds, leaves=leaves_of(*worlds), each_step=True)
     found = trials.runner.first_that_does_not_follow(command)
     if found is not None:
         raise disagreement(found, command)
@@ -89,15 +91,16 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
             communication_dtype=None,
             accumulator_dtype=None,
         ),
-        _OF_FOUR_LEAVES,
+        _OF_SEVERAL_LEAVES,
     ),
     share=0.2,
 )
 def test_exact_sums_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So has one with more leaves if every sum is exact."""
-    command = _command(
-        trials, *scenario, "name", "communication_dtype", leaves=4, parts=in_order(_VALUES), zeros_alike=True
-    )
+    drawn_at, worlds = scenario
+    kept = "name", "communication_dtype"
+    compared: dict[str, Any] = {"parts": in_order(_VALUES), "zeros_alike": True}
+    command = _command(trials, drawn_at, worlds, *kept, leaves=leaves_of(*worlds), **compared)
     policies = trials.subject.policies
     expected = canonical(command.scenario, frozenset(["gradients", "parameters"]), policies=policies)
     assume(is_exact(expected, exact(command.scenario, policies)))

@@ -21,6 +21,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "schedule": ("auto",),
     "loss_scale": (LossScale(static=16.0),),
     "poison": ((),),
+    "poison_by": ("inf",),
     "reads": ((),),
     "lr_factors": ((),),
     "weight_decay_factors": ((),),

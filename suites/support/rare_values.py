@@ -91,6 +91,30 @@ RARE_VALUES = {
         loss_scale=LossScale(initial_power=4, window=4, hysteresis=4),
         poison=((1, 0), (1, 2), *((step, 1) for step in (2, 3, 5, 6))),
     ),
+    # skipped steps by themselves, in a row and with one good step between them, and schedules that go on meanwhile
+    "long run in fp32": Scenario(
+        model=Odd(width=5, hidden=(7, 2), scalar=True, transposed=True, buffers=True),
+        world=3,
+        steps=14,
+        accumulation=2,
+        chunk=32,
+        clip=0.5,
+        optimizer=Optimizer(lr=1e-2, weight_decay=0.1, second_group=True),
+        lr_factors=(0.25, 0.5, 1.0, 2.0, 0.5),
+        weight_decay_factors=(1.0, 0.0, 2.0),
+        poison=((1, 0), (3, 5), (5, 2), (6, 3), (7, 4), (10, 1)),
+        poison_by="nan",
+    ),
+    # a counter of micro-steps beyond eight, with an evaluation among the last
+    "many micro-steps": Scenario(
+        model=Odd(width=5, hidden=(7, 2), tied=True, frozen=True, buffers=True),
+        steps=2,
+        micro_batch=1,
+        accumulation=17,
+        chunk=32,
+        optimizer=Optimizer(name="sgd", lr=0.1),
+        reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
+    ),
     # accumulation, skipped steps and a block that rests, on uneven shards
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),

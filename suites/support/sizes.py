@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,13 @@ from zerobench.workload import models
 ALL = 500_000_000
 #: Pieces of a model at most.
 PIECES = 16
+#: The numbers of ranks before and after a resume. With three, neither number need divide the other.
+WORLD_PAIRS = tuple((before, then) for before in range(1, 5) for then in range(1, 5) if before != then)
+
+
+def leaves_of(before: int, then: int) -> int:
+    """The leaves of a step that both numbers of ranks divide: four, and three, six or twelve if one of them is 3."""
+    return math.lcm(before, then) if 3 in (before, then) else 4
 
 
 @lru_cache(maxsize=512)

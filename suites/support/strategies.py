@@ -124,6 +124,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
         "reads": reads(chosen["steps"], chosen["accumulation"]),
     }
     chosen |= {name: draw(given_fields.get(name, strategy)) for name, strategy in drawn.items()}
+    if chosen["poison"] and "poison_by" not in given_fields:
+        chosen["poison_by"] = draw(among("poison_by", "inf", "nan"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
     return Scenario(**chosen | rest)

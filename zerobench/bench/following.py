@@ -212,5 +212,6 @@ def _place(name: str, key: str) -> tuple[Part, str]:
 def _group(scenario: Scenario, step: int, parameter: Tensor) -> Optimizer:
     """The hyperparameters of a parameter's group in a step."""
     spec = scenario.optimizer
-    group = second_group(spec) if spec.second_group and parameter.ndim < 2 else spec
-    return replace(group, **scaled(hyperparameters(group), scenario.factors(step)))
+    second = spec.second_group and parameter.ndim < 2
+    group = second_group(spec) if second else spec
+    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, int(second))))

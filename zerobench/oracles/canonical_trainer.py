@@ -298,8 +298,9 @@ class Trainer:
 
     @torch.no_grad()
     def update(self, index: int, gradients: State) -> None:
-        for group, initial in zip(self.optimizer.param_groups, self.initial_groups, strict=True):
-            group.update(scaled(initial, self.scenario.factors(index)))
+        pairs = zip(self.optimizer.param_groups, self.initial_groups, strict=True)
+        for number, (group, initial) in enumerate(pairs):
+            group.update(scaled(initial, self.scenario.factors(index, number)))
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():

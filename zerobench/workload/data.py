@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Dtype, Gpt, Odd, Scenario, Vit
+from zerobench.scenario import Dtype, Gpt, Odd, PoisonedBy, Scenario, Vit
 from zerobench.subject import Batch
 
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 CHANNELS = 3  # of an image
 
+_POISONS: dict[PoisonedBy, float] = {"inf": math.inf, "nan": math.nan}
 _HELD_OUT = -1  # not a step of any training
 _TRAINED = 0.9  # the share of a text that training sees
 
@@ -29,17 +30,17 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
 
     A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; a vit's ``images``, [micro_batch, 3,
     image, image] in the Scenario's dtype, and ``labels``, int64 [micro_batch]; an odd model's ``x`` and ``y``,
-    [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite ``scale`` of the
-    loss, and a zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s // micro_batch``) is the same however a
-    step's samples are cut into leaves, except that dyadic targets are multiplied by the number of leaves, so that their
-    mean over leaves is exact.
+    [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite or
+    undefined ``scale`` of the loss, and a zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s //
+    micro_batch``) is the same however a step's samples are cut into leaves, except that dyadic targets are multiplied
+    by the number of leaves, so that their mean over leaves is exact.
 
     Raises:
         UsageError: if the data do not fit the model, or if a text is missing or too short.
     """
     batch, here = _batch(scenario, step, index), (step, index)
     if here in scenario.poison:
-        return batch | {"scale": math.inf}
+        return batch | {"scale": _POISONS[scenario.poison_by]}
     return batch | ({"scale": 0.0} if here in scenario.zeroed else {})
 
 
