@@ -13,6 +13,7 @@ from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.checkpoints import (
     RESUMING,
     ForgetsTheStepCounts,
+    HalvesWhatThreeRanksSaved,
     LosesAllOptimizerStates,
     ShiftsAShardByItsPadding,
 )
@@ -49,6 +50,13 @@ def test_wrong_resume_elsewhere_is_caught(pool: Pool, mutant: Any, check: Any) -
     """So it does if another number of ranks goes on, by both of the properties that hold engines without a promise."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, [check]))
+
+
+@pytest.mark.parametrize("check", [test_resume.test_resume_at_another_world_size, *_ELSEWHERE[:1]], ids=_name)
+def test_wrong_resume_from_three_ranks_is_caught(pool: Pool, check: Any) -> None:
+    """So it does if it reads the state of three ranks wrongly, of which no other number is a multiple or a part."""
+    trials = Trials.of(pool, HalvesWhatThreeRanksSaved)
+    demand_caught(trials, HalvesWhatThreeRanksSaved, first_failure(trials, [check]))
 
 
 @pytest.mark.parametrize("engine", RIGHT, ids=_name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -194,6 +195,39 @@ class GrowsEveryTenthStep(Mutant):
         return super().step()
 
 
+class GrowsWithEverySave(Mutant):
+    points_at = Points("growth")
+
+    def sabotage(self) -> None:
+        self.staged: list[Tensor] = []
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.staged.append(torch.ones(1))
+
+
+class GrowsIfTheModelIsRead(Mutant):
+    points_at = Points("growth")
+
+    def sabotage(self) -> None:
+        self.sizes: list[Tensor] = []
+
+    def model_parameters(self) -> State:
+        self.sizes.append(torch.ones(1))
+        return super().model_parameters()
+
+
+class GathersInALateStepOfSeveral(Mutant):
+    """In a late step of several micro-steps."""
+
+    points_at = Points("traffic", name="all_gather", step=9)
+
+    def step(self) -> Outcome:
+        if self.engine.global_steps == 9 and self.engine.gradient_accumulation_steps > 1:
+            _gather(self.group)
+        return super().step()
+
+
 class GathersEveryTenthStep(Mutant):
     points_at = Points("traffic", name="all_gather", step=9)
 
@@ -329,7 +363,10 @@ GROWING: list[type[Mutant]] = [
     GrowsWithEveryEvaluation,
     GrowsWithEverySkippedStep,
     GrowsEveryTenthStep,
+    GrowsWithEverySave,
+    GrowsIfTheModelIsRead,
     GathersEveryTenthStep,
+    GathersInALateStepOfSeveral,
 ]
 #: They keep memory that is no tensor.
 HIDING: list[type[Mutant]] = [KeepsArraysOfParameters, KeepsBytesOfGradients]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.apply import Values, set_states
+from zerobench.engine.checkpoint.record import read
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -233,6 +234,18 @@ class KeepsAStaleLatest(Mutant):
     def save(self, directory: Path) -> None:
         first = not (directory / "latest").exists()
         self.engine.save_checkpoint(directory, save_latest=first)
+
+
+class HalvesWhatThreeRanksSaved(Mutant):
+    """Another number of ranks cuts a checkpoint of three at wrong places."""
+
+    points_at = _ANYTHING
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        tag = (directory / "latest").read_text().strip()
+        if 3 == read(directory / tag).contents.world != self.group.size():
+            self.edit_masters(lambda master: master.mul_(0.5))
 
 
 RESUMING: list[type[Mutant]] = [

@@ -9,6 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 import torch
+import torch.distributed as dist
 
 from zerobench.engine.optim.check import GradientCheck
 from zerobench.subject import Outcome
@@ -32,6 +33,19 @@ class _Recovery(Mutant):
 
     def after_bad_step(self) -> None:
         """Break something."""
+
+
+class LooksForInfinitiesAlone(_Recovery):
+    """A NaN is no overflow if no gradient on any rank is infinite."""
+
+    def sabotage(self) -> None:
+        self.patch_check(self._without_nan)
+
+    def _without_nan(self, check: GradientCheck) -> GradientCheck:
+        parts = [state.own_gradient for state in self.engine.states if state.unit.trainable]
+        infinite = torch.tensor(float(any(bool(part.isinf().any()) for part in parts)))
+        dist.all_reduce(infinite, group=self.group)
+        return dataclasses.replace(check, overflow=check.overflow & bool(infinite))
 
 
 class CountsASkippedStep(_Recovery):

@@ -65,6 +65,14 @@ class NeverRaisesARate(_StepsWithOtherRates):
         return [min(pair) for pair in zip(self.rates(), self.first, strict=True)]
 
 
+class SchedulesAllGroupsAsTheFirst(_StepsWithOtherRates):
+    """Each group has its first rate times the first group's factor, as with one schedule for the optimizer."""
+
+    def wrong_rates(self) -> list[float]:
+        factor = self.rates()[0] / self.first[0]
+        return [first * factor for first in self.first]
+
+
 class _KeepsItsFirst(_Scheduled):
     """Steps with the values that the hyperparameters in ``kept`` had before the first step."""
 
@@ -106,6 +114,7 @@ SCHEDULED: list[type[_Scheduled]] = [
     StepsWithTheRatesBefore,
     TakesZeroForUnset,
     NeverRaisesARate,
+    SchedulesAllGroupsAsTheFirst,
     KeepsItsFirstWeightDecay,
     KeepsItsFirstMomentum,
     KeepsItsFirstBetas,

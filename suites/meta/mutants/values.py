@@ -18,7 +18,7 @@ from torch import Tensor
 from zerobench.engine.optim.check import GradientCheck
 from zerobench.engine.state.files_parameters import FileParameterStore
 from zerobench.engine.state.unit import UnitState
-from zerobench.subject import Batch
+from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -188,6 +188,35 @@ class LosesTheFifthMicroStep(_Value):
                 p.register_hook(lambda gradient: gradient * 0 if self.nth > 4 else gradient)  # type: ignore[no-untyped-call]
 
 
+class CountsMicroStepsInFourBits(_Value):
+    """Takes the seventeenth micro-step for the first, and starts its sum anew."""
+
+    rare = "many micro-steps"
+    points_at = Points("gradients", "reads")
+
+    def sabotage(self) -> None:
+        begin, self.nth = self.engine.reducer.begin, 0
+
+        def count(first: bool, last: bool, loss: Tensor | None) -> None:
+            self.nth = 0 if first else (self.nth + 1) % 16
+            begin(self.nth == 0, last, loss)
+
+        self.engine.reducer.begin = count  # type: ignore[method-assign]
+
+
+class MovesParametersAtTheThirdBadStep(_Value):
+    """From the third bad step on, also with good ones between them, parameters are restored from a copy in bf16."""
+
+    rare = "long run in fp32"
+    points_at = _LATER
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if outcome.skipped and self.engine.skipped_steps >= 3:
+            self.edit_masters(lambda master: master.copy_(master.bfloat16()))
+        return outcome
+
+
 class CountsEachBadLeaf(_Value):
     """Takes two leaves that overflow in one step for two overflows."""
 
@@ -286,6 +315,8 @@ VALUE_MUTANTS: list[type[_Value]] = [
     SkipsTheUpdateAtNormZero,
     DividesByAPowerOfTwo,
     LosesTheFifthMicroStep,
+    CountsMicroStepsInFourBits,
+    MovesParametersAtTheThirdBadStep,
     CountsEachBadLeaf,
     KeepsTwoBitsOfTheWindow,
     AllowsThreeOverflows,
