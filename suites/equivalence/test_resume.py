@@ -16,7 +16,15 @@ from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
-from zerobench.suites.support.strategies import DYNAMIC, STAGES, drawn, drawn_at_each_stage, models, scenarios
+from zerobench.suites.support.strategies import (
+    DYNAMIC,
+    STAGES,
+    after_loads,
+    drawn,
+    drawn_at_each_stage,
+    models,
+    scenarios,
+)
 from zerobench.suites.support.trials import Trials
 
 #: A save before the second step, before the third one, which may follow a skipped step, or before both.
@@ -42,7 +50,10 @@ def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> Non
 
 @pytest.mark.ci
 @drawn_at_each_stage(
-    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, world=among("world", 2, 1), reads=()), share=0.1
+    lambda stage: scenarios(
+        stage=stage, steps=3, resumes=_RESUMES, world=among("world", 2, 1), reads=after_loads((1, 2))
+    ),
+    share=0.1,
 )
 def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """A resumed run has the bits of the uninterrupted one; on two ranks, where the sum of two gradients has one value

@@ -112,6 +112,14 @@ def _read(
 
 
 @st.composite
+def after_loads(draw: st.DrawFn, resumes: tuple[int, ...]) -> tuple[Read, ...]:
+    """After each load a reading or an evaluation before anything is trained, or none."""
+    first = among("after_load", "evaluation", "optimizer_state", "none", "model_parameters", "parameters")
+    chosen = [(draw(first), step) for step in resumes]
+    return tuple(Read(what, step, 0) for what, step in chosen if what != "none")  # type: ignore[arg-type]
+
+
+@st.composite
 def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """A Scenario that an engine must get right; ``fixed`` holds values or strategies for some fields."""
     given_fields = _strategies(fixed)
@@ -128,6 +136,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
         chosen["poison_by"] = draw(among("poison_by", "inf", "nan"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
+    if "resumes" in rest and "reads" not in given_fields:
+        chosen["reads"] += draw(after_loads(rest["resumes"]))
     return Scenario(**chosen | rest)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.record import read
+from zerobench.subject import Batch, State
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -236,6 +237,53 @@ class KeepsAStaleLatest(Mutant):
         self.engine.save_checkpoint(directory, save_latest=first)
 
 
+class _LoadsLate(Mutant):
+    """What a load gives is there once a step has been trained; :attr:`loaded` until then."""
+
+    loaded = False
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.loaded = True
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.loaded = False
+        return super().micro_step(batch)
+
+
+class ReadsNoMomentsAfterALoad(_LoadsLate):
+    points_at = Points("reads")
+
+    def optimizer_state(self) -> dict[str, State]:
+        states = super().optimizer_state()
+        if not self.loaded:
+            return states
+        return {name: {key: torch.zeros_like(each) for key, each in state.items()} for name, state in states.items()}
+
+
+class ReadsTheModelOfBeforeTheLoad(_LoadsLate):
+    points_at = Points("reads")
+
+    def load(self, directory: Path) -> None:
+        self.before = super().model_parameters()
+        super().load(directory)
+
+    def model_parameters(self) -> State:
+        return self.before if self.loaded else super().model_parameters()
+
+
+class EvaluatesWithDropoutAfterALoad(_LoadsLate):
+    """A load leaves the model in training mode for the first evaluation."""
+
+    points_at = Points("reads", "losses")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if not self.loaded:
+            return super().evaluate(batch)
+        with torch.no_grad():
+            return self.engine(**batch)  # type: ignore[no-any-return]
+
+
 class HalvesWhatThreeRanksSaved(Mutant):
     """Another number of ranks cuts a checkpoint of three at wrong places."""
 
@@ -251,6 +299,7 @@ class HalvesWhatThreeRanksSaved(Mutant):
 RESUMING: list[type[Mutant]] = [
     *_Changes.__subclasses__(),
     *_After.__subclasses__(),
+    *_LoadsLate.__subclasses__(),
     GathersNothingAfterALoad,
     LeavesTheRoundedParameters,
     KeepsAStaleLatest,
