@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from zerobench.compat.cpu_ranks import PatchesOnImport
-from zerobench.compat.refused import RefusesModules
+from zerobench.compat.unoffered import FindsUnoffered
 from zerobench.errors import UsageError
 
 #: The folder of the stand-in and of its metadata.
@@ -31,4 +31,4 @@ def activate() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
         sys.meta_path.insert(0, PatchesOnImport())
-        sys.meta_path.append(RefusesModules())
+        sys.meta_path.append(FindsUnoffered())

@@ -22,6 +22,7 @@ from zerobench.compat.given_model import GivenModel
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
+from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
@@ -30,7 +31,7 @@ from zerobench.compat.zero_accessors import ZeroAccessors
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.Module):
+class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Parallelism, nn.Module):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -49,7 +50,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         self.training = engine.module.training
         self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)
         self._micro_batch = self._config.train_micro_batch_size_per_gpu
-        self.optimizer = engine.optimizer if engine.optimizer.trains else None
+        self.optimizer: Any = engine.optimizer if engine.optimizer.trains else None
         self.basic_optimizer = self.optimizer
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
@@ -61,7 +62,9 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         comms_logger.configure(settings.section("comms_logger"))
         setattr(engine.optimizer, "zero_stage", self.zero_optimization_stage())  # noqa: B010  # for DeepSpeed's classes
         if self.zero_optimization_partition_weights():
-            setattr(engine.optimizer, "parameter_offload", ParameterOffload(self.module))  # noqa: B010  # DeepSpeed's name
+            offload = ParameterOffload(self.module)
+            setattr(engine.optimizer, "parameter_offload", offload)  # noqa: B010  # DeepSpeed's name
+            self.optimizer = self.optimizer or offload  # as in DeepSpeed, for an engine that only evaluates
             for parameter in self.module.parameters():
                 mark(parameter)
 
@@ -202,22 +205,9 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, nn.
         return self._engine.device
 
     @property
-    def global_rank(self) -> int:
-        """This process among all."""
-        return self._engine.ranks.rank
-
-    @property
     def local_rank(self) -> int:
         """This process among those of its host."""
         return get_local_rank()
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self._engine.ranks.world
-
-    dp_world_size = world_size
-    mp_world_size = 1
 
     def get_global_grad_norm(self) -> float | None:
         """The norm of the last step's mean gradient before clipping."""

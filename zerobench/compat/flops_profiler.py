@@ -16,7 +16,7 @@ from zerobench.compat.timers import now
 _LINE = "{:<70}  {:<8}"
 
 
-def number_to_string(number: float, unit: str = "") -> str:
+def _scaled(number: float, unit: str = "") -> str:
     """A number with a letter for its magnitude, such as ``1.5 K``."""
     for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= size:
@@ -66,12 +66,12 @@ class FlopsProfiler:
     def get_total_flops(self, as_string: bool = False) -> Any:
         """The FLOPs."""
         found = int(self._counter.get_total_flops())
-        return number_to_string(found, "FLOPs") if as_string else found
+        return _scaled(found, "FLOPs") if as_string else found
 
     def get_total_macs(self, as_string: bool = False) -> Any:
         """The multiplications with an addition: half of the FLOPs."""
         found = int(self._counter.get_total_flops()) // 2
-        return number_to_string(found, "MACs") if as_string else found
+        return _scaled(found, "MACs") if as_string else found
 
     def get_total_duration(self, as_string: bool = False) -> Any:
         """The seconds from start to stop."""
@@ -80,7 +80,7 @@ class FlopsProfiler:
     def get_total_params(self, as_string: bool = False) -> Any:
         """The model's parameters, whole."""
         found = sum(each.numel() for each in self.model.parameters())
-        return number_to_string(found) if as_string else found
+        return _scaled(found) if as_string else found
 
     def print_model_profile(
         self,
@@ -116,7 +116,7 @@ class FlopsProfiler:
         yield _LINE.format("fwd MACs per GPU: ", self.get_total_macs(as_string=True))
         yield _LINE.format("fwd flops per GPU: ", self.get_total_flops(as_string=True))
         yield _LINE.format("fwd latency: ", self.get_total_duration(as_string=True))
-        rate = number_to_string(flops / seconds, "FLOPS")
+        rate = _scaled(flops / seconds, "FLOPS")
         yield _LINE.format("fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", rate)
         if self.ds_engine is not None and self.ds_engine.wall_clock_breakdown():
             yield from self._of_step(flops)
@@ -126,12 +126,12 @@ class FlopsProfiler:
         spent = {name: self.ds_engine.timers(name).elapsed(reset=False) / 1e3 for name in ("fwd", "bwd", "step")}
         factor = 2 + self.recompute_fwd_factor
         yield _LINE.format("bwd latency: ", f"{spent['bwd'] * 1e3:.2f} ms")
-        rate = number_to_string(factor * flops / max(spent["bwd"], 1e-9), "FLOPS")
+        rate = _scaled(factor * flops / max(spent["bwd"], 1e-9), "FLOPS")
         yield _LINE.format(f"bwd FLOPS per GPU = {factor:g} * fwd flops per GPU / bwd latency: ", rate)
         yield _LINE.format("step latency: ", f"{spent['step'] * 1e3:.2f} ms")
         whole = max(sum(spent.values()), 1e-9)
         yield _LINE.format("iter latency: ", f"{whole * 1e3:.2f} ms")
-        rate = number_to_string((factor + 1) * flops / whole, "FLOPS")
+        rate = _scaled((factor + 1) * flops / whole, "FLOPS")
         yield _LINE.format(f"FLOPS per GPU = {factor + 1:g} * fwd flops per GPU / iter latency: ", rate)
 
     def _of_modules(self) -> dict[str, int]:
@@ -155,7 +155,7 @@ class FlopsProfiler:
                 kind = type(kinds[name]).__name__
                 found[kind] = found.get(kind, 0) + of_modules[name]
             most = sorted(found.items(), key=lambda each: -each[1])[:top_modules]
-            yield f"depth {depth}:\n    flops - { {kind: number_to_string(flops) for kind, flops in most} }"
+            yield f"depth {depth}:\n    flops - { {kind: _scaled(flops) for kind, flops in most} }"
 
     def _by_module(self) -> Iterator[str]:
         """A line for each module: parameters and FLOPs with their shares."""
@@ -166,8 +166,8 @@ class FlopsProfiler:
             own, flops = sum(each.numel() for each in module.parameters()), of_modules[name]
             yield (
                 f"{'  ' * (name.count('.') + bool(name))}({name.rpartition('.')[2]}): {type(module).__name__}("
-                f"{number_to_string(own)} = {100 * own / parameters:.2f}% Params, "
-                f"{number_to_string(flops // 2, 'MACs')} = {100 * flops / total:.2f}% MACs)"
+                f"{_scaled(own)} = {100 * own / parameters:.2f}% Params, "
+                f"{_scaled(flops // 2, 'MACs')} = {100 * flops / total:.2f}% MACs)"
             )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -22,24 +24,55 @@ class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
         super().emit(record)
 
 
+class LoggerFactory:
+    """Makes loggers that write as DeepSpeed's does."""
+
+    @staticmethod
+    def create_logger(name: str | None = None, level: int = logging.WARNING) -> logging.Logger:
+        """The logger of this name, with a handler.
+
+        Raises:
+            ValueError: the name is None.
+        """
+        if name is None:
+            raise ValueError("name for logger cannot be None")
+        made, handler = logging.getLogger(name), _Standard()
+        handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s"))
+        made.setLevel(level)
+        made.propagate = False
+        made.addHandler(handler)
+        return made
+
+
 logger: Any = logging.getLogger("DeepSpeed")  # with two methods more than a Logger
 if not logger.handlers:
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    _handler = _Standard()
-    _handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s"))
-    logger.addHandler(_handler)
+    LoggerFactory.create_logger("DeepSpeed", logging.INFO)
 
 
-def set_log_level_from_string(log_level_str: str) -> None:
-    """Set the logger's level.
+def get_log_level_from_string(log_level_str: str) -> int:
+    """A level by its name.
 
     Raises:
         ValueError: there is no such level.
     """
     if log_level_str.lower() not in log_levels:
         raise ValueError(f"there is no log level {log_level_str!r}; the levels are {', '.join(log_levels)}")
-    logger.setLevel(log_levels[log_level_str.lower()])
+    return int(log_levels[log_level_str.lower()])
+
+
+def set_log_level_from_string(log_level_str: str, custom_logger: logging.Logger | None = None) -> None:
+    """Set a logger's level, by default that of DeepSpeed's logger."""
+    (custom_logger or logger).setLevel(get_log_level_from_string(log_level_str))
+
+
+def get_current_level() -> int:
+    """The logger's level."""
+    return int(logger.getEffectiveLevel())
+
+
+def should_log_le(max_log_level_str: str) -> bool:
+    """Whether the logger's level is at most this one."""
+    return get_current_level() <= get_log_level_from_string(max_log_level_str)
 
 
 def _speaks(ranks: Sequence[int] | None) -> tuple[bool, int]:
@@ -53,6 +86,13 @@ def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logg
     speaks, rank = _speaks(ranks)
     if speaks:
         logger.log(level, "[Rank %d] %s", rank, message)
+
+
+def print_json_dist(message: dict[str, Any], ranks: Sequence[int] | None = None, path: str | None = None) -> None:
+    """Write a file of JSON on the given ranks."""
+    speaks, rank = _speaks(ranks or [-2])
+    if (speaks or not dist.is_initialized()) and path is not None:
+        Path(path).write_text(json.dumps({**message, "rank": rank}), encoding="utf-8")
 
 
 def print_dist(message: str, ranks: Sequence[int] | None = None) -> None:
@@ -72,5 +112,5 @@ def log_dist_once(message: str, ranks: Sequence[int] | None = None, level: int =
     _once(message, tuple(ranks or ()), level)
 
 
-logger.warning_once = functools.cache(logger.warning)
+warning_once = logger.warning_once = functools.cache(logger.warning)
 logger.log_dist_once = log_dist_once

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.abc
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NoReturn
 
 _SHARDS = "the engine shards data-parallel training over all ranks and has no other parallelism"
@@ -13,18 +10,6 @@ _NO_NORM = "it updates whole matrices, and the engine updates each element by it
 
 def _refuse(name: str, reason: str) -> NoReturn:
     raise NotImplementedError(f"deepspeed.{name} is not offered: {reason}")
-
-
-class RefusesModules(importlib.abc.MetaPathFinder):
-    """Comes after all other finders: modules of DeepSpeed that the stand-in lacks have an error of their own."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if fullname.startswith("deepspeed."):
-            raise ModuleNotFoundError(
-                f"{fullname} is not offered: zerobench's reference engine stands in for deepspeed, without this "
-                "module; docs/reference/drop-in.md lists its names",
-                name=fullname,
-            )
 
 
 def tp_model_init(*args: Any, **kwargs: Any) -> NoReturn:

@@ -18,8 +18,8 @@ from deepspeed import (
 from deepspeed.accelerator import get_accelerator
 from deepspeed.git_version_info import git_branch as __git_branch__
 from deepspeed.git_version_info import git_hash as __git_hash__
+from deepspeed.runtime import zero
 from zerobench.compat import activation_checkpointing as checkpointing
-from zerobench.compat import zero
 from zerobench.compat.activation import VERSION as __version__
 from zerobench.compat.comm import init_distributed
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
@@ -29,8 +29,11 @@ from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
 from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
 from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
+from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
 
 dist = comm
 __version_major__, __version_minor__, __version_patch__ = map(int, __version__.partition("+")[0].split("."))
+
+__getattr__ = names_of(__name__)

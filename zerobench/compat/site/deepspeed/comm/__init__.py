@@ -2,10 +2,14 @@
 
 from typing import Any
 
-from deepspeed.comm import comm
+from deepspeed.comm import comm, utils
 from zerobench.compat import comm as _comm
 from zerobench.compat.comm import *
+from zerobench.compat.unoffered import names_of
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_comm, name)
+    return getattr(_comm, name, None) or _unoffered(name)
+
+
+_unoffered = names_of(__name__)

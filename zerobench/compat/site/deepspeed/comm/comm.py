@@ -3,7 +3,11 @@
 from typing import Any
 
 from zerobench.compat import comm
+from zerobench.compat.unoffered import names_of
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(comm, name)
+    return getattr(comm, name, None) or _unoffered(name)
+
+
+_unoffered = names_of(__name__)

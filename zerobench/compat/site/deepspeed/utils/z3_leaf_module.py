@@ -1,5 +1,6 @@
 """``deepspeed.utils.z3_leaf_module``, of zerobench."""
 
+from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero.leaves import (
     get_z3_leaf_modules,
     set_z3_leaf_module,
@@ -10,3 +11,5 @@ from zerobench.compat.zero.leaves import (
     z3_leaf_module,
     z3_leaf_parameter,
 )
+
+__getattr__ = names_of(__name__)

@@ -1,4 +1,15 @@
 """``deepspeed.runtime.zero``, of zerobench."""
 
-from deepspeed.runtime.zero import config, offload_config, partition_parameters, stage3, stage_1_and_2, utils
-from zerobench.compat.zero import GatheredParameters, Init, register_external_parameter
+from deepspeed.runtime.zero import (
+    config,
+    offload_config,
+    parameter_offload,
+    partition_parameters,
+    stage3,
+    stage_1_and_2,
+    utils,
+)
+from zerobench.compat.unoffered import names_of
+from zerobench.compat.zero import *
+
+__getattr__ = names_of(__name__)

@@ -1,0 +1,124 @@
+"""DeepSpeed's other names: a script imports each; what it makes or calls of them is one clear error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from argparse import ArgumentParser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.compat import log, op_builders, quantities, unoffered
+from zerobench.compat.schedules import tuning
+from zerobench.suites.compat import names_of_deepspeed
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
+
+_PROGRAM = """
+import importlib, sys
+from zerobench.compat.activation import activate
+from zerobench.compat.unoffered import recorded
+activate()
+for name, names in recorded().items():
+    module = importlib.import_module(name)
+    for each in names:
+        getattr(module, each)
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.constants import ROUTE_TRAIN
+from deepspeed.utils import DeprecatedException
+from deepspeed.runtime.zero.partition_parameters import ZeroParamType
+assert ROUTE_TRAIN == "train" and issubclass(DeprecatedException, Exception)
+assert not isinstance(1, BF16_Optimizer)
+import deepspeed.runtime.zero
+assert deepspeed.zero is deepspeed.runtime.zero
+for wrong in ("import deepspeed.nothing", "from deepspeed.runtime.utils import nothing", "deepspeed.initialise"):
+    try:
+        exec(wrong)
+    except (ImportError, AttributeError) as error:
+        print(error)
+BF16_Optimizer()
+"""
+
+
+def test_each_name() -> None:
+    """Of the names that are recorded each can be imported; a name that DeepSpeed lacks cannot."""
+    env = {**outside(), "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=env, capture_output=True, text=True, check=False)
+    nothing, other, misprint = done.stdout.strip().splitlines()
+    assert "deepspeed.nothing is not offered" in nothing
+    assert "cannot import name 'nothing'" in other
+    assert "'deepspeed' has no attribute 'initialise'" in misprint
+    assert "NotImplementedError: deepspeed.runtime.bf16_optimizer.BF16_Optimizer is not offered" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'zerobench[deepspeed]'")
+@pytest.mark.slow
+def test_recorded_names() -> None:
+    """The installed DeepSpeed has those names; ``python -m zerobench.suites.compat.names_of_deepspeed`` records."""
+    program = "import json; from zerobench.suites.compat import names_of_deepspeed as n; print(json.dumps(n.found()))"
+    env = {**outside(), "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    recorded = unoffered.recorded()
+    assert {name: found.get(name) for name in recorded} == recorded
+    assert names_of_deepspeed.__doc__
+
+
+def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loggers of the caller's own, levels by name, and a file of JSON."""
+    made = log.LoggerFactory.create_logger("of a script", logging.ERROR)
+    log.set_log_level_from_string("debug", made)
+    assert made.level == logging.DEBUG
+    with pytest.raises(ValueError, match="cannot be None"):
+        log.LoggerFactory.create_logger()
+    monkeypatch.setattr(log.logger, "level", logging.INFO)
+    assert log.should_log_le("warning")
+    assert not log.should_log_le("debug")
+    log.print_json_dist({"loss": 1.5}, ranks=[0], path=str(tmp_path / "a.json"))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"loss": 1.5, "rank": 0}
+
+
+def test_tuning_arguments() -> None:
+    """The arguments make the section of the schedule that is asked for."""
+    parser = tuning.add_tuning_arguments(ArgumentParser())
+    config, reason = tuning.get_config_from_args(parser.parse_args([]))
+    assert (config, reason) == (None, "--lr_schedule not specified on command line")
+    given = ["--lr_schedule", "WarmupDecayLR", "--warmup_num_steps", "7"]
+    config, reason = tuning.get_config_from_args(parser.parse_args(given))
+    params = {"warmup_min_lr": 0.0, "warmup_max_lr": 0.001, "warmup_num_steps": 7, "warmup_type": "log"}
+    assert (config, reason) == ({"type": "WarmupDecayLR", "params": params}, None)
+
+
+_SECTIONS: list[tuple[dict[str, Any], tuple[float | None, str]]] = [
+    ({"type": "OneCycle", "params": {"cycle_max_lr": 0.25}}, (0.25, "")),
+    ({"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}}, (0.5, "")),
+    ({"params": {}}, (None, "LR schedule type not defined in config")),
+    ({"type": "WarmupLR"}, (None, "LR schedule params not defined in config")),
+    ({"type": "Other", "params": {}}, (None, "Other is not a valid LR schedule")),
+]
+
+
+@pytest.mark.parametrize(("section", "expected"), _SECTIONS)
+def test_rate_of_a_section(section: dict[str, Any], expected: tuple[float | None, str]) -> None:
+    """DeepSpeed's answers."""
+    assert tuning.get_lr_from_config(section) == expected
+
+
+def test_op_builders() -> None:
+    """None is compatible, and load() says what to do."""
+    builder = op_builders.CPUAdamBuilder()
+    assert not builder.is_compatible()
+    with pytest.raises(NotImplementedError, match="CPUAdamBuilder builds nothing here"):
+        builder.load()
+
+
+@pytest.mark.parametrize(("number", "units", "expected"), [(1536, None, "1.54 K"), (2e9, "M", "2000 M")])
+def test_quantities(number: float, units: str | None, expected: str) -> None:
+    """As DeepSpeed writes them."""
+    assert quantities.number_to_string(number, units) == expected
+    assert quantities.flops_to_string(number, units) == f"{expected}FLOPS"

@@ -1,0 +1,91 @@
+"""DeepSpeed's other names: a script may import each; a class that is made and a function that is called refuse."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+#: The public names of DeepSpeed 0.19.8, by module, with its constants.
+NAMES = Path(__file__).with_name("names.json")
+
+
+@functools.cache
+def recorded() -> dict[str, dict[str, Any]]:
+    """By module: the kind of each name, or a list of its constant."""
+    return dict(json.loads(NAMES.read_text(encoding="utf-8")))
+
+
+def names_of(module: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module of the stand-in, for the names that it lacks."""
+    return functools.partial(_name, module)
+
+
+@functools.cache
+def _name(module: str, name: str) -> Any:
+    kind = recorded().get(module, {}).get(name)
+    if kind is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+    if kind == "module":
+        return importlib.import_module(f"{module}.{name}")
+    return kind[0] if isinstance(kind, list) else _MAKERS[kind](module, name)
+
+
+class FindsUnoffered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Comes after all other finders: modules of DeepSpeed that the stand-in lacks have names that refuse."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module, if DeepSpeed has it.
+
+        Raises:
+            ModuleNotFoundError: a module below ``deepspeed`` that DeepSpeed 0.19.8 does not have either.
+        """
+        if not fullname.startswith("deepspeed."):
+            return None
+        if fullname not in recorded():
+            raise ModuleNotFoundError(f"{fullname} is not offered: {_STANDS_IN}", name=fullname)
+        below = any(each.startswith(f"{fullname}.") for each in recorded())
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=below)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its names, as they are asked for."""
+        setattr(module, "__getattr__", names_of(module.__name__))  # noqa: B010
+
+
+_STANDS_IN = (
+    "zerobench's reference engine stands in for deepspeed, without this name; docs/reference/drop-in.md lists its names"
+)
+
+
+def _refuse(full: str) -> NoReturn:
+    raise NotImplementedError(f"{full} is not offered: {_STANDS_IN}")
+
+
+def _function(module: str, name: str) -> Any:
+    def refusing(*args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(f"{module}.{name}")
+
+    refusing.__name__, refusing.__module__ = name, module
+    return refusing
+
+
+def _class(module: str, name: str) -> Any:
+    def refusing(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(f"{module}.{name}")
+
+    return type(name, (), {"__module__": module, "__doc__": "Refuses; no object is one.", "__init__": refusing})
+
+
+def _exception(module: str, name: str) -> Any:
+    return type(name, (Exception,), {"__module__": module})
+
+
+_MAKERS: dict[str, Callable[[str, str], Any]] = {"class": _class, "function": _function, "exception": _exception}
