@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,3 +88,21 @@ def test_a_gradient_of_another_engine(pool: Pool) -> None:
     for stages in pool.run(loops.at_every_stage, _left_over, world=4):
         assert all("has a gradient from the backward of another engine" in text for text in stages)
         assert all("call zero_grad() of the model before this backward" in text for text in stages)
+
+
+def _without_training(group: dist.ProcessGroup, stage: int, folder: str) -> tuple[bool, str]:
+    """Whether an engine that only evaluates has DeepSpeed's owner of the hooks, and the error of custom_load_fn."""
+    keys = loops.config(stage, optimizer=None, scheduler=None)
+    engine, optimizer, *_ = loops.deepspeed().initialize(model=nn.Linear(5, 5), config=keys)
+    owner = optimizer is engine.optimizer and hasattr(optimizer, "forward_hooks")
+    with pytest.raises(NotImplementedError) as caught:
+        engine.load_checkpoint(folder, custom_load_fn=print)
+    engine.destroy()
+    return owner, str(caught.value)
+
+
+def test_an_engine_that_only_evaluates(pool: Pool, tmp_path: Path) -> None:
+    """Its optimizer is None, and at stage 3 the owner of the hooks, which TRL takes off."""
+    for stages in pool.run(loops.at_every_stage, _without_training, str(tmp_path), world=4):
+        assert [owner for owner, _ in stages] == [False, False, False, True]
+        assert all("takes no custom_load_fn" in text for _, text in stages)

@@ -117,7 +117,8 @@ class ConfigAccessors:
 
     def steps_per_print(self) -> float | None:
         """Steps from one line of progress to the next; None for no lines."""
-        return self._settings.raw.get("steps_per_print")
+        every = self._settings.raw.get("steps_per_print")
+        return int(every) if isinstance(every, float) and every.is_integer() else every
 
     def wall_clock_breakdown(self) -> bool:
         """Whether times are printed."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from zerobench.compat.export import save_whole
+from zerobench.compat.log import logger
 from zerobench.compat.zero_to_fp32 import write_script
 from zerobench.engine import Engine
 
@@ -49,11 +50,24 @@ class CheckpointMethods:
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
         custom_load_fn: Any = None,
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Load a checkpoint; a collective. Returns its path and the client's state; None if there is none."""
-        return self._engine.load_checkpoint(
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Load a checkpoint; a collective. Returns its path and the client's state; None twice if there is none.
+
+        Raises:
+            NotImplementedError: ``custom_load_fn`` is given.
+        """
+        if custom_load_fn is not None:
+            raise NotImplementedError(
+                f"load_checkpoint() takes no custom_load_fn, got {custom_load_fn}; read the weights by "
+                "deepspeed.utils.zero_to_fp32 and load them into the model before initialize()"
+            )
+        path, state = self._engine.load_checkpoint(
             load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
         )
+        if path is None:
+            logger.warning("%s has no file latest and no tag was given: nothing is loaded", load_dir)
+            return None, None
+        return path, state
 
     def save_16bit_model(
         self: _Saved,

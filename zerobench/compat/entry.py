@@ -72,11 +72,11 @@ def initialize(
     model = _prepared(model, settings)
     parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
     client = as_client(optimizer, parameters)
-    built, groups, schedule = _build(model, settings, client, parameters, lr_scheduler)
+    built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, parameters if client is None else client.param_groups, collate_fn)
     if training_data is not None:
         wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
-    return wrapped, groups if groups.trains else None, wrapped.training_dataloader, schedule
+    return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
 
 
 def _refuse_parallelism(**given: Any) -> None:
@@ -108,9 +108,9 @@ def _of_group(given: Any) -> list[Any]:
 
 def _build(
     model: nn.Module, settings: Settings, client: Any, parameters: list[Any], lr_scheduler: Any
-) -> tuple[reference.Engine, reference.ZeroOptimizer, Any]:
-    """The reference engine with its optimizer and schedule; rank 0 logs the keys without effect."""
-    built, groups, _, schedule = reference.initialize(
+) -> tuple[reference.Engine, Any]:
+    """The reference engine with its schedule; rank 0 logs the keys without effect."""
+    built, _, _, schedule = reference.initialize(
         model,
         settings.engine,
         model_parameters=parameters,
@@ -119,7 +119,7 @@ def _build(
         device=local_device(),
     )
     _log_settings(settings)
-    return built, groups, schedule
+    return built, schedule
 
 
 def _config(args: Any, *given: Any) -> Any:

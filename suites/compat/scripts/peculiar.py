@@ -79,7 +79,11 @@ def main() -> None:
     path, state = engine.load_checkpoint("odd", tag=f"global_step{engine.global_steps}", load_optimizer_states=False)
     assert path is not None
     assert state["epoch"] == 1
-    assert engine.load_checkpoint("nothing_there") == (None, {}) or engine.load_checkpoint("nothing_there")[0] is None
+    assert engine.load_checkpoint("nothing_there") == (None, None)
+    assert engine.data_parallel_group is not None
+    assert engine.mpu is None
+    assert engine.get_data_parallel_rank() == rank
+    assert (engine.seq_dp_world_size, engine.get_model_parallel_rank(), engine.num_experts) == (2, 0, [])
     engine.train_batch_size()
 
 
