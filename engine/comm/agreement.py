@@ -44,16 +44,20 @@ class Agreement:
         self._bits = units // 8 + 1
         self._pending: tuple[Any, Tensor] | None = None
 
-    def announce(self, wanted: Iterable[int], ready: int, over: bool) -> None:
-        """Announce the needs of this rank for the next round, without waiting."""
+    def announce(self, wanted: Iterable[int], ready: int, over: bool, kind: str = "") -> None:
+        """Announce the needs of this rank for the next round, without waiting; ``kind`` is that of its pass."""
         bits = sum({1 << unit for unit in wanted}) | over << self.units
-        message = bits.to_bytes(self._bits, "little") + ready.to_bytes(4, "little")
+        message = bits.to_bytes(self._bits, "little") + (ready | _KINDS.get(kind, 0)).to_bytes(4, "little")
         own = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(self.device)
         everyone = torch.empty(self.ranks.world * own.numel(), dtype=torch.uint8, device=self.device)
         self._pending = self.ranks.all_gather(everyone, own), everyone
 
     def decide(self) -> Decision | None:
-        """Wait until every rank has announced, and return the decision; None if this rank has not announced."""
+        """Wait until every rank has announced, and return the decision; None if this rank has not announced.
+
+        Raises:
+            RuntimeError: some ranks read parameters while others train.
+        """
         if self._pending is None:
             return None
         work, everyone = self._pending
@@ -61,9 +65,11 @@ class Agreement:
         self._pending = None
         messages = [bytes(row) for row in everyone.view(self.ranks.world, -1).tolist()]  # one wait for the device
         masks = [int.from_bytes(message[: self._bits], "little") for message in messages]
+        counts = [int.from_bytes(message[self._bits :], "little") for message in messages]
+        _check_kinds(counts)
         return Decision(
             wanted=list(self._wanted(masks)),
-            ready=min(int.from_bytes(message[self._bits :], "little") for message in messages),
+            ready=min(count & ~sum(_KINDS.values()) for count in counts),
             over=all(mask >> self.units & 1 for mask in masks),
         )
 
@@ -74,3 +80,18 @@ class Agreement:
             lowest = union & -union
             yield lowest.bit_length() - 1
             union ^= lowest
+
+
+#: Flags beside the number of units that can be reduced, for the kinds of passes that must not meet.
+_KINDS = {"reading": 1 << 31, "training": 1 << 30}
+
+
+def _check_kinds(counts: list[int]) -> None:
+    """Raise if a rank that reads meets one that trains: one of the two calls is not made by every rank."""
+    reading, training = ([rank for rank, count in enumerate(counts) if count & flag] for flag in _KINDS.values())
+    if reading and training:
+        raise RuntimeError(
+            f"rank {', '.join(map(str, reading))} reads parameters while rank {', '.join(map(str, training))} trains, "
+            "but every rank must make both calls: call GatheredParameters, safe_get_* and state_dict() on every rank, "
+            "not only if rank == 0"
+        )

@@ -196,10 +196,10 @@ class Unsharder:
                 state.unbind()
 
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
-        ready = self._pass.ready if self._pass is not None else 0
+        ready, kind = (self._pass.ready, self._pass.kind) if self._pass is not None else (0, "")
         self.communicating = True
         try:
-            self._agreement.announce([self._position[state] for state in states], ready, over)
+            self._agreement.announce([self._position[state] for state in states], ready, over, kind)
         finally:
             self.communicating = False
         for state in states:
