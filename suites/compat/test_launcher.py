@@ -15,6 +15,7 @@ import pytest
 from zerobench.compat.launcher.cores import parse_cores, share_of_rank
 from zerobench.compat.launcher.options import add_launch
 from zerobench.compat.launcher.resources import chosen, read_hostfile
+from zerobench.compat.launcher.variables import add_variables
 from zerobench.errors import UsageError
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
@@ -241,3 +242,11 @@ def test_a_program_and_bound_cores(tmp_path: Path) -> None:
     running = _launch(tmp_path, "--num_gpus", "1", "--bind_cores_to_rank", "--bind_core_list", core, "cores.py")
     out, error = running.communicate(timeout=_LIMIT)
     assert f"cores [{core}]" in out, error
+
+
+def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's names of the ranks and hosts, from torchrun's; a launcher's own stay."""
+    given = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "3", "CROSS_SIZE": "4"}
+    monkeypatch.setattr(os, "environ", given)
+    add_variables()
+    assert (given["LOCAL_SIZE"], given["CROSS_RANK"], given["CROSS_SIZE"]) == ("2", "1", "4")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from zerobench.compat.activation import SITE, VERSION, activate
 from zerobench.compat.launcher.cores import bind
+from zerobench.compat.launcher.variables import add_variables
 from zerobench.errors import UsageError
 
 
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         bind()
+        add_variables()
         activate()
     except UsageError as error:
         print(f"zerobench: {error}", file=sys.stderr)
