@@ -40,8 +40,10 @@ def test_each_key_is_in_one_list() -> None:
 
 def test_keys_of_the_installed_deepspeed() -> None:
     """Each key of the sections that DeepSpeed checks is in a list or in the engine's schema."""
-    name = "deepspeed.runtime.precision_config"  # which the stand-in lacks
-    precision_config = pytest.importorskip(name, reason="DeepSpeed is the oracle", exc_type=ImportError)
+    deepspeed = pytest.importorskip("deepspeed", reason="DeepSpeed is the oracle", exc_type=ImportError)
+    if "zerobench" in deepspeed.__version__:
+        pytest.skip("the stand-in has been imported; DeepSpeed is the oracle")
+    from deepspeed.runtime import precision_config
     from deepspeed.runtime.zero import config, offload_config
 
     sections = {

@@ -52,8 +52,7 @@ class FindsUnoffered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         if fullname not in recorded():
             raise ModuleNotFoundError(f"{fullname} is not offered: {_STANDS_IN}", name=fullname)
-        below = any(each.startswith(f"{fullname}.") for each in recorded())
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=below)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)  # so that modules below come here, too
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names, as they are asked for."""
