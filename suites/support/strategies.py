@@ -116,7 +116,7 @@ def after_loads(draw: st.DrawFn, resumes: tuple[int, ...]) -> tuple[Read, ...]:
     """After each load a reading or an evaluation before anything is trained, or none."""
     kinds = among("after_load", "evaluation", "optimizer_state", "none", "model_parameters", "parameters")
     chosen = [(draw(kinds), step) for step in resumes]
-    return tuple(Read(what, step, 0) for what, step in chosen if what != "none")  # type: ignore[arg-type]
+    return tuple(Read(what, step, 0) for what, step in chosen if what != "none")
 
 
 @st.composite
