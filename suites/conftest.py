@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--subject",
         default="reference",
-        help="engine under test: a name of zerobench/subjects/__init__.py, or package.module:Class",
+        help="engine under test: a name of zerobench/subjects/__init__.py, package.module:Class or file.py:Class",
     )
     parser.addoption("--seed", type=int, help="of the drawn Scenarios; 0, or in the thorough profile the time")
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well, and every mutant")

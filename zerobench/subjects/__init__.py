@@ -1,9 +1,12 @@
-"""The subjects by name; the name of your own is ``package.module:Class``."""
+"""The subjects by name; the name of your own is ``package.module:Class`` or ``file.py:Class``."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from zerobench.errors import UsageError, unknown
@@ -45,23 +48,37 @@ REGISTRY: dict[str, str] = {
 
 
 def load(name: str) -> type[Subject]:
-    """The class of a subject, by its name here or as ``package.module:Class``.
+    """The class of a subject, by its name here, as ``package.module:Class`` or as ``folder/file.py:Class``.
 
     Raises:
-        UsageError: if there is no such name, module or class, or if the class is not a Subject.
+        UsageError: if there is no such name, module, file or class, or if the class is not a Subject.
     """
     from zerobench.subject import Subject  # here: the names are known without torch
 
     if ":" not in name and name not in REGISTRY:
-        raise unknown("subject", name, [*REGISTRY, "package.module:Class"])
-    module, _, attribute = REGISTRY.get(name, name).partition(":")
+        raise unknown("subject", name, [*REGISTRY, "package.module:Class", "file.py:Class"])
+    module, _, attribute = REGISTRY.get(name, name).rpartition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(_imported(module), attribute)
     except Exception as error:  # importing a user's module may raise anything
-        told = f"({type(error).__name__}: {error}{_line_of(error)}); name an importable package.module:Class"
+        told = f"({type(error).__name__}: {error}{_line_of(error)}); name an importable package.module:Class or a file"
         raise UsageError(f"cannot load the subject {name!r} {told}") from error
     if not (isinstance(found, type) and issubclass(found, Subject)):
         raise UsageError(f"{name!r} is not a subject; give a class derived from zerobench.subject.Subject")
+    return found
+
+
+def _imported(module: str) -> ModuleType:
+    """The module of a name or of a file; the file's folder joins the search path, as that of a script does."""
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    if not (file := Path(module).resolve()).is_file():
+        raise ImportError("there is no such file")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    found = importlib.import_module(file.stem)
+    if found.__file__ is None or Path(found.__file__).resolve() != file:
+        raise ImportError(f"another module has the name {file.stem!r}; rename the file")
     return found
 
 

@@ -21,11 +21,13 @@ from zerobench.cli import commands
         ("run --subjects torch-dpd", "unknown subject 'torch-dpd'; did you mean 'torch-ddp'?"),
         ("run --subjects ,", "--subjects: expected names between commas"),
         ("run --subjects nowhere.at_all:Engine", "cannot load the subject 'nowhere.at_all:Engine'"),
+        ("run --subjects no/such.py:Engine", "'no/such.py:Engine' (ImportError: there is no such file); name an"),
+        ("run --subjects json.py:Engine", "(ImportError: another module has the name 'json'; rename the file)"),
         ("run --subjects json:JSONDecoder", "'json:JSONDecoder' is not a subject"),
         ("run --subjects .engine:Engine", "cannot load the subject '.engine:Engine' (TypeError: "),
         ("run --subjects unfinished:Engine", "unfinished:Engine' (SyntaxError: "),
         ("run --subjects mistaken:Engine", "(NameError: name 'missing' is not defined, "),
-        ("run --subjects mistaken:Engine", "mistaken.py, line 2); name an importable package.module:Class"),
+        ("run --subjects mistaken:Engine", "mistaken.py, line 2); name an importable package.module:Class or a file"),
         ("run --stages 0,4", "unknown stage '4'"),
         ("run --recompute all", "unknown recomputation 'all'"),
         ("run --model vit-tiny --data short", "--data: vit-tiny takes no text"),
@@ -59,6 +61,7 @@ def test_bad_input(
     Path("short").write_text("too short")
     Path("taken/report.md").mkdir(parents=True)
     Path("unfinished.py").write_text("class Engine(\n")
+    Path("json.py").write_text("class Engine: ...\n")
     Path("mistaken.py").write_text("def made():\n    return missing\n\n\nEngine = made()\n")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
