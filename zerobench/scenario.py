@@ -238,6 +238,11 @@ class Scenario:
         return {name: (1.0, *by_step)[min(at, len(by_step))] for name, by_step in self.schedules.items()}
 
     @property
+    def _poisoned(self) -> set[int]:
+        """The steps with a bad leaf, which are skipped."""
+        return {step for step, _ in self.poison}
+
+    @property
     def resumed(self) -> bool:
         """Whether a new engine loads a saved state in the middle of the run."""
         return bool(self.resumes)
@@ -245,15 +250,13 @@ class Scenario:
     @property
     def resumed_unstepped(self) -> bool:
         """Whether it does so after skipped steps only, before the first update."""
-        skipped = {step for step, _ in self.poison}
-        return any(skipped.issuperset(range(resume)) for resume in self.resumes)
+        return any(self._poisoned.issuperset(range(resume)) for resume in self.resumes)
 
     @property
     def read_as_loaded(self) -> bool:
         """Whether optimizer states may be read after a load and before an update: the step is skipped or read in."""
-        skipped = {step for step, _ in self.poison}
         read = {each.step for each in self.reads if each.what == "optimizer_state" and each.at >= 0}
-        return not (skipped | read).isdisjoint(self.resumes)
+        return not (self._poisoned | read).isdisjoint(self.resumes)
 
     @property
     def evaluated_before_update(self) -> bool:

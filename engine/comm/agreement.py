@@ -69,7 +69,7 @@ class Agreement:
         _check_kinds(counts)
         return Decision(
             wanted=list(self._wanted(masks)),
-            ready=min(count & ~sum(_KINDS.values()) for count in counts),
+            ready=min(count & _UNITS for count in counts),
             over=all(mask >> self.units & 1 for mask in masks),
         )
 
@@ -84,6 +84,8 @@ class Agreement:
 
 #: Flags beside the number of units that can be reduced, for the kinds of passes that must not meet.
 _KINDS = {"reading": 1 << 31, "training": 1 << 30}
+#: The bits of the number itself.
+_UNITS = (1 << 30) - 1
 
 
 def _check_kinds(counts: list[int]) -> None:

@@ -17,7 +17,7 @@ from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting.within import Held
-from zerobench.suites.support.client import directory_of
+from zerobench.suites.support.client import directory_of, offers_saving
 from zerobench.workload.data import held_out
 
 #: The calls between two steps. A gradient is read inside a step, before its update.
@@ -121,7 +121,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
     that a client makes between steps in each round of three steps."""
     found, kind = LongRun(), subjects.load(subject)
     rounds: list[Between] = ["evaluation", "reading"]
-    if kind.not_offered(scenario.but(resumes=(1,))) is None:
+    if offers_saving(kind, scenario):
         rounds.append("saving")
     with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):

@@ -11,6 +11,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting import bounds, within
 from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
+from zerobench.suites.support.client import offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -73,7 +74,7 @@ def test_building_and_saving_receive_little(trials: Trials, stage: int) -> None:
     state."""
     scenario = _SMALL.but(stage=stage)
     skip_unless_offered(trials, scenario)
-    saves = trials.subject.not_offered(scenario.but(resumes=(1,))) is None
+    saves = offers_saving(trials.subject, scenario)
     whole = bounds.fp32(scenario, models.shapes(scenario))
     states = 1 + len(state_keys(scenario.optimizer))
     all_reduce = 2 * whole * (scenario.world - 1) // scenario.world

@@ -68,8 +68,8 @@ def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
     """No call changes the batch, the state of a random generator, a setting of torch, the mode of a module, a
     parameter's ``requires_grad`` or a hyperparameter, so that the client's own code goes on as without the engine."""
     one = trials.nearest(scenario)
-    saves = trials.subject.not_offered(one.but(resumes=(1,))) is None
-    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saves)):
+    saving = client.offers_saving(trials.subject, one)
+    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving)):
         if things:
             found = client.Changed(trials.name, one, rank, things[0])
             raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)

@@ -76,6 +76,11 @@ def _kept(scenario: Scenario, index: int) -> Keep:
     return ALL if index == scenario.steps - 1 else frozenset()
 
 
+def offers_saving(subject: type[Subject], scenario: Scenario) -> bool:
+    """Whether the engine offers save() and load() in this Scenario."""
+    return subject.not_offered(scenario.but(resumes=(1,))) is None
+
+
 @contextmanager
 def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
     """A temporary directory that all ranks see; it goes when all have left it."""
@@ -86,7 +91,7 @@ def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> list[str]:
+def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool) -> list[str]:
     """One rank's part: all that belongs to the client and that a call of the engine has changed, as ``thing, by call``.
 
     The client draws random numbers before each call, as a data loader does.
@@ -103,7 +108,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", subject, model, batch, lambda batch=batch: subject.micro_step(batch))  # type: ignore[misc]
-            for call, make in _calls(subject, scenario, directory if saves else None).items():
+            for call, make in _calls(subject, scenario, directory if saving else None).items():
                 found += _changed_by(call, subject, model, {}, make)
             batch = held_out(scenario)
             found += _changed_by("evaluate", subject, model, batch, lambda batch=batch: subject.evaluate(batch))  # type: ignore[misc]

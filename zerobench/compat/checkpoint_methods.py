@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from zerobench.compat.export import save_whole
-from zerobench.compat.log import logger
 from zerobench.compat.zero_to_fp32 import write_script
 from zerobench.engine import Engine
 
@@ -64,10 +63,7 @@ class CheckpointMethods:
         path, state = self._engine.load_checkpoint(
             load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
         )
-        if path is None:
-            logger.warning("%s has no file latest and no tag was given: nothing is loaded", load_dir)
-            return None, None
-        return path, state
+        return path, None if path is None else state
 
     def save_16bit_model(
         self: _Saved,

@@ -7,6 +7,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,13 @@ NAMES = Path(__file__).with_name("names.json")
 def recorded() -> dict[str, dict[str, Any]]:
     """By module: the kind of each name, or a list of its constant."""
     return dict(json.loads(NAMES.read_text(encoding="utf-8")))
+
+
+def add_names() -> None:
+    """Give each loaded module of the stand-in the names that it lacks, unless it finds names by itself."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "deepspeed" and not hasattr(module, "__getattr__"):
+            setattr(module, "__getattr__", names_of(name))  # noqa: B010
 
 
 def names_of(module: str) -> Callable[[str], Any]:

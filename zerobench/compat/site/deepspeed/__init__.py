@@ -29,11 +29,11 @@ from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
 from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
 from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
-from zerobench.compat.unoffered import names_of
+from zerobench.compat.unoffered import add_names
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
 
 dist = comm
 __version_major__, __version_minor__, __version_patch__ = map(int, __version__.partition("+")[0].split("."))
 
-__getattr__ = names_of(__name__)
+add_names()

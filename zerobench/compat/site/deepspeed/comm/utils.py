@@ -5,6 +5,3 @@ from zerobench.compat.launched import (
     get_world_rank_from_launcher,
     get_world_size_from_launcher,
 )
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

@@ -12,6 +12,3 @@ from deepspeed.runtime import (
     utils,
     zero,
 )
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

@@ -2,6 +2,3 @@
 
 from zerobench.compat.schedules import *
 from zerobench.compat.schedules.tuning import add_tuning_arguments, get_config_from_args, get_lr_from_config
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

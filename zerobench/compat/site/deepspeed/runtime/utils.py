@@ -11,6 +11,3 @@ from zerobench.compat.runtime_functions import (
     noop_decorator,
     set_random_seed,
 )
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

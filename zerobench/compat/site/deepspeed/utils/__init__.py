@@ -18,7 +18,6 @@ from zerobench.compat.loader import RepeatingLoader
 from zerobench.compat.log import log_dist, log_dist_once, logger, set_log_level_from_string
 from zerobench.compat.runtime_functions import noop_decorator as instrument_w_nvtx
 from zerobench.compat.states import *
-from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero import (
     OnDevice,
     get_z3_leaf_modules,
@@ -30,5 +29,3 @@ from zerobench.compat.zero import (
     z3_leaf_module,
     z3_leaf_parameter,
 )
-
-__getattr__ = names_of(__name__)

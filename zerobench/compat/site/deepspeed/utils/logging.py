@@ -14,6 +14,3 @@ from zerobench.compat.log import (
     should_log_le,
     warning_once,
 )
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

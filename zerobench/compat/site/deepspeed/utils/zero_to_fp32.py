@@ -1,10 +1,7 @@
 """``deepspeed.utils.zero_to_fp32``, of zerobench."""
 
-from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero_to_fp32 import (
     convert_zero_checkpoint_to_fp32_state_dict,
     get_fp32_state_dict_from_zero_checkpoint,
     load_state_dict_from_zero_checkpoint,
 )
-
-__getattr__ = names_of(__name__)

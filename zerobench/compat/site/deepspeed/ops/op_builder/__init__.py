@@ -2,6 +2,3 @@
 
 from deepspeed.ops.op_builder import builder
 from zerobench.compat.op_builders import *
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)

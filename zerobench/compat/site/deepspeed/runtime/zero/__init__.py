@@ -9,7 +9,4 @@ from deepspeed.runtime.zero import (
     stage_1_and_2,
     utils,
 )
-from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero import *
-
-__getattr__ = names_of(__name__)

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from zerobench.compat.accelerator import get_accelerator
-from zerobench.compat.unoffered import names_of
 from zerobench.compat.zero import GatheredParameters, Init, ZeroParamStatus, register_external_parameter
 
 _orig_torch_arange = torch.arange
@@ -13,6 +12,3 @@ _orig_torch_arange = torch.arange
 
 def zero_wrapper_for_fp_tensor_constructor(fn: Any, *args: Any, **kwargs: Any) -> Any:
     return fn
-
-
-__getattr__ = names_of(__name__)

@@ -6,6 +6,3 @@ from zerobench.compat.memory_estimates import (
     estimate_zero2_model_states_mem_needs_all_live,
 )
 from zerobench.compat.optimizers import DeepSpeedZeroOptimizer
-from zerobench.compat.unoffered import names_of
-
-__getattr__ = names_of(__name__)
