@@ -81,16 +81,22 @@ class Odd:
     reused: bool = False  # the first block is called twice in a forward
     tied_blocks: bool = False  # a further block has the matrices of the first one
     part_alone: bool = False  # the root's forward also calls the first block's linears, apart from the block
+    listed_twice: bool = False  # the list of blocks has the first one a second time
+    nested: bool = False  # a further block holds a list of blocks, and a parameter beside it
+    no_grad: bool = False  # the root's forward also calls the first block with gradients disabled
+    stopped: bool = False  # leaves with ``route`` false (see Batch) detach the output of the first call of a block
+    structured: bool = False  # blocks return a tuple, a dict or a dataclass, with a tensor that nothing uses
+    in_place: bool = False  # the root's forward edits the output of each block in place
     frozen: bool = False  # one linear of a block, and one whole block (from three on two), do not require gradients
     unused: bool = False  # a trainable linear that no forward calls
-    routed: bool = False  # a block that only leaves with ``route`` true use (see Batch)
-    routes: Routes = "ranks"  # the leaves that use it: of some ranks, or of some steps or micro-steps on every rank
+    routed: bool = False  # a block that only leaves with ``route`` true use
+    routes: Routes = "ranks"  # the leaves with ``route``: of some ranks, or of some steps or micro-steps on every rank
     scalar: bool = False  # a 0-dimensional parameter outside any block
     tiny: bool = False  # parameters of one and two elements
     empty: bool = False  # a parameter with no element
     transposed: bool = False  # a dense but not contiguous parameter
     high: bool = False  # parameters of three and of four dimensions
-    buffers: bool = False  # a running-mean buffer that training updates
+    buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
     dropout: float = 0.0
     recompute: Recompute = "none"
 
@@ -102,7 +108,7 @@ class Odd:
     @property
     def repeats(self) -> bool:
         """Whether a forward uses matrices of the first block more than once."""
-        return self.reused or self.tied_blocks or self.part_alone
+        return self.reused or self.tied_blocks or self.part_alone or self.listed_twice
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ from zerobench.suites.meta.mutants.repeated import REPEATED
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
+from zerobench.suites.meta.mutants.structure import STRUCTURE
 from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import (
     WATCHED,
@@ -108,6 +109,7 @@ WRONG = [
     *SCHEDULED,
     *ZEROS,
     *REPEATED,
+    *STRUCTURE,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

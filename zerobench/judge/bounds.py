@@ -75,7 +75,8 @@ def _uses(scenario: Scenario, name: str) -> int:
     model = scenario.model
     if isinstance(model, Odd) and name.startswith("blocks.0."):
         linear = ".norm." not in name
-        return 1 + model.reused + (model.part_alone and linear) + (model.tied_blocks and linear and "weight" in name)
+        whole = 1 + model.reused + model.listed_twice
+        return whole + (model.part_alone and linear) + (model.tied_blocks and linear and "weight" in name)
     return 1 + (not isinstance(model, Vit) and model.tied and name in ("stem.weight", "tokens.weight"))
 
 

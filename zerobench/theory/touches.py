@@ -14,6 +14,7 @@ from typing import Literal
 from torch import nn
 
 from zerobench.scenario import Gpt, Odd, Recompute, Scenario, Vit
+from zerobench.workload.models.odd_blocks import Nested
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def _vit_backward(spec: Vit, model: nn.Module) -> Iterator[Event]:
 
 _TRANSFORMER_BLOCK = ("down", "up", "norm2", "attention.out", "attention.qkv", "norm1")  # in the order of backward
 _ODD_BLOCK = ("down", "up", "norm")
+_NESTED_BLOCK = ("gain", *(f"layers.0.{layer}" for layer in _ODD_BLOCK))
 
 
 def _odd_forward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
@@ -86,6 +88,8 @@ def _odd_forward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
         yield Event("keep", ("side.weight",))
     for name in _part(spec):
         yield Event("keep", (name,))
+    if spec.no_grad and spec.hidden:
+        yield from _call(model, "blocks.0")
     for name in _odd_calls(spec, route):
         yield from _call(model, name)
     if spec.tied:
@@ -105,10 +109,12 @@ def _odd_backward(spec: Odd, model: nn.Module, route: bool) -> Iterator[Event]:
     if not spec.tied:
         yield Event("complete", ("head.weight",))
     calls = _odd_calls(spec, route)
-    for position, name in reversed(list(enumerate(calls))):
+    stopped = spec.stopped and not route
+    for position, name in reversed(list(enumerate(calls))[stopped:]):
         # A gradient is complete only after the backward of the parameter's first use.
-        before = {each for call in calls[:position] for each in _parameters(model, call)}
-        yield from _block(model, name, _ODD_BLOCK, spec.recompute, before.union(_part(spec)))
+        before = {each for call in calls[stopped:position] for each in _parameters(model, call)}
+        layers = _NESTED_BLOCK if isinstance(model.get_submodule(name), Nested) else _ODD_BLOCK
+        yield from _block(model, name, layers, spec.recompute, before.union(_part(spec)))
     yield from _odd_prologue(spec)
 
 
@@ -132,8 +138,9 @@ def _odd_prologue(spec: Odd) -> Iterator[Event]:
 
 
 def _odd_calls(spec: Odd, route: bool) -> list[str]:
-    """The blocks in the order of their calls; the frozen, the tied and the routed one are the last of the list."""
-    count = len(spec.hidden) + spec.frozen + (spec.tied_blocks and bool(spec.hidden)) + (spec.routed and route)
+    """The blocks in the order of their calls, each by its name in the list of blocks."""
+    of_the_first = spec.tied_blocks + spec.listed_twice if spec.hidden else 0
+    count = len(spec.hidden) + spec.frozen + spec.nested + of_the_first + (spec.routed and route)
     calls = [f"blocks.{i}" for i in range(count)]
     return calls[:1] + calls if spec.reused else calls
 
@@ -155,14 +162,19 @@ def _block(
         yield from _call(model, name)
     first = _first_names(model)
     for layer in layers:
-        path = f"{name}.{layer}"
-        linear = isinstance(model.get_submodule(path), nn.Linear)
-        for event in _linear(path) if linear else _norm(model, path):
+        for event in _layer(model, f"{name}.{layer}"):
             names = tuple(first[each] for each in event.names)
             if event.kind == "complete":
                 yield Event("complete", tuple(each for each in names if each not in before))
             elif recompute != "non_reentrant":
                 yield Event("saved", names)
+
+
+def _layer(model: nn.Module, name: str) -> Iterator[Event]:
+    """Backward of a linear layer, a norm or a product with a parameter."""
+    if name.endswith(".gain"):
+        return _factor(name)
+    return _linear(name) if isinstance(model.get_submodule(name), nn.Linear) else _norm(model, name)
 
 
 def _linear(name: str) -> Iterator[Event]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -11,23 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zerobench.errors import UsageError
 from zerobench.scenario import Odd
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
-
-
-class Block(nn.Module):
-    """A residual block: [B, width] to the same shape by way of ``inner`` features."""
-
-    def __init__(self, spec: Odd, inner: int) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[spec.activation]
-        self.norm: nn.Module = nn.LayerNorm(spec.width) if spec.norm else nn.Identity()
-        self.up = nn.Linear(spec.width, inner)
-        self.down = nn.Linear(inner, spec.width)
-        self.dropout = nn.Dropout(spec.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(self.dropout(self.activation(self.up(self.norm(x)))))  # type: ignore[no-any-return]
+from zerobench.workload.models.odd_blocks import Block, Nested, hidden_of, structure
 
 
 class OddModel(nn.Module):
@@ -40,6 +24,7 @@ class OddModel(nn.Module):
     """
 
     running_mean: Tensor
+    samples: Tensor
 
     def __init__(self, spec: Odd) -> None:
         super().__init__()
@@ -60,8 +45,7 @@ class OddModel(nn.Module):
         self._add_parameters()
 
     def _add_blocks(self) -> None:
-        """The frozen, the tied and the routed block are in the list like any other, so that an engine cuts units at
-        them.
+        """The further blocks are in the list like any other, so that an engine cuts units at them.
 
         If there are three blocks or more, the last of them is frozen as well, so that two neighbours train nothing.
         """
@@ -73,8 +57,14 @@ class OddModel(nn.Module):
             self.blocks.append(Block(self.spec, 4).requires_grad_(False))
         if self.spec.tied_blocks and self.spec.hidden:
             self.blocks.append(self._tied_block())
+        if self.spec.nested:
+            self.blocks.append(Nested(self.spec))
+        if self.spec.listed_twice and self.spec.hidden:
+            self.blocks.append(self.blocks[0])
         if self.spec.routed:
             self.blocks.append(Block(self.spec, 4))
+        if self.spec.structured:
+            structure(self.blocks)
 
     def _tied_block(self) -> Block:
         tied = Block(self.spec, self.spec.hidden[0])
@@ -99,11 +89,16 @@ class OddModel(nn.Module):
             self.four = nn.Parameter(nn.init.normal_(torch.empty(2, 1, 3, width), std=0.25))
         if self.spec.buffers:
             self.register_buffer("running_mean", torch.zeros(width))
+            self.register_buffer("samples", torch.tensor(257))  # more than bfloat16 can count
 
     def forward(self, x: Tensor, y: Tensor, route: bool, scale: float = 1.0) -> Tensor:
         hidden = self._prologue(x)
-        for block in self._calls(route):
-            hidden = self._call(block, hidden)
+        for position, block in enumerate(self._calls(route)):
+            output = self._call(block, hidden)
+            stops = self.spec.stopped and not route and position == 0
+            hidden = hidden + output.detach() if stops else output
+            if self.spec.in_place:
+                hidden.neg_()
         out = self.head(hidden)
         if self.spec.scalar:
             out = out * self.scalar
@@ -126,12 +121,17 @@ class OddModel(nn.Module):
         if self.spec.part_alone and self.spec.hidden:
             first = self.blocks[0]
             hidden = hidden + first.get_submodule("down")(first.get_submodule("up")(hidden))
+        if self.spec.no_grad and self.spec.hidden:
+            with torch.no_grad():
+                target = hidden_of(self.blocks[0](hidden))
+            hidden = hidden + target
         return hidden
 
     def _center(self, hidden: Tensor) -> Tensor:
         if self.training:
             mean = hidden.detach().to(self.running_mean.dtype).mean(0)
-            self.running_mean.lerp_(mean, 0.5)
+            self.samples += len(hidden)
+            self.running_mean += (mean - self.running_mean) * (128 / self.samples)
         return hidden - self.running_mean.to(hidden.dtype)
 
     def _calls(self, route: bool) -> Iterator[nn.Module]:
@@ -144,8 +144,9 @@ class OddModel(nn.Module):
 
     def _call(self, block: nn.Module, hidden: Tensor) -> Tensor:
         if self.spec.recompute == "none" or not torch.is_grad_enabled():
-            return block(hidden)  # type: ignore[no-any-return]
-        return checkpoint(block, hidden, use_reentrant=self.spec.recompute == "reentrant")  # type: ignore[no-any-return]
+            return hidden_of(block(hidden))
+        reentrant = self.spec.recompute == "reentrant"
+        return checkpoint(lambda x: hidden_of(block(x)), hidden, use_reentrant=reentrant)  # type: ignore[no-any-return]
 
     def _loss(self, out: Tensor, y: Tensor) -> Tensor:
         wide = torch.promote_types(out.dtype, torch.float32)
