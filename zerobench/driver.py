@@ -217,9 +217,10 @@ def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None
 
 
 def _changed(scenario: Scenario, step: int, group: int) -> dict[str, float]:
-    """The factors of a group's hyperparameters that are others than in the step before."""
+    """The factors of a group's hyperparameters that are others than in the step before, and not the engine's to set."""
     before = scenario.factors(step - 1, group)
-    return {name: factor for name, factor in scenario.factors(step, group).items() if factor != before[name]}
+    changed = {name: factor for name, factor in scenario.factors(step, group).items() if factor != before[name]}
+    return {name: factor for name, factor in changed.items() if name != "lr" or not scenario.engine_schedules}
 
 
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:

@@ -24,6 +24,7 @@ Recompute = Literal["none", "reentrant", "non_reentrant"]
 Routes = Literal["ranks", "steps", "micro_steps"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 PoisonedBy = Literal["inf", "nan"]
+ScheduledBy = Literal["client", "engine"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 #: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
@@ -106,6 +107,11 @@ class Odd:
         return min(self.width, *self.hidden) if self.hidden else self.width
 
     @property
+    def by_route(self) -> bool:
+        """Whether the route of a leaf decides which parameters receive a gradient."""
+        return self.routed or self.stopped
+
+    @property
     def repeats(self) -> bool:
         """Whether a forward uses matrices of the first block more than once."""
         return self.reused or self.tied_blocks or self.part_alone or self.listed_twice
@@ -165,6 +171,7 @@ class Scenario:
     optimizer: Optimizer = field(default_factory=Optimizer)
     # of each group's initial learning rate, by step; the last one stays, and the second group is a step ahead
     lr_factors: tuple[float, ...] = ()
+    scheduled_by: ScheduledBy = "client"  # the engine steps an lr_scheduler after each update; a client sets all itself
     weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
     momentum_factors: tuple[float, ...] = ()  # the same of its momentum or beta1, as in torch's OneCycleLR
     loss_scale: LossScale = field(default_factory=LossScale)
@@ -235,13 +242,20 @@ class Scenario:
         }
         return {name: by_step for name, by_step in factors.items() if by_step}
 
-    def factors(self, step: int, group: int = 0) -> dict[str, float]:
+    @property
+    def engine_schedules(self) -> bool:
+        """Whether the engine steps a scheduler of the learning rate."""
+        return self.scheduled_by == "engine" and bool(self.lr_factors)
+
+    def factors(self, step: int, group: int = 0, skipped: int = 0) -> dict[str, float]:
         """The factor of each scheduled hyperparameter of a group in ``step``; 1 before the first step.
 
-        Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules.
+        Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules. ``skipped`` is the
+        number of skipped steps before, which a scheduler of the engine does not count.
         """
-        at = step + 1 + group if step >= 0 else 0
-        return {name: (1.0, *by_step)[min(at, len(by_step))] for name, by_step in self.schedules.items()}
+        uncounted = {"lr": skipped} if self.engine_schedules else {}
+        at = {name: max(0, step + 1 + group - uncounted.get(name, 0)) if step >= 0 else 0 for name in self.schedules}
+        return {name: (1.0, *by_step)[min(at[name], len(by_step))] for name, by_step in self.schedules.items()}
 
     @property
     def _poisoned(self) -> set[int]:

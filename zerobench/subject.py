@@ -133,6 +133,8 @@ class Subject(ABC):
     resumes_at_any_world: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
     schedules: ClassVar[bool] = False
+    #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).
+    steps_scheduler: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
@@ -148,6 +150,8 @@ class Subject(ABC):
         """The reason if the Scenario needs an optional method that this class does not have, or None."""
         if scenario.schedules and not cls.schedules:
             return f"{cls.name} has no param_groups() in which a schedule sets hyperparameters"
+        if scenario.engine_schedules and not cls.steps_scheduler:
+            return f"{cls.name} does not step a scheduler itself"
         if scenario.resumes and not cls.resumes:
             return f"{cls.name} has no save() and load()"
         return None

@@ -78,6 +78,23 @@ _STAGE_3: dict[str, Scenario] = {
         )
         for recompute in get_args(Recompute)
     },
+    **{
+        f"structure-{recompute}": _odd.but(
+            model=Odd(
+                width=9,
+                hidden=(7, 3, 5),
+                listed_twice=True,
+                nested=True,
+                no_grad=True,
+                stopped=True,
+                structured=True,
+                in_place=True,
+                recompute=recompute,
+            ),
+            accumulation=2,
+        )
+        for recompute in get_args(Recompute)
+    },
     "frozen-neighbours": _odd.but(model=Odd(width=9, hidden=(7, 3, 40), frozen=True), accumulation=2),
     "persistence": _deep.but(persistence=30, accumulation=2),
     "all-persistent": _deep.but(persistence=100_000),

@@ -134,7 +134,7 @@ def _within_budget(trials: Trials, scenario: Scenario, whose: str, error: float,
 @drawn_at_each_stage(
     lambda stage: scenarios(
         stage=stage,
-        model=models(buffers=False, dropout=0.0, routed=False),
+        model=models(buffers=False, dropout=0.0, routed=False, stopped=False),
         dtype="fp32",
         steps=1,
         accumulation=2,

@@ -59,6 +59,7 @@ from zerobench.suites.meta.mutants.recovery import (
 )
 from zerobench.suites.meta.mutants.repeated import REPEATED
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
+from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
@@ -110,6 +111,7 @@ WRONG = [
     *ZEROS,
     *REPEATED,
     *STRUCTURE,
+    *SCHEDULERS,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

@@ -23,6 +23,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "poison": ((),),
     "poison_by": ("inf",),
     "reads": ((),),
+    "scheduled_by": ("client",),
     "lr_factors": ((),),
     "weight_decay_factors": ((),),
     "momentum_factors": ((),),

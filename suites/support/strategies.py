@@ -134,6 +134,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     chosen |= {name: draw(given_fields.get(name, strategy)) for name, strategy in drawn.items()}
     if chosen["poison"] and "poison_by" not in given_fields:
         chosen["poison_by"] = draw(among("poison_by", "inf", "nan"))
+    if chosen["lr_factors"]:
+        chosen["scheduled_by"] = draw(among("scheduled_by", "engine", "client"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
     if "resumes" in rest and "reads" not in given_fields:

@@ -64,6 +64,7 @@ class _Follower:
         self.masters: State = {name: p.detach().clone() for name, p in self.trainer.masters.items()}
         self.states = self.trainer.states()
         self.counts = dict.fromkeys(self.masters, 0)
+        self.skipped = 0  # of the steps so far
 
     def differences(self, before: Sequence[Step]) -> Iterator[Difference]:
         for step in before:
@@ -151,7 +152,7 @@ class _Follower:
                 yield from self._same(index, *_place(name, key), got[key], right)
             return
         given = Before.of(before, self.states[name], gradient.double() * factor, self.counts[name] + 1, doubt)
-        update = updated(_group(self.scenario, index, before), given)
+        update = updated(_group(self.scenario, index, before, self.skipped), given)
         for key in sorted(update.values, reverse=True):  # the states before the parameter
             yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
 
@@ -170,6 +171,7 @@ class _Follower:
         for name in self.masters:
             applied = not step.skipped and self._gradient(step, name) is not None
             self.counts[name] += applied or (step.skipped and self.policies.counts_skipped_steps)
+        self.skipped += step.skipped
         self.masters = dict(step.parameters)
         self.states = step.optimizer_state
         self.trainer.scaler.update(step.skipped)
@@ -209,9 +211,9 @@ def _place(name: str, key: str) -> tuple[Part, str]:
     return ("optimizer_state", f"{name}.{key}") if key else ("parameters", name)
 
 
-def _group(scenario: Scenario, step: int, parameter: Tensor) -> Optimizer:
-    """The hyperparameters of a parameter's group in a step."""
+def _group(scenario: Scenario, step: int, parameter: Tensor, skipped: int) -> Optimizer:
+    """The hyperparameters of a parameter's group in a step, after a number of skipped ones."""
     spec = scenario.optimizer
     second = spec.second_group and parameter.ndim < 2
     group = second_group(spec) if second else spec
-    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, int(second))))
+    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, int(second), skipped)))

@@ -19,8 +19,8 @@ A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/
 6. *Scaling.* With clipping, coefficient = min(1, clip / (norm + 1e-6)); otherwise 1. The gradient is the accumulator,
    as fp32, times coefficient / (L * loss_scale), which is computed in fp64 and rounded once to fp32.
 7. *Update.* torch.optim's single-tensor rule on the masters, with a square root rounded as in IEEE 754, or the paper's
-   Lion. A scheduled hyperparameter of a group is its initial value times the step's factor. If a parameter received
-   no gradient on any leaf, its gradient is None.
+   Lion. A scheduled hyperparameter of a group is its initial value times the step's factor; an engine's scheduler
+   does not count skipped steps. If a parameter received no gradient on any leaf, its gradient is None.
 8. The model's parameters become the masters rounded to nearest even.
 
 An engine may declare other policies (:class:`~zerobench.subject.Policies`): the masters are rounded like the weights,
@@ -157,6 +157,7 @@ class Trainer:
         self.contributions = Contributions(self.working if magnitudes else {})
         self.lost: State = {}
         self.reads: State = {}
+        self.skipped = 0  # of the steps so far
 
     @property
     def magnitudes(self) -> State:
@@ -184,8 +185,10 @@ class Trainer:
             clip = self.scenario.clip
             coefficient = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
             self.update(index, self.scaled(accumulated, coefficient / divisor))
-        elif self.policies.counts_skipped_steps:
-            self.count_step()
+        else:
+            self.skipped += 1
+            if self.policies.counts_skipped_steps:
+                self.count_step()
         self.scaler.update(skipped)
         self.read(index, -1)
         return self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
@@ -300,7 +303,7 @@ class Trainer:
     def update(self, index: int, gradients: State) -> None:
         pairs = zip(self.optimizer.param_groups, self.initial_groups, strict=True)
         for number, (group, initial) in enumerate(pairs):
-            group.update(scaled(initial, self.scenario.factors(index, number)))
+            group.update(scaled(initial, self.scenario.factors(index, number, self.skipped)))
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.dispatch import DispatchMode
 from zerobench.oracles.rules import RULES, hyperparameters, second_group, state_keys
-from zerobench.scenario import Optimizer
+from zerobench.scenario import Optimizer, Scenario
 from zerobench.subject import State
 
 
@@ -32,6 +34,21 @@ def make_optimizer(
     rule = RULES[spec.name]
     flags: dict[str, Any] = {"foreach": foreach, "fused": fused and rule.fuses} if rule.flags else {}
     return rule.make(grouped, **hyperparameters(spec), **flags)
+
+
+def scheduler_of(scenario: Scenario) -> Callable[[torch.optim.Optimizer], LambdaLR] | None:
+    """The function that makes the scheduler of an engine's optimizer; None if the client sets the learning rates."""
+    if not scenario.engine_schedules:
+        return None
+
+    def make(optimizer: torch.optim.Optimizer) -> LambdaLR:
+        return LambdaLR(optimizer, [partial(_rate_factor, scenario, g) for g in range(len(optimizer.param_groups))])
+
+    return make
+
+
+def _rate_factor(scenario: Scenario, group: int, updates: int) -> float:
+    return scenario.factors(updates, group)["lr"]
 
 
 class IeeeSqrt(DispatchMode):

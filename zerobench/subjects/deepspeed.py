@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.oracles.optimizer import build_optimizer, groups
+from zerobench.oracles.optimizer import build_optimizer, groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
@@ -44,6 +44,7 @@ class DeepSpeed(Subject):
     whole_world = True
     resumes = True
     schedules = True
+    steps_scheduler = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: On a CPU Adam is torch's; otherwise DeepSpeed's own, which is compiled.
@@ -70,6 +71,7 @@ class DeepSpeed(Subject):
                 model=model,
                 model_parameters=groups(scenario.optimizer, self.trained),
                 optimizer=_client(scenario, self.trained),
+                lr_scheduler=scheduler_of(scenario),
                 config=self._config(),
             )
 

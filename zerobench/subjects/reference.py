@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
+from zerobench.oracles.optimizer import scheduler_of
 from zerobench.oracles.rules import hyperparameters, second_group
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
@@ -27,6 +28,7 @@ class Reference(Subject):
     resumes = True
     resumes_at_any_world = True
     schedules = True
+    steps_scheduler = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -44,6 +46,7 @@ class Reference(Subject):
             model,
             config(scenario),
             model_parameters=parameter_groups(model, scenario),
+            lr_scheduler=scheduler_of(scenario),
             process_group=group,
             device=scenario.device,
         )

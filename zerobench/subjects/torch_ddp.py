@@ -49,7 +49,7 @@ class TorchDdp(Plain):
         """A model whose graph changes, or whose recomputation DDP's bookkeeping does not support."""
         odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
         if cls.static_graph:
-            return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if odd.routed else None
+            return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if odd.by_route else None
         return _unsupported_recomputation(scenario, cls.looks_for_unused(scenario))
 
     @classmethod
@@ -66,7 +66,7 @@ class TorchDdp(Plain):
         """Whether DDP walks the graph of each forward for parameters that it does not use."""
         if cls.find_unused is not None:
             return cls.find_unused
-        return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
+        return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.by_route)
 
     def _wrap(self) -> nn.Module:
         module = DistributedDataParallel(

@@ -105,8 +105,8 @@ def _active(scenario: Scenario, model: nn.Module, steps: range) -> set[str]:
 
 
 def _route(scenario: Scenario, step: int, index: int) -> bool:
-    routed = isinstance(scenario.model, Odd) and scenario.model.routed
-    return routed and bool(leaf(scenario, step, index)["route"])
+    by_route = isinstance(scenario.model, Odd) and scenario.model.by_route
+    return by_route and bool(leaf(scenario, step, index)["route"])
 
 
 def _completed(scenario: Scenario, model: nn.Module, route: bool) -> list[str]:
@@ -148,7 +148,7 @@ def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
 def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
     """An all-reduce of each bucket whenever gradients are reduced."""
     trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
-    some_unused = isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.routed)
+    some_unused = isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.by_route)
     reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
     in_order = [trained[name] for name in _completed(scenario, model, route=True) if name in trained]
     buckets = _buckets(trained.values() if some_unused else in_order, size)

@@ -58,8 +58,8 @@ def forward(scenario: Scenario, model: nn.Module, index: int) -> MicroStep:
 
 
 def _events(scenario: Scenario, model: nn.Module, step: int, index: int) -> list[Event]:
-    routed = isinstance(scenario.model, Odd) and scenario.model.routed
-    return events(scenario, model, route=routed and leaf(scenario, step, index)["route"])
+    by_route = isinstance(scenario.model, Odd) and scenario.model.by_route
+    return events(scenario, model, route=by_route and leaf(scenario, step, index)["route"])
 
 
 def _micro_step(ranks: list[_Rank], happening: list[list[Event]]) -> MicroStep:

@@ -138,10 +138,11 @@ def _odd_prologue(spec: Odd) -> Iterator[Event]:
 
 
 def _odd_calls(spec: Odd, route: bool) -> list[str]:
-    """The blocks in the order of their calls, each by its name in the list of blocks."""
-    of_the_first = spec.tied_blocks + spec.listed_twice if spec.hidden else 0
-    count = len(spec.hidden) + spec.frozen + spec.nested + of_the_first + (spec.routed and route)
-    calls = [f"blocks.{i}" for i in range(count)]
+    """The blocks in the order of their calls, each by its first name in the list of blocks."""
+    own = len(spec.hidden) + spec.frozen + (spec.tied_blocks and bool(spec.hidden)) + spec.nested
+    again = spec.listed_twice and bool(spec.hidden)
+    calls = [f"blocks.{i}" for i in range(own)] + ["blocks.0"] * again
+    calls += [f"blocks.{own + again}"] * (spec.routed and route)
     return calls[:1] + calls if spec.reused else calls
 
 

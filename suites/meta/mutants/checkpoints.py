@@ -296,6 +296,15 @@ class HalvesWhatThreeRanksSaved(Mutant):
             self.edit_masters(lambda master: master.mul_(0.5))
 
 
+class ForgetsTheScheduler(Mutant):
+    """After a load the engine's scheduler begins again."""
+
+    points_at = _ANYTHING
+
+    def load(self, directory: Path) -> None:
+        self.engine.load_checkpoint(directory, load_lr_scheduler_states=False)
+
+
 RESUMING: list[type[Mutant]] = [
     *_Changes.__subclasses__(),
     *_After.__subclasses__(),
@@ -303,4 +312,5 @@ RESUMING: list[type[Mutant]] = [
     GathersNothingAfterALoad,
     LeavesTheRoundedParameters,
     KeepsAStaleLatest,
+    ForgetsTheScheduler,
 ]

@@ -34,7 +34,11 @@ class _StepsWithOtherRates(_Scheduled):
     """Steps with the rates of :meth:`wrong_rates` in place of the groups'."""
 
     def sabotage(self) -> None:
-        self.before = self.first = self.rates()
+        self.before = self.first = self._initial_rates()
+
+    def _initial_rates(self) -> list[float]:
+        """Before the engine's scheduler, if it has one, has changed them."""
+        return [group.get("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
 
     def wrong_rates(self) -> list[float]:
         raise NotImplementedError
