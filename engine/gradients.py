@@ -52,7 +52,7 @@ class GradientReducer:
       have their gradients. Units are launched in one fixed order, the reverse of the model's order with the persistent
       unit last. A unit is launched as soon as it is ready and all units before it are launched. Small neighbouring
       units form a batch, which is launched when its last unit is ready. If units are not ready when backward ends
-      (unused parameters), they are launched then, with zeros for missing gradients. So collectives match between ranks
+      (unused parameters), they are launched then, with -0 for missing gradients. So collectives match between ranks
       even if their graphs differ. If parameters are sharded, gathers come between the reductions, and the ranks agree
       on the order of both (see Agreement).
     - To launch a unit, a rank packs its gradients into one flat buffer, encodes them (see WireFormat) and starts an
@@ -280,7 +280,7 @@ class GradientReducer:
 
 
 def _pack(flat: Tensor, slots: tuple[Slot, ...], gradients: list[Tensor | None]) -> None:
-    """Write the gradients to their slots, and zeros to padding and to slots without a gradient."""
+    """Write the gradients to their slots, and -0 to padding and to slots without a gradient: it changes no sum."""
     given = [(slot, gradient) for slot, gradient in zip(slots, gradients, strict=True) if gradient is not None]
     packed = [(slot, gradient) for slot, gradient in given if gradient.stride() == slot.stride]
     pack(flat, [gradient for _, gradient in packed], [slot.start for slot, _ in packed])

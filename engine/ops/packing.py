@@ -15,7 +15,7 @@ from zerobench.engine.ops.operators import operator
 
 def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """Write each tensor's elements, in memory order, to ``flat`` from its start on, rounded to the dtype of ``flat``,
-    and +0 to all other elements of ``flat``.
+    and -0 to all other elements of ``flat``: a sum that they are added to keeps its bits, a sum of -0 as well.
 
     Args:
         flat: [n], fp32, bf16 or fp16; changed in every element.
@@ -38,7 +38,7 @@ def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> No
 
 def pack_definition(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """pack in torch: the specification."""
-    flat.zero_()
+    flat.fill_(-0.0)
     for tensor, start in zip(tensors, starts, strict=True):
         flat[start : start + tensor.numel()].copy_(_memory(tensor))
 
@@ -73,7 +73,7 @@ def _check_unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]
 
 
 def pack_native(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
-    """Run the kernel of pack; it writes zeros to a piece without an address."""
+    """Run the kernel of pack; it writes -0 to a piece without an address."""
     _move("pack", flat, [*_pieces(tensors, starts), *_gaps(flat.numel(), tensors, starts)])
 
 

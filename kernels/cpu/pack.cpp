@@ -4,10 +4,16 @@
 
 namespace {
 
+// -0 in bf16 and in fp16.
+constexpr uint16_t kNegativeZero = 0x8000;
+
 void cast(const void* from, int from_dtype, int64_t from_start, void* to, int to_dtype, int64_t to_start, int64_t n) {
   if (from == nullptr) {
-    const int64_t size = size_of(to_dtype);
-    std::memset(static_cast<char*>(to) + to_start * size, 0, static_cast<size_t>(n * size));
+    if (to_dtype == kFp32) {
+      std::fill_n(static_cast<float*>(to) + to_start, n, -0.0f);
+    } else {
+      std::fill_n(static_cast<uint16_t*>(to) + to_start, n, kNegativeZero);
+    }
     return;
   }
   if (from_dtype == to_dtype) {
@@ -40,7 +46,7 @@ void each_piece(int64_t count, const int64_t* sizes, int threads, const Move& mo
 }  // namespace
 
 // Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`. If tensors[t] is
-// null, zerobench_pack writes zeros.
+// null, zerobench_pack writes -0.
 extern "C" void zerobench_pack(void* flat, int dtype, int64_t count, const void* const* tensors, const int* dtypes,
                                const int64_t* starts, const int64_t* sizes, int threads) {
   each_piece(count, sizes, threads, [=](int64_t t, int64_t offset, int64_t n) {

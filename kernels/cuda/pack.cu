@@ -55,7 +55,7 @@ __device__ void move_tile(void* tensor, Flat* flat, int64_t offset, int n) {
 template <class Flat>
 __device__ void clear_tile(Flat* flat, int n) {
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) flat[i] = narrow<Flat>(0.0f);
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) flat[i] = narrow<Flat>(-0.0f);
 }
 
 // The last tensor whose first tile is not after this one.
@@ -128,7 +128,7 @@ int move(void* flat, int dtype, int64_t count, void* const* tensors, const int* 
 }  // namespace
 
 // Tensor t has sizes[t] elements of dtypes[t] at tensors[t], and begins at element starts[t] of `flat`. If tensors[t] is
-// null, zerobench_pack writes zeros.
+// null, zerobench_pack writes -0.
 extern "C" int zerobench_pack(void* flat, int dtype, int64_t count, void* const* tensors, const int* dtypes,
                               const int64_t* starts, const int64_t* sizes, int device, void* stream) {
   return move<true>(flat, dtype, count, tensors, dtypes, starts, sizes, device, stream);

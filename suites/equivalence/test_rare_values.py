@@ -5,11 +5,12 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 
+from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.support.offered import at_offered_stage
-from zerobench.suites.support.rare_values import RARE_VALUES
+from zerobench.suites.support.rare_values import RARE_VALUES, SEVEN_RANKS
 from zerobench.suites.support.strategies import STAGES, drawn
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import IDLE, Trials
 
 #: Their length is theirs, and the number of stages is four.
 pytestmark = pytest.mark.ci
@@ -20,14 +21,27 @@ def test_rare_values(trials: Trials, name: str) -> None:
     """Many blocks, a large parameter, a rate, a gradient or a scale at the end of its range, and long runs, each at
     every stage: the canonical trainer's bits, or each step follows from the one before."""
 
-    @drawn(st.builds(lambda stage, seed: RARE_VALUES[name].but(stage=stage, seed=seed), STAGES, _SEEDS), share=0.1)
+    @drawn(_at_every_stage(RARE_VALUES[name]), share=0.1)
     def check(scenario: Scenario) -> None:
         _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario)))
 
     check()
 
 
-_SEEDS = st.integers(0, 1000)
+def test_seven_ranks(trials: Trials) -> None:
+    """The same on more ranks than any draw has."""
+    with Pool(SEVEN_RANKS.world, idle=IDLE) as ranks:
+        of_seven = Trials(ranks, trials.name)
+
+        @drawn(_at_every_stage(SEVEN_RANKS), share=0.05)
+        def check(scenario: Scenario) -> None:
+            _demand(of_seven, of_seven.nearest(at_offered_stage(of_seven.subject, scenario), "world"))
+
+        check()
+
+
+def _at_every_stage(scenario: Scenario) -> st.SearchStrategy[Scenario]:
+    return st.builds(lambda stage, seed: scenario.but(stage=stage, seed=seed), STAGES, st.integers(0, 1000))
 
 
 def _demand(trials: Trials, scenario: Scenario) -> None:

@@ -63,7 +63,7 @@ from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
-from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
+from zerobench.suites.meta.mutants.values import VALUE_MUTANTS, AveragesOverFourRanks
 from zerobench.suites.meta.mutants.watched import (
     WATCHED,
     EvaluationMovesTheLossScale,
@@ -188,6 +188,14 @@ def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, failure_of(partial(test_rare_values.test_rare_values, trials, mutant.rare)))
+
+
+@pytest.mark.rotating
+def test_a_fault_of_many_ranks_is_caught(pool: Pool) -> None:
+    """So it does on more ranks than any draw has."""
+    trials = Trials.of(pool, AveragesOverFourRanks)
+    failure = failure_of(partial(test_rare_values.test_seven_ranks, trials))
+    demand_caught(trials, AveragesOverFourRanks, failure, replayed=False)  # the pool has four ranks
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -105,6 +105,19 @@ RARE_VALUES = {
         poison=((1, 0), (3, 5), (5, 2), (6, 3), (7, 4), (10, 1)),
         poison_by="nan",
     ),
+    # an accumulator becomes -0 by underflow, and has no contribution in the next micro-step
+    "underflow in the accumulator": Scenario(
+        model=Odd(width=1, hidden=(400,), stopped=True, routes="micro_steps"),
+        dtype="bf16",
+        steps=4,
+        micro_batch=1,
+        accumulation=3,
+        schedule="micro_step",
+        accumulator_dtype="fp16",
+        chunk=32,
+        persistence=50,
+        optimizer=Optimizer(name="sgd", lr=0.1),
+    ),
     # a counter of micro-steps beyond eight, with an evaluation among the last
     "many micro-steps": Scenario(
         model=Odd(width=5, hidden=(7, 2), tied=True, frozen=True, buffers=True),
@@ -140,3 +153,16 @@ RARE_VALUES = {
         ),
     ),
 }
+
+#: More ranks than any draw has, and a number of them that divides nothing.
+SEVEN_RANKS = Scenario(
+    model=Odd(width=9, hidden=(7, 3), tied=True, scalar=True),
+    world=7,
+    steps=2,
+    accumulation=2,
+    chunk=32,
+    clip=0.05,
+    reduce_bucket=64,
+    prefetch_bucket=100,
+    optimizer=Optimizer(second_group=True),
+)

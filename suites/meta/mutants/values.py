@@ -303,6 +303,30 @@ class RemembersAnEvaluationWithItsBuffers(_Value):
         return self.losses[steps]
 
 
+class FillsGapsWithPlusZero(_Value):
+    """Adds +0 for a missing gradient, which makes +0 of an accumulator's -0."""
+
+    rare = "underflow in the accumulator"
+    points_at = Points("gradients")
+
+    def sabotage(self) -> None:
+        send = self.engine.reducer._send
+
+        def with_plus_zero(state: UnitState, flat: Tensor) -> None:
+            send(state, flat.add_(0.0))
+
+        self.engine.reducer._send = with_plus_zero  # type: ignore[method-assign]
+
+
+class AveragesOverFourRanks(Mutant):
+    """Counts at most four ranks."""
+
+    points_at = Points("gradients")
+
+    def sabotage(self) -> None:
+        self.patch_leaves(lambda leaves: min(leaves, 4 * self.engine.gradient_accumulation_steps))
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 VALUE_MUTANTS: list[type[_Value]] = [
     HasMemoryForEightUnits,
@@ -322,6 +346,7 @@ VALUE_MUTANTS: list[type[_Value]] = [
     AllowsThreeOverflows,
     LosesMicroStepsLate,
     RemembersAnEvaluationWithItsBuffers,
+    FillsGapsWithPlusZero,
 ]
 
 
