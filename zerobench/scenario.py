@@ -166,6 +166,7 @@ class Scenario:
     dtype: Dtype = "fp32"
     steps: int = 3
     micro_batch: int = 2  # samples in one leaf
+    ragged: bool = False  # every second leaf has half as many, rounded down, and at least one
     accumulation: int = 1  # micro-steps per step
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)

@@ -27,6 +27,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "lr_factors": ((),),
     "weight_decay_factors": ((),),
     "momentum_factors": ((),),
+    "ragged": (False,),
     "clip": (0.0,),
     "dtype": ("fp32", "fp16"),
     "accumulation": (1,),

@@ -152,6 +152,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "model": models(),
     "steps": st.sampled_from([*[2] * 8, *[3] * 4, 5]),
     "micro_batch": among("micro_batch", 2, 1, 3),
+    "ragged": among("ragged", False, True, rare=True),
     "clip": among("clip", 0.0, 0.05, 1.0),
     "optimizer": optimizers(),
     "loss_scale": STATIC | DYNAMIC,

@@ -33,7 +33,8 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite or
     undefined ``scale`` of the loss, and a zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s //
     micro_batch``) is the same however a step's samples are cut into leaves, except that dyadic targets are multiplied
-    by the number of leaves, so that their mean over leaves is exact.
+    by the number of leaves, so that their mean over leaves is exact. Every second leaf of a ragged Scenario has half of
+    the samples.
 
     Raises:
         UsageError: if the data do not fit the model, or if a text is missing or too short.
@@ -96,7 +97,9 @@ def text_digest(path: str) -> str:
 def _batch(scenario: Scenario, step: int, index: int) -> dict[str, Any]:
     sample, (inputs, targets) = _FORMS[scenario.model.kind]
     first = index * scenario.micro_batch
-    samples = [sample(scenario, step, first + i) for i in range(scenario.micro_batch)]
+    short = scenario.ragged and (step + index) % 2 == 1
+    size = max(1, scenario.micro_batch // 2) if short else scenario.micro_batch
+    samples = [sample(scenario, step, first + i) for i in range(size)]
     columns = (torch.stack(column).to(scenario.device) for column in zip(*samples, strict=True))
     batch: dict[str, Any] = dict(zip((inputs, targets), columns, strict=True))
     return batch | ({"route": _route(scenario, step, index)} if scenario.model.kind == "odd" else {})

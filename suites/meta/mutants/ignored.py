@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from zerobench.scenario import Scenario
+from zerobench.subject import Batch
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -197,4 +198,26 @@ class AddsChunksOnAnotherGrid(_Otherwise):
     otherwise = _fields(lambda s: {"chunk": 32 if s.chunk > 32 else 64})
 
 
-IGNORED: list[type[Mutant]] = [*_Otherwise.__subclasses__(), *_TakesFromTheFirstGroup.__subclasses__()]
+class WeighsLeavesBySamples(Mutant):
+    """A leaf with fewer samples than the configuration's micro-batch counts for less."""
+
+    points_at = Points("gradients", "norm", "skipped")
+    weight = 1.0
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        engine: Any = self.engine
+        backward = engine.backward
+        engine.backward = lambda loss: backward(loss * self.weight)
+        self.usual = scenario.micro_batch
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.weight = len(next(iter(batch.values()))) / self.usual
+        return super().micro_step(batch)
+
+
+IGNORED: list[type[Mutant]] = [
+    WeighsLeavesBySamples,
+    *_Otherwise.__subclasses__(),
+    *_TakesFromTheFirstGroup.__subclasses__(),
+]
