@@ -74,6 +74,53 @@ def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
     return found  # type: ignore[no-any-return]
 
 
+def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, str]:
+    """Steps with allreduce_gradients() after each backward; the masters, and the error of a step without it."""
+    _, engine, net = _begun(stage)
+    engine.enable_backward_allreduce = False
+    for batch in itertools.islice(engine.training_dataloader, 2):
+        engine.backward(loops.loss(engine, batch))
+        engine.allreduce_gradients(bucket_size=1000)
+        engine.step()
+    after = loops.masters(net)
+    engine.backward(loops.loss(engine, batch))
+    with pytest.raises(RuntimeError) as error:
+        engine.step()
+    engine.destroy()
+    return after, str(error.value)
+
+
+def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple[float, list[int]]:
+    """The norm as a number, and the samples before and after a checkpoint is loaded."""
+    _, engine, net = _begun(stage)
+    _trained(engine, net, 2)
+    norm, samples = engine.get_global_grad_norm().item(), [engine.global_samples]
+    engine.save_checkpoint(folder)
+    engine.destroy()
+    _, engine, _ = _begun(stage)
+    engine.load_checkpoint(folder)
+    samples.append(engine.global_samples)
+    engine.destroy()
+    return norm, samples
+
+
+def module_states(group: dist.ProcessGroup, stage: int) -> bool:
+    """load_module_state_dict(): rank 0's whole weights, the names that may be missing, and a function."""
+    ds, engine, net = _begun(stage)
+    given = {name: torch.full_like(p, 1.5, device="cpu") for name, p in loops.model().state_dict().items()}
+    engine.load_module_state_dict({"module": given}, fetch_z3_params=True)
+    right = bool((loops.masters(net) == 1.5).all())
+    missing = [given.popitem()[0]]
+    engine.load_module_state_dict({"module": given}, allowed_missing_keys=missing)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        engine.load_module_state_dict({"module": given})
+    engine.load_module_state_dict({"module": given}, custom_load_fn=lambda src, dst: dst[0].bias.data.fill_(len(src)))
+    with ds.zero.GatheredParameters(net.get_parameter("0.bias")):
+        right &= bool((net.get_parameter("0.bias") == len(given)).all())
+    engine.destroy()
+    return right
+
+
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:
     """Whether the optimizer is of DeepSpeed's class for stages 1 and 2, and of that for stage 3."""
     ds, engine, _ = _begun(stage)

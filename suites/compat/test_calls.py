@@ -48,6 +48,26 @@ def test_autocast_of_the_caller(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.outer_autocast, world=_WORLD) == [[torch.float32] * 4] * _WORLD
 
 
+def test_reduced_by_the_caller(pool: Pool) -> None:
+    """allreduce_gradients() in place of the reduction in backward() is the same step; without it a step is an error."""
+    [[(expected, error), *_], *_] = pool.run(loops.at_every_stage, call_loops.reduced_by_the_caller, world=_WORLD)
+    assert "the step has no allreduce_gradients(); call it before step()" in error
+    for stages in pool.run(loops.at_every_stage, call_loops.reduced_by_the_caller, world=_WORLD):
+        assert all(torch.equal(after, expected) for after, _ in stages)
+
+
+def test_norm_and_samples(pool: Pool, tmp_path: Path) -> None:
+    """The norm is a tensor, and a checkpoint brings the samples back."""
+    ranks = pool.run(loops.at_every_stage, call_loops.norm_and_samples, str(tmp_path), world=_WORLD)
+    assert ranks == [[ranks[0][0]] * 4] * _WORLD
+    assert ranks[0][0][1] == [16, 16]
+
+
+def test_module_states(pool: Pool) -> None:
+    """Whole weights are loaded at every stage."""
+    assert pool.run(loops.at_every_stage, call_loops.module_states, world=_WORLD) == [[True] * 4] * _WORLD
+
+
 def test_optimizer_classes(pool: Pool) -> None:
     """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
     expected = [(False, False), (True, False), (True, False), (False, True)]
