@@ -121,6 +121,37 @@ def module_states(group: dist.ProcessGroup, stage: int) -> bool:
     return right
 
 
+def another_batch(group: dist.ProcessGroup, stage: int) -> list[int]:
+    """The steps after each micro-step, if the batch is doubled after the first step."""
+    _, engine, _ = _begun(stage)
+    steps = []
+    for batch in itertools.islice(engine.training_dataloader, 5):
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        steps.append(engine.global_steps)
+        if len(steps) == 1:
+            engine.set_train_batch_size(16)
+    engine.destroy()
+    return steps
+
+
+def some_parameters(group: dist.ProcessGroup, stage: int, client: bool) -> list[bool]:
+    """The parameters that two steps have changed, if only the last layer's are given."""
+    ds, net = loops.deepspeed(), loops.model()
+    before, given = loops.model(), list(net[2].parameters())
+    left_out = ("scheduler", "optimizer") if client else ("scheduler",)
+    keys = {key: value for key, value in loops.config(stage).items() if key not in left_out}
+    optimizer = torch.optim.AdamW(given, lr=1e-2) if client else None
+    engine, *_ = ds.initialize(
+        model=net, optimizer=optimizer, model_parameters=given, training_data=loops.data(), config=keys
+    )
+    _trained(engine, net[2], 4)
+    with ds.zero.GatheredParameters(list(net.parameters())):
+        changed = [not torch.equal(p, old) for p, old in zip(net.parameters(), before.parameters(), strict=True)]
+    engine.destroy()
+    return changed
+
+
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:
     """Whether the optimizer is of DeepSpeed's class for stages 1 and 2, and of that for stage 3."""
     ds, engine, _ = _begun(stage)

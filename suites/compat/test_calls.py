@@ -68,6 +68,18 @@ def test_module_states(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.module_states, world=_WORLD) == [[True] * 4] * _WORLD
 
 
+def test_another_batch(pool: Pool) -> None:
+    """Micro-steps are counted from the beginning, as in DeepSpeed, so the step after the change may be shorter."""
+    assert pool.run(loops.at_every_stage, call_loops.another_batch, world=_WORLD) == [[[1, 2, 2, 3, 3]] * 4] * _WORLD
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_some_parameters(pool: Pool, client: bool) -> None:
+    """Parameters that are in no group stay as they are, as in DeepSpeed."""
+    expected = [[False, False, True, True]] * 4
+    assert pool.run(loops.at_every_stage, call_loops.some_parameters, client, world=_WORLD) == [expected] * _WORLD
+
+
 def test_optimizer_classes(pool: Pool) -> None:
     """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
     expected = [(False, False), (True, False), (True, False), (False, True)]

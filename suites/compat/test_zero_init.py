@@ -72,6 +72,20 @@ def _trained(group: dist.ProcessGroup, stage: int, lean: bool, dtype: str) -> Te
     return after
 
 
+def _in_bf16(group: dist.ProcessGroup, enabled: bool) -> tuple[list[torch.dtype], torch.dtype]:
+    """The dtypes of the model's parameters, and of those of a model after the context."""
+    with loops.deepspeed().zero.Init(dtype=torch.bfloat16, enabled=enabled):
+        net = _Model()
+    return sorted({p.dtype for p in net.parameters()}, key=str), nn.Linear(1, 1).weight.dtype
+
+
+def test_a_dtype(pool: Pool) -> None:
+    """Parameters are constructed in the dtype that is given."""
+    expected, plain = ([torch.bfloat16, torch.int64], torch.float32), ([torch.float32, torch.int64], torch.float32)
+    assert pool.run(_in_bf16, True, world=_WORLD) == [expected] * _WORLD
+    assert pool.run(_in_bf16, False, world=_WORLD) == [plain] * _WORLD
+
+
 def _both(group: dist.ProcessGroup, dtype: str) -> list[tuple[Tensor, Tensor]]:
     return [(_trained(group, stage, True, dtype), _trained(group, stage, False, dtype)) for stage in loops.STAGES]
 

@@ -117,7 +117,7 @@ class AcceleratorExtras:
         Raises:
             ValueError: torch has no such backend.
         """
-        known = torch._dynamo.list_backends(exclude_tags=())  # type: ignore[no-untyped-call]
+        known = torch._dynamo.list_backends(exclude_tags=())
         if backend not in known:
             raise ValueError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
         self._compile_backend = backend
