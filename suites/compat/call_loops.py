@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,31 @@ def some_parameters(group: dist.ProcessGroup, stage: int, client: bool) -> list[
         changed = [not torch.equal(p, old) for p, old in zip(net.parameters(), before.parameters(), strict=True)]
     engine.destroy()
     return changed
+
+
+def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> tuple[Tensor, list[float]]:
+    """Steps of a schedule that the engine knows, or that the caller makes of its own optimizer and steps itself."""
+    ds, net = loops.deepspeed(), loops.model()
+    make: Any = ds.ops.adam.FusedAdam if kind == "fused-adam" else torch.optim.AdamW
+    optimizer = make(net.parameters(), lr=1e-2, weight_decay=0.0)
+    keys = {key: value for key, value in loops.config(stage).items() if key not in ("optimizer", "scheduler")}
+    given = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
+    schedule = None if kind == "known" else given(optimizer)
+    engine, *_ = ds.initialize(
+        model=net,
+        optimizer=optimizer,
+        lr_scheduler=None if schedule else given,
+        training_data=loops.data(),
+        config=keys,
+    )
+    for batch in engine.training_dataloader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        if schedule and engine.was_step_applied():
+            schedule.step()
+    after, rates = loops.masters(net), [*engine.get_lr(), optimizer.param_groups[0]["lr"]]
+    engine.destroy()
+    return after, rates
 
 
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:

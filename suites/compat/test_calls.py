@@ -80,6 +80,15 @@ def test_some_parameters(pool: Pool, client: bool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.some_parameters, client, world=_WORLD) == [expected] * _WORLD
 
 
+def test_schedule_of_the_client(pool: Pool) -> None:
+    """A schedule that the caller makes of its own optimizer holds, as accelerate does it."""
+    [[(expected, rates), *_], *_] = pool.run(loops.at_every_stage, call_loops.schedule_of_the_client, "known")
+    assert rates == [1.25e-3] * 2
+    for kind in ("own", "fused-adam"):
+        for stages in pool.run(loops.at_every_stage, call_loops.schedule_of_the_client, kind):
+            assert all(torch.equal(after, expected) and found == rates for after, found in stages)
+
+
 def test_optimizer_classes(pool: Pool) -> None:
     """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
     expected = [(False, False), (True, False), (True, False), (False, True)]
