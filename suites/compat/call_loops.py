@@ -105,6 +105,16 @@ def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple
     return norm, samples
 
 
+def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
+    """The norm after a step whose scaled gradients are not finite."""
+    _, engine, _ = _begun(stage, fp16={"enabled": True, "initial_scale_power": 60})
+    engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
+    engine.step()
+    norm = engine.get_global_grad_norm().item()
+    engine.destroy()
+    return float(norm)
+
+
 def module_states(group: dist.ProcessGroup, stage: int) -> bool:
     """load_module_state_dict(): rank 0's whole weights, the names that may be missing, and a function."""
     ds, engine, net = _begun(stage)

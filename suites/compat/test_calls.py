@@ -63,6 +63,12 @@ def test_norm_and_samples(pool: Pool, tmp_path: Path) -> None:
     assert ranks[0][0][1] == [16, 16]
 
 
+def test_norm_of_a_skipped_step(pool: Pool) -> None:
+    """It is infinite, as in DeepSpeed."""
+    ranks = pool.run(loops.at_every_stage, call_loops.norm_of_a_skipped_step, world=_WORLD)
+    assert ranks == [[float("inf")] * 4] * _WORLD
+
+
 def test_module_states(pool: Pool) -> None:
     """Whole weights are loaded at every stage."""
     assert pool.run(loops.at_every_stage, call_loops.module_states, world=_WORLD) == [[True] * 4] * _WORLD

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -212,8 +213,8 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         return get_local_rank()
 
     def get_global_grad_norm(self) -> Tensor | None:
-        """The norm of the last step's mean gradient before clipping, in a tensor as DeepSpeed's."""
-        norm = self._engine.get_global_grad_norm()
+        """The norm of the last step's mean gradient before clipping, in a tensor as DeepSpeed's; inf if it skipped."""
+        norm = math.inf if self._engine.optimizer.overflow else self._engine.get_global_grad_norm()
         return None if norm is None else torch.tensor(norm, dtype=torch.float64)
 
     def get_lr(self) -> list[float]:
