@@ -188,6 +188,32 @@ def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> t
     return after, rates
 
 
+class _Heads(nn.Module):
+    """A body and two heads, of which a forward uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = loops.model()  # it seeds the heads, too
+        self.heads = nn.ModuleList(nn.Linear(3, 1) for _ in range(2))
+
+    def forward(self, x: Tensor, task: int) -> Any:
+        return self.heads[task](self.body(x))
+
+
+def alternating_heads(group: dist.ProcessGroup, stage: int, explicit: bool) -> Tensor:
+    """The masters after steps that use one of two heads each; the other one has no gradient, or one of zeros."""
+    ds, net = loops.deepspeed(), _Heads()
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=keys)
+    for step, (x, _) in enumerate(itertools.islice(engine.training_dataloader, 4)):
+        loss = engine(x, step % 2).square().mean()
+        engine.backward(loss + 0 * net.heads[1 - step % 2](torch.zeros(1, 3)).sum() if explicit else loss)
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:
     """Whether the optimizer is of DeepSpeed's class for stages 1 and 2, and of that for stage 3."""
     ds, engine, _ = _begun(stage)

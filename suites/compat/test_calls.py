@@ -95,6 +95,13 @@ def test_schedule_of_the_client(pool: Pool) -> None:
             assert all(torch.equal(after, expected) and found == rates for after, found in stages)
 
 
+def test_alternating_heads(pool: Pool) -> None:
+    """A parameter that no forward of the step uses is stepped with zeros, as in DeepSpeed."""
+    [[expected, *_], *_] = pool.run(loops.at_every_stage, call_loops.alternating_heads, True, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, call_loops.alternating_heads, False, world=_WORLD):
+        assert all(torch.equal(after, expected) for after in stages)
+
+
 def test_optimizer_classes(pool: Pool) -> None:
     """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
     expected = [(False, False), (True, False), (True, False), (False, True)]

@@ -48,7 +48,7 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
-        engine.accumulation.repeats = True
+        engine.accumulation.repeats = engine.reducer.gives_zeros = True
         self.module = engine.module
         self.training = engine.module.training
         self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)
