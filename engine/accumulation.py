@@ -40,6 +40,7 @@ class Accumulation:
         self.steps, self.managed = steps, managed
         self.finished = 0  # micro-steps that a call after their backward has counted
         self._micro_step = 0  # finished micro-steps of the current step
+        self._ahead = 0  # micro-steps by which the step after a change is shorter
         self._declared: bool | None = None
         self._pending: MicroStep | None = None  # a backward that no step() has followed
         self._divided = True
@@ -59,7 +60,7 @@ class Accumulation:
         """Whether the next ``step()`` applies the optimizer."""
         if not self.managed:
             return True
-        return self._micro_step >= self.steps - 1 if self._declared is None else self._declared
+        return self._micro_step + self._ahead >= self.steps - 1 if self._declared is None else self._declared
 
     def declare(self, is_boundary: bool | None) -> None:
         """Set whether the next backward is the last one of its step; None counts again.
@@ -81,18 +82,18 @@ class Accumulation:
 
     def restart(self, global_steps: int) -> None:
         """Begin a step anew, after this many steps."""
-        self._micro_step, self._pending = 0, None
+        self._micro_step, self._ahead, self._pending = 0, 0, None
         self.finished = global_steps * self.steps
 
     def change(self, steps: int) -> None:
-        """Take another number of micro-steps from the next step on.
+        """Take another number of micro-steps; the next step ends at a multiple of it, counted from the beginning.
 
         Raises:
             RuntimeError: a step has begun.
         """
         if self.begun:
             raise RuntimeError("the gradient accumulation steps cannot change within a step; change them after step()")
-        self.steps = steps
+        self.steps, self._ahead = steps, self.finished % steps
 
     def begin(self, divided: bool) -> MicroStep:
         """The place of the backward that begins now; ``divided`` as in MicroStep.
@@ -132,7 +133,7 @@ class Accumulation:
         boundary = known or self.at_boundary
         self._advance()
         if boundary:
-            self._micro_step = 0
+            self._micro_step = self._ahead = 0
         return boundary, known
 
     def _advance(self) -> None:

@@ -67,6 +67,9 @@ class GradientReducer:
     without it. If a model starts it later, the engine raises an error.
     """
 
+    #: Whether a step gives zeros to trainable parameters without a gradient; if not, it does not touch them.
+    gives_zeros = False
+
     def __init__(
         self,
         states: list[UnitState],
@@ -105,10 +108,18 @@ class GradientReducer:
         """Prepare for the backward of one micro-step; a step ends with its last one, or with :meth:`complete`."""
         self._plain = self._plain or (loss is not None and not may_nest(loss))
         if first:
-            self.active = [False] * len(self.active)
+            self.active = self._given_zeros() if self.gives_zeros else [False] * len(self.active)
         missing = [len(state.unit.slots) for state in self.states]
         self._backward = Backward(first, last, missing)
         self._coordinator.begin_reductions(self)
+
+    def _given_zeros(self) -> list[bool]:
+        """The parameters that the step updates even if no gradient arrives."""
+        given = [False] * len(self.active)
+        with torch._C.DisableTorchFunctionSubclass():  # unbound parameters ask Python for each attribute
+            for slot in (slot for state in self.states for slot in state.unit.slots):
+                given[slot.index] = slot.parameter.requires_grad
+        return given
 
     @property
     def backward(self) -> Backward:

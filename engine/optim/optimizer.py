@@ -110,10 +110,11 @@ def _is_free(client: torch.optim.Optimizer) -> TypeGuard[ZeroOptimizer]:
 
 
 def _of_client(client: torch.optim.Optimizer) -> ZeroOptimizer:
+    """The optimizer of a client, with the client's own groups, so that a schedule of the client's optimizer holds."""
     rule = of_client(client)
     if not rule.is_fresh(client):
         raise ConfigError("the optimizer has stepped already; the engine starts from fresh state: pass a new one")
-    return ZeroOptimizer(rule, [dict(group) for group in client.param_groups], dict(client.defaults))
+    return ZeroOptimizer(rule, client.param_groups, dict(client.defaults))
 
 
 def _of_config(config: Config, parameters: Iterable[Any]) -> ZeroOptimizer:

@@ -19,18 +19,31 @@ _partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
 class _Partition:
     """The shard of one parameter; between :meth:`gather` and :meth:`release` the parameter is whole."""
 
-    def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks, shard: Tensor | None = None) -> None:
         self.ranks, self.numel, self.uses = ranks, parameter.numel(), 0
         slot = Slot(name, parameter, -1, 0, self.numel)
         width = -(-self.numel // ranks.world)
         self.own = slice(ranks.rank * width, (ranks.rank + 1) * width)
         self.full = torch.zeros(width * ranks.world, dtype=parameter.dtype, device=parameter.device)
-        slot.view(self.full).copy_(parameter.detach())
-        ranks.broadcast(self.full)
-        self.shard = self.full[self.own].clone()
+        self.shard = self._cut(slot) if shard is None else shard
         self.binding = Binding(slot, self.full, self.full.untyped_storage)
+        self.binding.copied = self.copied
         self.binding.unbind()
         self.free()
+
+    def _cut(self, slot: Slot) -> Tensor:
+        """This rank's shard of rank 0's values; a collective."""
+        slot.view(self.full).copy_(slot.parameter.detach())
+        self.ranks.broadcast(self.full)
+        return self.full[self.own].clone()
+
+    def copied(self) -> nn.Parameter:
+        """Another parameter with these values, partitioned likewise."""
+        like, slot = self.binding.like, self.binding.slot
+        data = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.full.device)
+        made = nn.Parameter(data, requires_grad=slot.parameter.requires_grad)
+        _partitioned[made] = _Partition(slot.name, made, self.ranks, self.shard.clone())
+        return made
 
     def gather(self) -> None:
         """Make the parameter whole, unless it is; a collective."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -48,6 +48,8 @@ class Binding:
 
     def __init__(self, slot: Slot, full: Tensor, storage: Callable[[], torch.UntypedStorage]) -> None:
         self.slot, self.name, self.storage = slot, slot.name, storage
+        #: Makes the parameter of a copied module; None if there is no copy of an unbound parameter.
+        self.copied: Callable[[], Tensor] | None = None
         self.view = slot.view(full)
         #: A meta tensor with the parameter's strides.
         self.like = torch.empty_strided(self.view.size(), self.view.stride(), dtype=full.dtype, device="meta")
@@ -114,11 +116,13 @@ class Resharded:
             return args[0]
         if name in ("data", "detach"):
             return cls.binding.alias()
-        names = sorted({repr(each.binding.name) for each in types if issubclass(each, Resharded)})
-        raise RuntimeError(
-            f"parameter {', '.join(names)} is sharded and not whole here, so it has no values to read or write; use it "
-            "in the model's forward or inside GatheredParameters, or read it by safe_get_full_fp32_param"
-        )
+        raise _no_values(each.binding.name for each in types if issubclass(each, Resharded))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = type(self).binding.copied
+        if copied is None or not isinstance(self, type(self).binding.slot.parameter.__class__):
+            raise _no_values([type(self).binding.name])
+        return memo.setdefault(id(self), copied())
 
     def __repr__(self) -> str:
         like = type(self).binding.like
@@ -126,6 +130,14 @@ class Resharded:
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+def _no_values(names: Iterable[str]) -> RuntimeError:
+    return RuntimeError(
+        f"parameter {', '.join(sorted(set(map(repr, names))))} is sharded and not whole here, so it has no values to "
+        "read or write; use it in the model's forward or inside GatheredParameters, or read it by "
+        "safe_get_full_fp32_param"
+    )
 
 
 def _refusing(base: type[Tensor], binding: Binding) -> Any:
@@ -151,10 +163,13 @@ def _asked_by_a_collective(name: str) -> bool:
 
 
 def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call converts a tensor to the dtype and device that it has, or sets its data to itself."""
+    """Whether the call converts a tensor to the dtype and device that it has, pads it by nothing, or sets its data to
+    itself or to its alias."""
     tensor, *others = args
     if name == "data=":
-        return others[0] is tensor
+        return others[0] is tensor or getattr(type(others[0]), "binding", None) is type(tensor).binding
+    if name == "pad":
+        return isinstance(tensor, Resharded) and not any(others[0] if others else kwargs["pad"])
     device, dtype = None, _CASTS.get(name)
     if name == "to":
         if kwargs.get("copy") or isinstance(next(iter(others), None), Tensor):

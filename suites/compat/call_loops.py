@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,145 @@ def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
         found = engine(torch.ones(2, 5)).dtype
     engine.destroy()
     return found  # type: ignore[no-any-return]
+
+
+def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, str]:
+    """Steps with allreduce_gradients() after each backward; the masters, and the error of a step without it."""
+    _, engine, net = _begun(stage)
+    engine.enable_backward_allreduce = False
+    for batch in itertools.islice(engine.training_dataloader, 2):
+        engine.backward(loops.loss(engine, batch))
+        engine.allreduce_gradients(bucket_size=1000)
+        engine.step()
+    after = loops.masters(net)
+    engine.backward(loops.loss(engine, batch))
+    with pytest.raises(RuntimeError) as error:
+        engine.step()
+    engine.destroy()
+    return after, str(error.value)
+
+
+def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple[float, list[int]]:
+    """The norm as a number, and the samples before and after a checkpoint is loaded."""
+    _, engine, net = _begun(stage)
+    _trained(engine, net, 2)
+    norm, samples = engine.get_global_grad_norm().item(), [engine.global_samples]
+    engine.save_checkpoint(folder)
+    engine.destroy()
+    _, engine, _ = _begun(stage)
+    engine.load_checkpoint(folder)
+    samples.append(engine.global_samples)
+    engine.destroy()
+    return norm, samples
+
+
+def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
+    """The norm after a step whose scaled gradients are not finite."""
+    _, engine, _ = _begun(stage, fp16={"enabled": True, "initial_scale_power": 60})
+    engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
+    engine.step()
+    norm = engine.get_global_grad_norm().item()
+    engine.destroy()
+    return float(norm)
+
+
+def module_states(group: dist.ProcessGroup, stage: int) -> bool:
+    """load_module_state_dict(): rank 0's whole weights, the names that may be missing, and a function."""
+    ds, engine, net = _begun(stage)
+    given = {name: torch.full_like(p, 1.5, device="cpu") for name, p in loops.model().state_dict().items()}
+    engine.load_module_state_dict({"module": given}, fetch_z3_params=True)
+    right = bool((loops.masters(net) == 1.5).all())
+    missing = [given.popitem()[0]]
+    engine.load_module_state_dict({"module": given}, allowed_missing_keys=missing)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        engine.load_module_state_dict({"module": given})
+    engine.load_module_state_dict({"module": given}, custom_load_fn=lambda src, dst: dst[0].bias.data.fill_(len(src)))
+    with ds.zero.GatheredParameters(net.get_parameter("0.bias")):
+        right &= bool((net.get_parameter("0.bias") == len(given)).all())
+    engine.destroy()
+    return right
+
+
+def another_batch(group: dist.ProcessGroup, stage: int) -> list[int]:
+    """The steps after each micro-step, if the batch is doubled after the first step."""
+    _, engine, _ = _begun(stage)
+    steps = []
+    for batch in itertools.islice(engine.training_dataloader, 5):
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        steps.append(engine.global_steps)
+        if len(steps) == 1:
+            engine.set_train_batch_size(16)
+    engine.destroy()
+    return steps
+
+
+def some_parameters(group: dist.ProcessGroup, stage: int, client: bool) -> list[bool]:
+    """The parameters that two steps have changed, if only the last layer's are given."""
+    ds, net = loops.deepspeed(), loops.model()
+    before, given = loops.model(), list(net[2].parameters())
+    left_out = ("scheduler", "optimizer") if client else ("scheduler",)
+    keys = {key: value for key, value in loops.config(stage).items() if key not in left_out}
+    optimizer = torch.optim.AdamW(given, lr=1e-2) if client else None
+    engine, *_ = ds.initialize(
+        model=net, optimizer=optimizer, model_parameters=given, training_data=loops.data(), config=keys
+    )
+    _trained(engine, net[2], 4)
+    with ds.zero.GatheredParameters(list(net.parameters())):
+        changed = [not torch.equal(p, old) for p, old in zip(net.parameters(), before.parameters(), strict=True)]
+    engine.destroy()
+    return changed
+
+
+def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> tuple[Tensor, list[float]]:
+    """Steps of a schedule that the engine knows, or that the caller makes of its own optimizer and steps itself."""
+    ds, net = loops.deepspeed(), loops.model()
+    make: Any = ds.ops.adam.FusedAdam if kind == "fused-adam" else torch.optim.AdamW
+    optimizer = make(net.parameters(), lr=1e-2, weight_decay=0.0)
+    keys = {key: value for key, value in loops.config(stage).items() if key not in ("optimizer", "scheduler")}
+    given = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
+    schedule = None if kind == "known" else given(optimizer)
+    engine, *_ = ds.initialize(
+        model=net,
+        optimizer=optimizer,
+        lr_scheduler=None if schedule else given,
+        training_data=loops.data(),
+        config=keys,
+    )
+    for batch in engine.training_dataloader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        if schedule and engine.was_step_applied():
+            schedule.step()
+    after, rates = loops.masters(net), [*engine.get_lr(), optimizer.param_groups[0]["lr"]]
+    engine.destroy()
+    return after, rates
+
+
+class _Heads(nn.Module):
+    """A body and two heads, of which a forward uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = loops.model()  # it seeds the heads, too
+        self.heads = nn.ModuleList(nn.Linear(3, 1) for _ in range(2))
+
+    def forward(self, x: Tensor, task: int) -> Any:
+        return self.heads[task](self.body(x))
+
+
+def alternating_heads(group: dist.ProcessGroup, stage: int, explicit: bool) -> Tensor:
+    """The masters after steps that use one of two heads each; the other one has no gradient, or one of zeros."""
+    ds, net = loops.deepspeed(), _Heads()
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=keys)
+    for step, (x, _) in enumerate(itertools.islice(engine.training_dataloader, 4)):
+        loss = engine(x, step % 2).square().mean()
+        engine.backward(loss + 0 * net.heads[1 - step % 2](torch.zeros(1, 3)).sum() if explicit else loss)
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
 
 
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:

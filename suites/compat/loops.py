@@ -48,7 +48,7 @@ def config(stage: int, **keys: Any) -> dict[str, Any]:
         "train_batch_size": 16,
         "gradient_accumulation_steps": 2,
         "steps_per_print": 1000,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.0, "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 3}},
         "zero_optimization": zero,
         "wall_clock_breakdown": False,

@@ -10,12 +10,14 @@ import importlib
 import inspect
 import json
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from zerobench.compat import unoffered
+from zerobench.compat.activation import SITE
 
 #: Packages below which nothing is recorded: other accelerators, and kernels that need a GPU.
 _CLOSED = frozenset(
@@ -23,6 +25,15 @@ _CLOSED = frozenset(
     for name in ("autotuning", "compile", "compression", "inference.v2", "module_inject.containers", "ops.op_builder")
 )
 _Names = dict[str, Any]
+
+
+def methods(file: str, name: str) -> set[str] | None:
+    """The public methods of a class in a file of the installed DeepSpeed; None if it is not installed."""
+    files = [Path(folder, "deepspeed", file) for folder in sys.path if Path(folder) != SITE]
+    source = next((each.read_text(encoding="utf-8") for each in files if each.is_file()), "")
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name]
+    members = [node for node in classes[0].body if isinstance(node, ast.FunctionDef)] if classes else []
+    return {node.name for node in members if not node.name.startswith("_")} or None
 
 
 def found() -> dict[str, _Names]:

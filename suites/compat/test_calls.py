@@ -48,6 +48,60 @@ def test_autocast_of_the_caller(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.outer_autocast, world=_WORLD) == [[torch.float32] * 4] * _WORLD
 
 
+def test_reduced_by_the_caller(pool: Pool) -> None:
+    """allreduce_gradients() in place of the reduction in backward() is the same step; without it a step is an error."""
+    [[(expected, error), *_], *_] = pool.run(loops.at_every_stage, call_loops.reduced_by_the_caller, world=_WORLD)
+    assert "the step has no allreduce_gradients(); call it before step()" in error
+    for stages in pool.run(loops.at_every_stage, call_loops.reduced_by_the_caller, world=_WORLD):
+        assert all(torch.equal(after, expected) for after, _ in stages)
+
+
+def test_norm_and_samples(pool: Pool, tmp_path: Path) -> None:
+    """The norm is a tensor, and a checkpoint brings the samples back."""
+    ranks = pool.run(loops.at_every_stage, call_loops.norm_and_samples, str(tmp_path), world=_WORLD)
+    assert ranks == [[ranks[0][0]] * 4] * _WORLD
+    assert ranks[0][0][1] == [16, 16]
+
+
+def test_norm_of_a_skipped_step(pool: Pool) -> None:
+    """It is infinite, as in DeepSpeed."""
+    ranks = pool.run(loops.at_every_stage, call_loops.norm_of_a_skipped_step, world=_WORLD)
+    assert ranks == [[float("inf")] * 4] * _WORLD
+
+
+def test_module_states(pool: Pool) -> None:
+    """Whole weights are loaded at every stage."""
+    assert pool.run(loops.at_every_stage, call_loops.module_states, world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def test_another_batch(pool: Pool) -> None:
+    """Micro-steps are counted from the beginning, as in DeepSpeed, so the step after the change may be shorter."""
+    assert pool.run(loops.at_every_stage, call_loops.another_batch, world=_WORLD) == [[[1, 2, 2, 3, 3]] * 4] * _WORLD
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_some_parameters(pool: Pool, client: bool) -> None:
+    """Parameters that are in no group stay as they are, as in DeepSpeed."""
+    expected = [[False, False, True, True]] * 4
+    assert pool.run(loops.at_every_stage, call_loops.some_parameters, client, world=_WORLD) == [expected] * _WORLD
+
+
+def test_schedule_of_the_client(pool: Pool) -> None:
+    """A schedule that the caller makes of its own optimizer holds, as accelerate does it."""
+    [[(expected, rates), *_], *_] = pool.run(loops.at_every_stage, call_loops.schedule_of_the_client, "known")
+    assert rates == [1.25e-3] * 2
+    for kind in ("own", "fused-adam"):
+        for stages in pool.run(loops.at_every_stage, call_loops.schedule_of_the_client, kind):
+            assert all(torch.equal(after, expected) and found == rates for after, found in stages)
+
+
+def test_alternating_heads(pool: Pool) -> None:
+    """A parameter that no forward of the step uses is stepped with zeros, as in DeepSpeed."""
+    [[expected, *_], *_] = pool.run(loops.at_every_stage, call_loops.alternating_heads, True, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, call_loops.alternating_heads, False, world=_WORLD):
+        assert all(torch.equal(after, expected) for after in stages)
+
+
 def test_optimizer_classes(pool: Pool) -> None:
     """The optimizer is an instance of DeepSpeed's class for the stage, as scripts ask."""
     expected = [(False, False), (True, False), (True, False), (False, True)]

@@ -191,6 +191,15 @@ def test_defaults() -> None:
     assert lion.engine["optimizer"]["params"]["betas"] == [0.9, 0.999]
 
 
+@pytest.mark.parametrize(
+    ("type_", "given", "expected"), [("Adam", {}, 0.01), ("AdamW", {"weight_decay": 0.0}, 0.0), ("SGD", {}, None)]
+)
+def test_weight_decay_of_torch(type_: str, given: dict[str, float], expected: float | None) -> None:
+    """With torch_adam, an AdamW has torch's weight decay if the configuration has none."""
+    found = resolve({**_BATCH, "optimizer": {"type": type_, "params": {"torch_adam": True, **given}}})
+    assert found.engine["optimizer"]["params"].get("weight_decay") == expected
+
+
 _TEXT = '{"train_batch_size": 4, # the seed has a comment\n // and so\n "gradient_clipping": 0.5, /* or */ }'
 
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from zerobench.compat import log, op_builders, quantities, unoffered
+from zerobench.compat.accelerator import Accelerator
+from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.refused_methods import REASONS
 from zerobench.compat.schedules import tuning
 from zerobench.suites.compat import names_of_deepspeed
 from zerobench.suites.support.alone import outside
@@ -67,6 +70,28 @@ def test_recorded_names() -> None:
     recorded = unoffered.recorded()
     assert {name: found.get(name) for name in recorded} == recorded
     assert names_of_deepspeed.__doc__
+
+
+_CLASSES: list[tuple[str, str, Any]] = [
+    ("runtime/engine.py", "DeepSpeedEngine", DeepSpeedEngine),
+    ("accelerator/abstract_accelerator.py", "DeepSpeedAccelerator", Accelerator("cpu")),
+]
+
+
+@pytest.mark.parametrize(("file", "name", "ours"), _CLASSES)
+def test_methods(file: str, name: str, ours: Any) -> None:
+    """Each public method of the installed DeepSpeed's class is there: it works, or it refuses."""
+    methods = names_of_deepspeed.methods(file, name)
+    if methods is None:
+        pytest.skip("needs DeepSpeed: pip install 'zerobench[deepspeed]'")
+    assert {each for each in methods if not hasattr(ours, each)} == set()
+
+
+def test_a_refused_method() -> None:
+    """It names itself and says what to do."""
+    for each in REASONS:
+        with pytest.raises(NotImplementedError, match=rf"engine.{each}\(\) is not offered: "):
+            getattr(DeepSpeedEngine, each)(None, 1)
 
 
 def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import resource
@@ -70,6 +71,44 @@ def _trained(group: dist.ProcessGroup, stage: int, lean: bool, dtype: str) -> Te
     after = loops.masters(nn.ParameterList(p for p in net.parameters() if p.requires_grad))
     engine.destroy()
     return after
+
+
+def _in_bf16(group: dist.ProcessGroup, enabled: bool) -> tuple[list[torch.dtype], torch.dtype]:
+    """The dtypes of the model's parameters, and of those of a model after the context."""
+    with loops.deepspeed().zero.Init(dtype=torch.bfloat16, enabled=enabled):
+        net = _Model()
+    return sorted({p.dtype for p in net.parameters()}, key=str), nn.Linear(1, 1).weight.dtype
+
+
+def test_a_dtype(pool: Pool) -> None:
+    """Parameters are constructed in the dtype that is given."""
+    expected, plain = ([torch.bfloat16, torch.int64], torch.float32), ([torch.float32, torch.int64], torch.float32)
+    assert pool.run(_in_bf16, True, world=_WORLD) == [expected] * _WORLD
+    assert pool.run(_in_bf16, False, world=_WORLD) == [plain] * _WORLD
+
+
+def _copied(group: dist.ProcessGroup) -> list[bool]:
+    """A copied module has parameters of its own with the same values; a bias padded by nothing keeps its values."""
+    ds = loops.deepspeed()
+    with ds.zero.Init():
+        net = nn.Linear(3, 5)
+    copied = copy.deepcopy(net)
+    bias: Any = net.bias
+    bias.data = nn.functional.pad(bias.data, (0, 0), "constant", 0)
+    with ds.zero.GatheredParameters(copied.weight, modifier_rank=0):
+        copied.weight.data.add_(1)
+    with ds.zero.GatheredParameters([*net.parameters(), *copied.parameters()]):
+        return [
+            torch.equal(copied.weight, net.weight + 1),
+            torch.equal(copied.bias, net.bias),
+            copied.bias is not net.bias,
+            all(p.requires_grad for p in copied.parameters()),
+        ]
+
+
+def test_a_copy(pool: Pool) -> None:
+    """As peft copies a module that it trains whole, and as transformers adjusts the bias of a tied layer."""
+    assert pool.run(_copied, world=_WORLD) == [[True] * 4] * _WORLD
 
 
 def _both(group: dist.ProcessGroup, dtype: str) -> list[tuple[Tensor, Tensor]]:

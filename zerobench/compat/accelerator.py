@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from zerobench.compat.accelerator_extras import AcceleratorExtras
 
-class Accelerator:
+
+class Accelerator(AcceleratorExtras):
     """The CPU or a CUDA GPU; every name that is not here is that of ``torch.cpu`` or ``torch.cuda``.
 
     Args:

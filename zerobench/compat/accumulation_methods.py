@@ -15,6 +15,9 @@ class AccumulationMethods(ConfigAccessors):
     _block: str | None = None
     #: Whether the next step ends a block of coalesce_grad_reduction().
     _coalesced = False
+    #: False if the caller calls allreduce_gradients() before each step.
+    enable_backward_allreduce = True
+    _allreduced = False
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Declare that the next backward is the last one of its step, or is not."""
@@ -60,9 +63,24 @@ class AccumulationMethods(ConfigAccessors):
         finally:
             self._block = None
 
-    def _check_outside(self) -> None:
+    @property
+    def inside_no_sync_ctxt(self) -> bool:
+        """Whether a block of no_sync() runs."""
+        return self._block == "no_sync()"
+
+    def allreduce_gradients(self, bucket_size: int = 500_000_000) -> None:
+        """Do nothing: each backward has reduced its gradients."""
+        self._allreduced = True
+
+    def _check_step(self) -> None:
         if self._block is not None:
             raise RuntimeError(f"step() was called inside {self._block}; call it after the block")
+        if not (self.enable_backward_allreduce or self._allreduced) and self.is_gradient_accumulation_boundary():
+            raise RuntimeError(
+                "enable_backward_allreduce is False, and the step has no allreduce_gradients(); call it before step(): "
+                "the engine cannot train each rank alone"
+            )
+        self._allreduced = False
 
     def _end_coalesced(self) -> None:
         """Count micro-steps again after the step of a block."""

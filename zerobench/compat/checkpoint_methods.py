@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from zerobench.compat.export import save_whole
+from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_script
 from zerobench.engine import Engine
 
@@ -16,7 +17,10 @@ class _Saved(Protocol):
     """What the methods need of the engine that they are mixed into."""
 
     module: nn.Module
+    global_samples: int
     _engine: Engine
+
+    def train_batch_size(self) -> int: ...
 
     def zero_optimization_partition_weights(self) -> bool: ...
 
@@ -63,7 +67,33 @@ class CheckpointMethods:
         path, state = self._engine.load_checkpoint(
             load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
         )
-        return path, None if path is None else state
+        if path is None:
+            return None, None
+        self.global_samples = self._engine.global_steps * self.train_batch_size()
+        return path, state
+
+    def load_module_state_dict(
+        self: _Saved,
+        checkpoint: dict[str, Any],
+        strict: bool = True,
+        custom_load_fn: Any = None,
+        fetch_z3_params: bool = False,
+        z3_params_to_fetch: Any = None,
+        allowed_missing_keys: Any = None,
+    ) -> None:
+        """Load whole weights from ``checkpoint["module"]``, at stage 3 those of rank 0; a collective.
+
+        Raises:
+            RuntimeError: names of parameters differ, other than the ``allowed_missing_keys``.
+        """
+        state, missing = checkpoint["module"], set(allowed_missing_keys or ())
+        partitioned = self.module if self.zero_optimization_partition_weights() else ()
+        with GatheredParameters(partitioned, modifier_rank=0):
+            if custom_load_fn is not None:
+                custom_load_fn(src=state, dst=self.module)
+                return
+            own = {name: value for name, value in self.module.state_dict().items() if name in missing - state.keys()}
+            self.module.load_state_dict({**own, **state}, strict=strict)
 
     def save_16bit_model(
         self: _Saved,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -19,19 +21,20 @@ from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
 from zerobench.compat.edits import Edits
 from zerobench.compat.given_model import GivenModel
+from zerobench.compat.key_accessors import KeyAccessors
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
 from zerobench.compat.monitors import MonitorMaster
 from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
+from zerobench.compat.refused_methods import RefusedMethods
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.zero.status import mark
-from zerobench.compat.zero_accessors import ZeroAccessors
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Parallelism, nn.Module):
+class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Parallelism, RefusedMethods, nn.Module):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -45,7 +48,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Par
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
-        engine.accumulation.repeats = True
+        engine.accumulation.repeats = engine.reducer.gives_zeros = True
         self.module = engine.module
         self.training = engine.module.training
         self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)
@@ -135,7 +138,7 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Par
             RuntimeError: the call is inside no_sync() or coalesce_grad_reduction(), or gives ``lr_kwargs``.
         """
         self._direct.check_ended()
-        self._check_outside()
+        self._check_step()
         if lr_kwargs:
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
@@ -209,9 +212,10 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Par
         """This process among those of its host."""
         return get_local_rank()
 
-    def get_global_grad_norm(self) -> float | None:
-        """The norm of the last step's mean gradient before clipping."""
-        return self._engine.get_global_grad_norm()
+    def get_global_grad_norm(self) -> Tensor | None:
+        """The norm of the last step's mean gradient before clipping, in a tensor as DeepSpeed's; inf if it skipped."""
+        norm = math.inf if self._engine.optimizer.overflow else self._engine.get_global_grad_norm()
+        return None if norm is None else torch.tensor(norm, dtype=torch.float64)
 
     def get_lr(self) -> list[float]:
         """The learning rate of each group."""
@@ -271,6 +275,10 @@ class DeepSpeedEngine(AccumulationMethods, ZeroAccessors, CheckpointMethods, Par
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the engine runs the module as it is, which changes nothing that is computed."""
+
+    def collect_python_gc(self) -> int:
+        """Run Python's garbage collector."""
+        return gc.collect()
 
     def empty_partition_cache(self) -> None:
         """Reshard what is idle."""

@@ -19,7 +19,7 @@ from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
-from zerobench.compat.given_model import keep_precision, without_compile
+from zerobench.compat.given_model import freeze_others, keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizers import as_client
@@ -72,6 +72,8 @@ def initialize(
     model = _prepared(model, settings)
     parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
     client = as_client(optimizer, parameters)
+    if client is not None or settings.engine.get("optimizer") is not None:
+        freeze_others(model, parameters if client is None else client.param_groups)
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, parameters if client is None else client.param_groups, collate_fn)
     if training_data is not None:

@@ -36,6 +36,16 @@ def keep_precision(model: nn.Module, settings: Settings) -> None:
         log_dist(f"the parameters are {names}, and become float32; enable bf16 or fp16 to train in 16 bits", ranks=[0])
 
 
+def freeze_others(model: nn.Module, groups: list[Any]) -> None:
+    """Freeze the parameters that are in no group: DeepSpeed does not train them either. Rank 0 logs them."""
+    given = {p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])}
+    others = {name: p for name, p in model.named_parameters() if p.requires_grad and p not in given}
+    for parameter in others.values():
+        parameter.requires_grad_(False)
+    if others:
+        log_dist(f"in no parameter group, so frozen: {', '.join(others)}", ranks=[0])
+
+
 def without_compile(model: nn.Module, settings: Settings) -> nn.Module:
     """At stage 3 the module that torch.compile was given: the compiler cannot see that parameters are gathered."""
     original = getattr(model, "_orig_mod", None)

@@ -53,7 +53,7 @@ class _Taken(Optimizer):
 
     def taken(self) -> ZeroOptimizer:
         """The engine's optimizer with the same groups."""
-        return ZeroOptimizer(self._rule, [dict(group) for group in self.param_groups], dict(self.defaults))
+        return ZeroOptimizer(self._rule, self.param_groups, dict(self.defaults))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Refuse: only the engine has the gradients of all ranks."""

@@ -65,6 +65,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     faults = list(take(raw))
     engine = _sorted(raw, "", dropped, faults)
     engine = _with_defaults(engine, dropped)
+    _default_of_optimizer(engine, raw)
     faults += [*autocast_faults(raw), *_optimizer_faults(engine)]
     try:
         load(engine)
@@ -140,11 +141,23 @@ def _with_defaults(engine: dict[str, Any], dropped: dict[str, str]) -> dict[str,
             dropped[f"zero_optimization.{name}"] = f"it needs stage {first}, and DeepSpeed ignores it at stage {stage}"
         elif isinstance(zero.get(name), dict):
             zero[name] = _of_device(zero[name])
-    result = {"gradient_clipping": 1.0, **engine, "zero_optimization": zero}
-    optimizer = result.get("optimizer")
-    if isinstance(optimizer, dict) and str(optimizer.get("type", "")).lower() == "lion":
-        result["optimizer"] = {**optimizer, "params": {"betas": [0.9, 0.999], **(optimizer.get("params") or {})}}
-    return result
+    return {"gradient_clipping": 1.0, **engine, "zero_optimization": zero}
+
+
+def _default_of_optimizer(engine: dict[str, Any], raw: dict[str, Any]) -> None:
+    """A parameter for which DeepSpeed's optimizer has another default than the engine's.
+
+    With ``torch_adam`` DeepSpeed takes torch's AdamW, and so its weight decay.
+    """
+    optimizer = engine.get("optimizer")
+    if not isinstance(optimizer, dict):
+        return
+    params, type_ = optimizer.get("params") or {}, str(optimizer.get("type", "")).lower()
+    if type_ == "lion":
+        engine["optimizer"] = {**optimizer, "params": {"betas": [0.9, 0.999], **params}}
+    of_torch = (raw["optimizer"].get("params") or {}).get("torch_adam", False)
+    if of_torch and (type_ == "adamw" or (type_ == "adam" and params.get("adam_w_mode", True))):
+        engine["optimizer"] = {**optimizer, "params": {"weight_decay": 0.01, **params}}
 
 
 #: Keys that an offload section has for files only.

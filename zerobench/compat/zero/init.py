@@ -28,11 +28,19 @@ class Init:
     Args:
         module: shards the parameters of this module at once.
         enabled: False makes the context do nothing.
-        args, kwargs: DeepSpeed's other arguments, which have no effect: parameters keep their dtype and their device.
+        dtype: of the parameters and buffers that are constructed; None for those that the constructors choose.
+        args, kwargs: DeepSpeed's other arguments, which have no effect: parameters keep their device.
     """
 
-    def __init__(self, module: nn.Module | None = None, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
-        self.enabled = enabled
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *args: Any,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.enabled, self._dtype = enabled, dtype
         self._running: dict[int, int] = {}  # constructors of a module that run, by its id
         self._constructors: dict[type[nn.Module], Any] = {}
         if module is not None and enabled:
@@ -54,11 +62,14 @@ class Init:
                 self._watch(kind)
         self._apply: Any = nn.Module.apply
         setattr(nn.Module, "apply", _apply_gathered)  # noqa: B010  # mypy allows no assignment to a method
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype or self._default)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.enabled:
+            torch.set_default_dtype(self._default)
             setattr(nn.Module, "apply", self._apply)  # noqa: B010
             for watched, constructor in self._constructors.items():
                 watched.__init__ = constructor  # type: ignore[method-assign]

@@ -1,0 +1,145 @@
+"""Methods of DeepSpeed's engine that return a key of a section, or what follows from keys; its names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+
+def _key(path: str, default: Any) -> Callable[[Any], Any]:
+    """A method that returns the key at ``section.key`` or ``section.key.key``, or DeepSpeed's default of it."""
+    section, *keys = path.split(".")
+
+    def read(engine: Any) -> Any:
+        value = engine._settings.section(section)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return default if value is None else value
+
+    read.__doc__ = f"``{path}``."
+    return read
+
+
+def _never(what: str) -> Callable[[Any], bool]:
+    """A method that returns False, because the engine does not have what it asks for."""
+
+    def answer(engine: Any) -> bool:
+        return False
+
+    answer.__doc__ = f"False: the engine has no {what}."
+    return answer
+
+
+class KeyAccessors:
+    """The keys as the configuration gives them."""
+
+    zero_reduce_bucket_size = _key("zero_optimization.reduce_bucket_size", 500_000_000)
+    zero_allgather_bucket_size = _key("zero_optimization.allgather_bucket_size", 500_000_000)
+    zero_sub_group_size = _key("zero_optimization.sub_group_size", 1_000_000_000)
+    zero_prefetch_bucket_size = _key("zero_optimization.stage3_prefetch_bucket_size", 50_000_000)
+    zero_param_persistence_threshold = _key("zero_optimization.stage3_param_persistence_threshold", 100_000)
+    zero_model_persistence_threshold = _key("zero_optimization.stage3_model_persistence_threshold", sys.maxsize)
+    zero_max_live_parameters = _key("zero_optimization.stage3_max_live_parameters", 1_000_000_000)
+    zero_max_reuse_distance = _key("zero_optimization.stage3_max_reuse_distance", 1_000_000_000)
+    zero_module_granularity_threshold = _key("zero_optimization.stage3_module_granularity_threshold", 0)
+    zero_allgather_sequential = _key("zero_optimization.stage3_allgather_sequential", False)
+    zero_contiguous_gradients = _key("zero_optimization.contiguous_gradients", True)
+    zero_reduce_scatter = _key("zero_optimization.reduce_scatter", True)
+    zero_allgather_partitions = _key("zero_optimization.allgather_partitions", True)
+    zero_round_robin_gradients = _key("zero_optimization.round_robin_gradients", False)
+    zero_ignore_unused_parameters = _key("zero_optimization.ignore_unused_parameters", True)
+    zero_load_from_fp32_weights = _key("zero_optimization.load_from_fp32_weights", True)
+    zero_elastic_checkpoint = _key("zero_optimization.elastic_checkpoint", False)
+    zero_multi_rank_bucket_allreduce = _key("zero_optimization.use_multi_rank_bucket_allreduce", True)
+    zero_compute_grad_norm = _key("zero_optimization.compute_grad_norm", True)
+    zero_parameter_alignment = _key("zero_optimization.parameter_alignment", False)
+    zero_log_trace_cache_warnings = _key("zero_optimization.log_trace_cache_warnings", False)
+    is_sanity_checks_enabled = _key("zero_optimization.enable_sanity_checks", False)
+    zero_hpz_partition_size = _key("zero_optimization.zero_hpz_partition_size", 1)
+    zero_partial_offload = _key("zero_optimization.offload_optimizer.ratio", 1.0)
+    super_offload = _key("zero_optimization.offload_optimizer.super_offload", False)
+    cpuadam_cores_perc = _key("zero_optimization.offload_optimizer.cpuadam_cores_perc", 0.9)
+    flops_profiler_recompute_fwd_factor = _key("flops_profiler.recompute_fwd_factor", 0.0)
+    flops_profiler_profile_step = _key("flops_profiler.profile_step", 1)
+    flops_profiler_module_depth = _key("flops_profiler.module_depth", -1)
+    flops_profiler_top_modules = _key("flops_profiler.top_modules", 1)
+    flops_profiler_detailed = _key("flops_profiler.detailed", True)
+    flops_profiler_output_file = _key("flops_profiler.output_file", None)
+    use_node_local_storage = _key("checkpoint.use_node_local_storage", False)
+    load_universal_checkpoint = _key("checkpoint.load_universal", False)
+    checkpoint_serialization_enabled = _key("checkpoint.checkpoint_serialization", True)
+    optimizer_legacy_fusion = _key("optimizer.legacy_fusion", False)
+
+    zero_legacy_stage1 = _never("legacy_stage1")
+    zero_quantized_weights = zero_quantized_nontrainable_weights = _never("quantised weights")
+    zero_quantized_gradients = _never("quantised gradients")
+    zero_save_muon_momentum_buffer_in_memory = _never("Muon")
+    fp16_master_weights_and_gradients = bf16_master_weights_and_gradients = _never("masters in 16 bits")
+    bf16_optimizer_states = _never("optimizer states in 16 bits")
+    data_efficiency_enabled = data_sampling_enabled = curriculum_learning_enabled = _never("sampling of its own")
+    random_ltd_enabled = _never("token dropping")
+    autotuning_enabled = autotuning_profile_model_info = _never("autotuning")
+    checkpoint_writer_enabled = _never("writer of checkpoints")
+    is_compiled = is_deepcompile_enabled = is_deepcompile_active = _never("compiler")
+    compile_zero_optimization_stage = compile_autosp = compile_autotp = uses_parallelization_pass_only = is_compiled
+
+    def zero_force_ds_cpu_optimizer(self: Any) -> bool:
+        """The key of this name; the engine steps offloaded states itself."""
+        return bool(self._settings.raw.get("zero_force_ds_cpu_optimizer", True))
+
+    def zero_nvme_offload_optimizer(self: Any) -> bool:
+        """Whether optimizer states are in files."""
+        return bool(self._engine.config.zero_optimization.offload_optimizer.device == "nvme")
+
+    def checkpoint_tag_validation_enabled(self: Any) -> bool:
+        """Whether ``checkpoint.tag_validation`` is not ``Ignore``."""
+        return bool(self._tag_validation() != "ignore")
+
+    def checkpoint_tag_validation_fail(self: Any) -> bool:
+        """Whether ``checkpoint.tag_validation`` is ``Fail``."""
+        return bool(self._tag_validation() == "fail")
+
+    def _tag_validation(self: Any) -> str:
+        return str(self._settings.section("checkpoint").get("tag_validation", "Warn")).lower()
+
+    def initial_dynamic_scale(self: Any) -> int:
+        """The first loss scale if it is dynamic."""
+        return int(2**self._engine.config.fp16.initial_scale_power)
+
+    def dynamic_loss_scale_args(self: Any) -> dict[str, Any]:
+        """The parameters of a dynamic loss scale."""
+        fp16 = self._engine.config.fp16
+        return {
+            "init_scale": self.initial_dynamic_scale(),
+            "scale_window": fp16.loss_scale_window,
+            "delayed_shift": fp16.hysteresis,
+            "consecutive_hysteresis": fp16.consecutive_hysteresis,
+            "min_scale": fp16.min_loss_scale,
+        }
+
+    def is_first_weights_partition_group(self: Any) -> bool:
+        """Whether parameters are sharded."""
+        return bool(self.zero_optimization_partition_weights())
+
+    def log_level(self: Any) -> str | None:
+        """``log_level``."""
+        level: str | None = self._settings.raw.get("log_level")
+        return level
+
+    def autotp_size(self) -> int:
+        """0: there is no tensor parallelism."""
+        return 0
+
+    def zenflow_config(self) -> None:
+        """None: there is no ZenFlow."""
+
+    def is_map_style_dataset(self, obj: Any) -> bool:
+        """Whether the dataset has indices and a length."""
+        return hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
+
+    def is_iterable_style_dataset(self, obj: Any) -> bool:
+        """Whether the dataset is torch's iterable one."""
+        return isinstance(obj, IterableDataset)
