@@ -23,6 +23,7 @@ from zerobench.suites.support.strategies import (
     DYNAMIC,
     SMALL_DYADIC,
     STATIC,
+    USED_ONCE,
     drawn,
     models,
     optimizers,
@@ -59,7 +60,7 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
 @drawn(
     st.tuples(
         _resuming(
-            model=models(buffers=False, reused=False, tied=False),  # a weight's second use is a term of its own
+            model=models(buffers=False, **USED_ONCE),  # a second use is a term of its own
             dtype="fp32",
             clip=0.0,
             poison=(),
