@@ -146,7 +146,7 @@ def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("peculiar", [name for name in PECULIAR if name not in USED_ONCE])
 def test_models_that_use_each_parameter_once(peculiar: str) -> None:
     """A sum of two leaves' gradients has two terms, whatever else is peculiar; a second use would be a third term."""
-    spec = Odd(hidden=(3, 4), routes="steps", **USED_ONCE | {peculiar: True})
+    spec = dataclasses.replace(Odd(hidden=(3, 4)), **USED_ONCE | {peculiar: True})
     model, x = OddModel(spec), torch.ones(2, spec.width)
     used = _uses(model(x, x, route=True))
     assert used.keys() <= set(model.parameters())
@@ -156,14 +156,15 @@ def test_models_that_use_each_parameter_once(peculiar: str) -> None:
 @pytest.mark.parametrize("peculiar", USED_ONCE)
 def test_models_that_use_a_parameter_twice(peculiar: str) -> None:
     """Each peculiarity that is excluded gives some parameter a second use."""
-    spec = Odd(hidden=(3, 4), **{peculiar: True})
+    spec = dataclasses.replace(Odd(hidden=(3, 4)), **dict[str, Any]({peculiar: True}))
     x = torch.ones(2, spec.width)
     assert 2 in _uses(OddModel(spec)(x, x, route=True)).values()
 
 
-def _uses(loss: Tensor) -> Counter[Tensor]:
+def _uses(loss: Tensor) -> Counter[Any]:
     """The number of edges of a loss's graph that lead to each parameter."""
-    found: Counter[Tensor] = Counter()
+    assert loss.grad_fn is not None
+    found: Counter[Any] = Counter()
     waiting, seen = [loss.grad_fn], {loss.grad_fn}
     while waiting:
         for node in (following for following, _ in waiting.pop().next_functions if following is not None):
