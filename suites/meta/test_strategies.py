@@ -19,6 +19,7 @@ from zerobench.subjects.reference import config
 from zerobench.suites.equivalence import test_contract, test_steps
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR
+from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import USED_ONCE, scenarios
 from zerobench.workload.models.odd import OddModel
 
@@ -159,6 +160,13 @@ def test_models_that_use_a_parameter_twice(peculiar: str) -> None:
     spec = dataclasses.replace(Odd(hidden=(3, 4)), **dict[str, Any]({peculiar: True}))
     x = torch.ones(2, spec.width)
     assert 2 in _uses(OddModel(spec)(x, x, route=True)).values()
+
+
+@pytest.mark.parametrize(("before", "then"), WORLD_PAIRS)
+def test_micro_steps_after_a_load(before: int, then: int) -> None:
+    """A step that must follow divides its losses by a number of micro-steps that rounds nothing."""
+    share = torch.tensor(1.0) / (leaves_of(before, then) // then)
+    assert ((before, then) in EXACT_WORLD_PAIRS) == (float(share) == 1 / (leaves_of(before, then) // then))
 
 
 def _uses(loss: Tensor) -> Counter[Any]:
