@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import types
@@ -274,10 +275,11 @@ class Scenario:
         return any(self._poisoned.issuperset(range(resume)) for resume in self.resumes)
 
     @property
-    def read_as_loaded(self) -> bool:
-        """Whether optimizer states may be read after a load and before an update: the step is skipped or read in."""
-        read = {each.step for each in self.reads if each.what == "optimizer_state" and each.at >= 0}
-        return not (self._poisoned | read).isdisjoint(self.resumes)
+    def raises_scale(self) -> bool:
+        """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
+        bad = [-1, *sorted(self._poisoned), self.steps]
+        good = max(after - before - 1 for before, after in itertools.pairwise(bad))
+        return self.dtype == "fp16" and not self.loss_scale.static and good > self.loss_scale.window
 
     @property
     def evaluated_before_update(self) -> bool:

@@ -18,11 +18,12 @@ from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import Optimizer, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.offered import at_offered_stage
-from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of
+from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import (
     DYNAMIC,
     SMALL_DYADIC,
     STATIC,
+    USED_ONCE,
     drawn,
     models,
     optimizers,
@@ -45,7 +46,10 @@ def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
     return scenarios(world=2, accumulation=1, **fixed)
 
 
-@drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)
+@drawn(
+    st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), among("worlds", *EXACT_WORLD_PAIRS)),
+    share=0.2,
+)
 def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """Losses, gradients, loss scale, norm and update of each step after the load are right for the state before the
     save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision."""
@@ -59,7 +63,7 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
 @drawn(
     st.tuples(
         _resuming(
-            model=models(buffers=False, reused=False, tied=False),  # a weight's second use is a term of its own
+            model=models(buffers=False, **USED_ONCE),  # a second use is a term of its own
             dtype="fp32",
             clip=0.0,
             poison=(),

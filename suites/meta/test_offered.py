@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-from zerobench.scenario import Odd, Optimizer, Read, Scenario
+from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.offered import nearest
 
@@ -40,3 +43,23 @@ def test_what_the_engine_offers_is_left_alone() -> None:
     """No field changes, in the model and the readings either."""
     drawn = Scenario(model=Odd(reused=True), world=4, replicate=2, reads=(Read(at=1),))
     assert nearest(_OnTwoReplicas, drawn, []) == drawn
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize(
+    ("stage", "scale", "bad", "ends"),
+    [
+        (2, LossScale(initial_power=3, minimum=8.0, hysteresis=1), (0,), True),
+        (2, LossScale(initial_power=3, minimum=8.0, hysteresis=2), (0,), False),
+        (2, LossScale(initial_power=3, minimum=8.0, hysteresis=2), (0, 2), True),
+        (2, LossScale(initial_power=3, minimum=4.0, hysteresis=1), (0,), False),
+        (2, LossScale(initial_power=3, minimum=4.0, hysteresis=1), (0, 1), True),
+        (2, LossScale(static=8.0, minimum=8.0, hysteresis=1), (0,), False),
+        (0, LossScale(initial_power=3, minimum=8.0, hysteresis=1), (0,), False),
+    ],
+)
+def test_deepspeed_ends_at_the_least_scale(stage: int, scale: LossScale, bad: tuple[int, ...], ends: bool) -> None:
+    """DeepSpeed raises if it cannot lower the loss scale any more, by design: such a Scenario is not offered."""
+    poison = tuple((step, 0) for step in bad)
+    drawn = Scenario(stage=stage, dtype="fp16", steps=3, loss_scale=scale, poison=poison)
+    assert ("ends the run" in (DeepSpeed.not_offered(drawn) or "")) is ends

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from zerobench.engine.config.schema import Config
 from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
 from zerobench.subjects.reference import config
 from zerobench.suites.equivalence import test_contract, test_steps
 from zerobench.suites.support import covering
-from zerobench.suites.support.strategies import scenarios
+from zerobench.suites.support.covering import PECULIAR
+from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
+from zerobench.suites.support.strategies import USED_ONCE, scenarios
+from zerobench.workload.models.odd import OddModel
 
 #: Fields that are not drawn, and the reason.
 NOT_DRAWN: dict[str, str] = {
@@ -136,3 +142,43 @@ def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
         _drawn.__wrapped__(each.backend.removeprefix(covering.PREFIX), count, each.strategy)
     missing = anywhere.difference(*covering.Covering.covered.values())
     assert not missing, sorted(missing)[:20]
+
+
+@pytest.mark.parametrize("peculiar", [name for name in PECULIAR if name not in USED_ONCE])
+def test_models_that_use_each_parameter_once(peculiar: str) -> None:
+    """A sum of two leaves' gradients has two terms, whatever else is peculiar; a second use would be a third term."""
+    spec = dataclasses.replace(Odd(hidden=(3, 4)), **USED_ONCE | {peculiar: True})
+    model, x = OddModel(spec), torch.ones(2, spec.width)
+    used = _uses(model(x, x, route=True))
+    assert used.keys() <= set(model.parameters())
+    assert set(used.values()) == {1}
+
+
+@pytest.mark.parametrize("peculiar", USED_ONCE)
+def test_models_that_use_a_parameter_twice(peculiar: str) -> None:
+    """Each peculiarity that is excluded gives some parameter a second use."""
+    spec = dataclasses.replace(Odd(hidden=(3, 4)), **dict[str, Any]({peculiar: True}))
+    x = torch.ones(2, spec.width)
+    assert 2 in _uses(OddModel(spec)(x, x, route=True)).values()
+
+
+@pytest.mark.parametrize(("before", "then"), WORLD_PAIRS)
+def test_micro_steps_after_a_load(before: int, then: int) -> None:
+    """A step that must follow divides its losses by a number of micro-steps that rounds nothing."""
+    share = torch.tensor(1.0) / (leaves_of(before, then) // then)
+    assert ((before, then) in EXACT_WORLD_PAIRS) == (float(share) == 1 / (leaves_of(before, then) // then))
+
+
+def _uses(loss: Tensor) -> Counter[Any]:
+    """The number of edges of a loss's graph that lead to each parameter."""
+    assert loss.grad_fn is not None
+    found: Counter[Any] = Counter()
+    waiting, seen = [loss.grad_fn], {loss.grad_fn}
+    while waiting:
+        for node in (following for following, _ in waiting.pop().next_functions if following is not None):
+            if hasattr(node, "variable"):
+                found[node.variable] += 1
+            elif node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return found

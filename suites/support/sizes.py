@@ -25,6 +25,13 @@ def leaves_of(before: int, then: int) -> int:
     return math.lcm(before, then) if 3 in (before, then) else 4
 
 
+#: Those after which a step has a power of two of micro-steps: to divide a loss by another number rounds, so that the
+#: engines' gradients of a leaf differ.
+EXACT_WORLD_PAIRS = tuple(
+    (before, then) for before, then in WORLD_PAIRS if (leaves_of(before, then) // then).bit_count() == 1
+)
+
+
 @lru_cache(maxsize=512)
 def sizes_of(model: Gpt | Vit | Odd) -> dict[str, tuple[int, ...]]:
     """The elements of each parameter and of each unit (a block, or the whole model), without empty ones."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from zerobench.oracles.optimizer import build_optimizer, groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters, state_keys
+from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
@@ -26,6 +27,7 @@ from zerobench.subjects.reference import shared_config
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
+_SCALER = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16/loss_scaler.py"
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
@@ -160,10 +162,18 @@ class DeepSpeed(Subject):
         if self.scenario.placement.optimizer:
             if self.engine.global_steps == self.engine.skipped_steps:
                 return self._before_first_update()
+            self._link_states()
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
         return {name: kept[name].get(key, torch.zeros_like(p, dtype=torch.float32)) for name, p in self.trained.items()}
+
+    def _link_states(self) -> None:
+        """Let the parameters find the states of every group: DeepSpeed links them once, after the update of the first
+        group, and not after a load (reports/findings/deepspeed/second-group-state and state-before-first-update)."""
+        if hasattr(self.optimizer, "_hp_optimizer_states_linked"):
+            self.optimizer._hp_optimizer_states_linked = False
+            self.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _before_first_update(self) -> State:
         """torch's optimizers have no state yet; to read it raises (reports/findings/deepspeed)."""
@@ -232,8 +242,24 @@ def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
         "takes only a whole number as the least loss scale": (
             scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
         ),
+        f"ends the run if a step overflows at the least loss scale: {_SCALER}": (
+            not plain and _overflows_at_minimum(scenario)
+        ),
     }
     return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
+
+
+def _overflows_at_minimum(scenario: Scenario) -> bool:
+    """Whether a bad step finds the dynamic loss scale at its minimum, and no hysteresis left."""
+    spec, bad = scenario.loss_scale, {step for step, _ in scenario.poison}
+    if scenario.dtype != "fp16" or spec.static:
+        return False
+    scaler = LossScaler(spec)
+    for step in range(scenario.steps):
+        if step in bad and scaler.scale == spec.minimum and scaler.hysteresis == 1:
+            return True
+        scaler.update(step in bad)
+    return False
 
 
 def _imported(device: str) -> Any:

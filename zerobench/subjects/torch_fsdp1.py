@@ -175,16 +175,23 @@ class TorchFsdp1(Plain):
         keys = state_keys(self.scenario.optimizer)
         with self._whole():
             empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.working.items()}
+        for key in keys:
+            for name, values in self._whole_states(key).items():
+                empty[name] |= values
+        return empty
+
+    def _whole_states(self, key: str) -> dict[str, State]:
+        """One state of each parameter that has it: several at once would share one memory on a CPU
+        (reports/findings/fsdp1/states-share-memory)."""
+        own = self.optimizer.state_dict()
+        own["state"] = {number: {k: v for k, v in each.items() if k == key} for number, each in own["state"].items()}
         whole = FullStateDictConfig(rank0_only=False), FullOptimStateDictConfig(rank0_only=False)
         with (
             warnings.catch_warnings(action="ignore"),
             FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole),
         ):
-            found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, group=self.group)["state"]
-        return {
-            name: {key: found.get(name, {}).get(key, zero) for key, zero in states.items()}
-            for name, states in empty.items()
-        }
+            found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, own, self.group)["state"]
+        return {name: {key: found[name][key]} for name in self.working if key in found.get(name, {})}
 
     def save(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):

@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from zerobench.cli.commands import main
 from zerobench.conform import matrix, page, verdicts
+from zerobench.suites.equivalence import (
+    test_client,
+    test_every_engine,
+    test_every_step,
+    test_peers,
+    test_resume,
+    test_resume_elsewhere,
+)
 from zerobench.suites.support.conformance import without_folders
 
 _ENGINE = '''
@@ -52,6 +61,17 @@ def test_verdicts(changes: dict[str, Any], verdict: str, code: int) -> None:
     assert value["engines"][0]["properties"][0]["verdict"] == verdict
     assert verdicts.exit_code(value) == code
     assert verdicts.flaw(value) == ""
+
+
+@pytest.mark.parametrize("profile", verdicts.LEAST)
+def test_every_property_draws_enough(profile: str) -> None:
+    """An engine of one stage that offers every draw has no property that was not tried often enough."""
+    modules = (test_client, test_every_engine, test_every_step, test_peers, test_resume, test_resume_elsewhere)
+    drawn = [each for module in modules for each in vars(module).values() if hasattr(each, "share")]
+    parts = [part for each in drawn for part in getattr(each, "by_stage", [each])]
+    examples = settings.get_profile(profile).max_examples
+    assert len(parts) > 50
+    assert min(max(1, round(examples * part.share)) for part in parts) >= verdicts.LEAST[profile]
 
 
 def test_a_finding_is_in_its_cell_alone() -> None:

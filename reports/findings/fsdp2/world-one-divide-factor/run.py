@@ -1,4 +1,4 @@
-"""FSDP2 on one rank: a custom gradient divide factor with a forced sum divides the gradient twice."""
+"""FSDP2 with one shard: a custom gradient divide factor with a forced sum divides the gradient twice."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch.distributed.fsdp import fully_shard
 FACTOR = 4.0
 
 
-def gradient() -> float:
+def gradient(*shape: int) -> float:
     """The gradient, which is 1 on every rank, after the sum over the ranks and the division by the factor."""
     model = nn.Linear(4, 4, bias=False)
-    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :]))
     model.set_force_sum_reduction_for_comms(True)
     model.set_gradient_divide_factor(FACTOR)
     model(torch.ones(1, 4)).sum().backward()
@@ -31,11 +31,12 @@ def on_rank(rank: int, ranks: int, folder: str) -> None:
     """Compare with ranks / FACTOR."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
-    expected, got = ranks / FACTOR, gradient()
-    if rank == 0:
-        print(f"{ranks} ranks, factor {FACTOR:g}: expected {expected:g}, got {got:g}", flush=True)
-        if got != expected:
-            Path(folder, "wrong").touch()
+    for shape in ((ranks,), (ranks, 1)):
+        expected, got = ranks / FACTOR, gradient(*shape)
+        if rank == 0:
+            print(f"mesh {shape}, factor {FACTOR:g}: expected {expected:g}, got {got:g}", flush=True)
+            if got != expected:
+                Path(folder, "wrong").touch()
     dist.destroy_process_group()
 
 
