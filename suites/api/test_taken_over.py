@@ -20,7 +20,7 @@ class OtherValues(Reference):
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         if dist.get_rank(group) > 0:
             for tensor in (*model.parameters(), *model.buffers()):
-                tensor.data.add_(1.0)
+                tensor.data.add_(1)
         super().__init__(model, scenario, group)
 
 

@@ -271,7 +271,7 @@ def _of_stage(test: Callable[..., None]) -> Signature:
 
 
 #: A forward uses each parameter once, so that a leaf's gradient is one term of a sum.
-USED_ONCE: dict[str, Any] = dict.fromkeys(["tied", "reused", "tied_blocks", "part_alone"], False)
+USED_ONCE: dict[str, Any] = dict.fromkeys(["tied", "reused", "tied_blocks", "part_alone", "listed_twice"], False)
 #: Piecewise linear and without a division: exact on dyadic data.
 _EXACT: dict[str, Any] = {
     "activation": "relu",

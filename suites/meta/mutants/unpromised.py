@@ -16,8 +16,10 @@ _NAMES = (
     "rare",
     "recovery",
     "repeated",
+    "scheduler",
     "schedules",
     "shared",
+    "structure",
     "watched",
     "zeros",
 )
