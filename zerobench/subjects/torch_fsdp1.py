@@ -98,10 +98,12 @@ class TorchFsdp1(Plain):
 
     def _wrap(self) -> nn.Module:
         blocks = self.model.get_submodule("blocks")
-        alone = {group[0] for group in block_groups(self.model) if len(group) == 1}
-        for name, block in blocks.named_children():
-            if block in alone:  # a shared parameter must have one FSDP instance, here the root
-                blocks.register_module(name, self._sharded(block))
+        assert isinstance(blocks, nn.ModuleList)
+        # a shared parameter must have one FSDP instance, here the root
+        alone = [group[0] for group in block_groups(self.model) if len(group) == 1]
+        sharded = {block: self._sharded(block) for block in alone}
+        for place, block in enumerate(blocks):  # the list may have a block twice
+            blocks[place] = sharded.get(block, block)
         return self._sharded(self.model)
 
     def _sharded(self, module: nn.Module) -> FullyShardedDataParallel:
