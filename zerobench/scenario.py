@@ -113,9 +113,14 @@ class Odd:
         return self.routed or self.stopped
 
     @property
+    def calls_twice(self) -> bool:
+        """Whether a forward calls the first block twice."""
+        return self.reused or self.listed_twice
+
+    @property
     def repeats(self) -> bool:
         """Whether a forward uses matrices of the first block more than once."""
-        return self.reused or self.tied_blocks or self.part_alone or self.listed_twice
+        return self.calls_twice or self.tied_blocks or self.part_alone
 
 
 @dataclass(frozen=True)
