@@ -218,9 +218,9 @@ def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None
 
 def _changed(scenario: Scenario, step: int, group: int) -> dict[str, float]:
     """The factors of a group's hyperparameters that are others than in the step before, and not the engine's to set."""
-    before = scenario.factors(step - 1, group)
-    changed = {name: factor for name, factor in scenario.factors(step, group).items() if factor != before[name]}
-    return {name: factor for name, factor in changed.items() if name != "lr" or not scenario.engine_schedules}
+    before, now = scenario.factors(step - 1, group), scenario.factors(step, group)
+    kept = {"lr"} if scenario.engine_schedules else set()
+    return {name: factor for name, factor in now.items() if factor != before[name] and name not in kept}
 
 
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:

@@ -113,6 +113,11 @@ class Odd:
         return self.routed or self.stopped
 
     @property
+    def leaves_some_out(self) -> bool:
+        """Whether a trainable parameter may receive no gradient from a leaf."""
+        return self.unused or self.by_route
+
+    @property
     def calls_twice(self) -> bool:
         """Whether a forward calls the first block twice."""
         return self.reused or self.listed_twice
@@ -260,12 +265,14 @@ class Scenario:
         Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules. ``skipped`` is the
         number of skipped steps before, which a scheduler of the engine does not count.
         """
-        uncounted = {"lr": skipped} if self.engine_schedules else {}
-        at = {name: max(0, step + 1 + group - uncounted.get(name, 0)) if step >= 0 else 0 for name in self.schedules}
-        return {name: (1.0, *by_step)[min(at[name], len(by_step))] for name, by_step in self.schedules.items()}
+        if step < 0:
+            return dict.fromkeys(self.schedules, 1.0)
+        counted = {"lr": step - skipped} if self.engine_schedules else {}
+        at = {name: counted.get(name, step) + group for name in self.schedules}
+        return {name: by_step[min(at[name], len(by_step) - 1)] for name, by_step in self.schedules.items()}
 
     @property
-    def _poisoned(self) -> set[int]:
+    def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
         return {step for step, _ in self.poison}
 
@@ -277,12 +284,12 @@ class Scenario:
     @property
     def resumed_unstepped(self) -> bool:
         """Whether it does so after skipped steps only, before the first update."""
-        return any(self._poisoned.issuperset(range(resume)) for resume in self.resumes)
+        return any(self.bad_steps.issuperset(range(resume)) for resume in self.resumes)
 
     @property
     def raises_scale(self) -> bool:
         """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
-        bad = [-1, *sorted(self._poisoned), self.steps]
+        bad = [-1, *sorted(self.bad_steps), self.steps]
         good = max(after - before - 1 for before, after in itertools.pairwise(bad))
         return self.dtype == "fp16" and not self.loss_scale.static and good > self.loss_scale.window
 

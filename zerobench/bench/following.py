@@ -90,7 +90,7 @@ class _Follower:
         magnitudes, lost = (
             {name: m / divisor for name, m in sums.items()} for sums in (trainer.magnitudes, trainer.lost)
         )
-        poisoned = any(step == index for step, _ in scenario.poison)
+        poisoned = index in scenario.bad_steps
         return _Expected(
             trainer.losses,
             trainer.scaled(accumulated, 1.0 / divisor),

@@ -72,12 +72,10 @@ def initialize(
     model = _prepared(model, settings)
     parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
     client = as_client(optimizer, parameters)
-    if client is not None or settings.engine.get("optimizer") is not None:
-        freeze_others(model, parameters if client is None else client.param_groups)
+    trained = _trained(model, settings, client, parameters)
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
-    wrapped = DeepSpeedEngine(built, settings, parameters if client is None else client.param_groups, collate_fn)
-    if training_data is not None:
-        wrapped.training_dataloader = wrapped.deepspeed_io(training_data)
+    wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
+    wrapped.training_dataloader = None if training_data is None else wrapped.deepspeed_io(training_data)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
 
 
@@ -97,6 +95,14 @@ def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
         if section.get("device") == "nvme" and section.get("nvme_path"):
             Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
     return model
+
+
+def _trained(model: nn.Module, settings: Settings, client: Any, parameters: list[Any]) -> list[Any]:
+    """The parameters or groups of the client's or the configuration's optimizer; if there is one, freeze the others."""
+    trained: list[Any] = parameters if client is None else client.param_groups
+    if client is not None or settings.engine.get("optimizer") is not None:
+        freeze_others(model, trained)
+    return trained
 
 
 def _listed(parameters: Iterable[Any]) -> list[Any]:

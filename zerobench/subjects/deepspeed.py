@@ -251,7 +251,7 @@ def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
 
 def _overflows_at_minimum(scenario: Scenario) -> bool:
     """Whether a bad step finds the dynamic loss scale at its minimum, and no hysteresis left."""
-    spec, bad = scenario.loss_scale, {step for step, _ in scenario.poison}
+    spec, bad = scenario.loss_scale, scenario.bad_steps
     if scenario.dtype != "fp16" or spec.static:
         return False
     scaler = LossScaler(spec)

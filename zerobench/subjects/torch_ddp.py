@@ -66,7 +66,7 @@ class TorchDdp(Plain):
         """Whether DDP walks the graph of each forward for parameters that it does not use."""
         if cls.find_unused is not None:
             return cls.find_unused
-        return isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.by_route)
+        return isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
 
     def _wrap(self) -> nn.Module:
         module = DistributedDataParallel(

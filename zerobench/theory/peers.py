@@ -18,7 +18,7 @@ from zerobench.recording import Traffic
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Bytes, Theory
 from zerobench.theory.touches import events
-from zerobench.workload.data import DTYPES, leaf
+from zerobench.workload.data import DTYPES, takes_route
 from zerobench.workload.models.blocks import block_groups
 
 _Parameters = dict[str, nn.Parameter]
@@ -99,14 +99,9 @@ def _numel(parameters: Iterable[nn.Parameter]) -> int:
 def _active(scenario: Scenario, model: nn.Module, steps: range) -> set[str]:
     """The trainable parameters that received a gradient on some leaf of some of the ``steps``."""
     leaves = [(step, index) for step in steps for index in range(scenario.leaves)]
-    routes = {_route(scenario, step, index) for step, index in leaves}
+    routes = {takes_route(scenario, step, index) for step, index in leaves}
     done = {name for route in routes for name in _completed(scenario, model, route)}
     return done & set(_trained(model))
-
-
-def _route(scenario: Scenario, step: int, index: int) -> bool:
-    by_route = isinstance(scenario.model, Odd) and scenario.model.by_route
-    return by_route and bool(leaf(scenario, step, index)["route"])
 
 
 def _completed(scenario: Scenario, model: nn.Module, route: bool) -> list[str]:
@@ -148,7 +143,7 @@ def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
 def _ddp_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
     """An all-reduce of each bucket whenever gradients are reduced."""
     trained, size = _trained(model), DTYPES[scenario.dtype].itemsize
-    some_unused = isinstance(scenario.model, Odd) and (scenario.model.unused or scenario.model.by_route)
+    some_unused = isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
     reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
     in_order = [trained[name] for name in _completed(scenario, model, route=True) if name in trained]
     buckets = _buckets(trained.values() if some_unused else in_order, size)
@@ -225,19 +220,26 @@ def _fsdp2_memory(scenario: Scenario, model: nn.Module, rank: int, steps: int) -
     }
 
 
+def _calls(scenario: Scenario, block: str) -> tuple[int, int]:
+    """The calls of a block in a forward, with gradients and without."""
+    if block != "blocks.0" or not isinstance(scenario.model, Odd):
+        return 1, 0
+    return 1 + scenario.model.reused + scenario.model.listed_twice, int(scenario.model.no_grad)
+
+
 def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -> dict[str, Traffic]:
     """Every block and the root gather once in forward, and the blocks once more in backward if stage 3 resharded them.
 
-    If a block is called twice, it gathers for each call, at stage 2 because its first backward reshards it. A norm,
-    for clipping and fp16, reduces the norms of all gradients together. With replicas each reduced shard is summed over
-    them.
+    If a block is called twice, it gathers for each call, at stage 2 because its first backward reshards it; for a call
+    without gradients only at stage 3, where its forward reshards it. A norm, for clipping and fp16, reduces the norms
+    of all gradients together. With replicas each reduced shard is summed over them.
     """
     mesh = scenario.mesh
     active = _active(scenario, model, range(step, step + 1))
     gathered = reduced = summed = Traffic()
     for block, members in _fsdp2_groups(model).items():
-        calls = 2 if block == "blocks.0" and isinstance(scenario.model, Odd) and scenario.model.reused else 1
-        times = 2 * calls if block and scenario.placement.parameters else calls
+        calls, alone = _calls(scenario, block)
+        times = 2 * calls + alone if block and scenario.placement.parameters else calls
         shard = sum(_shard(p, mesh.shard) for p in members.values())
         gathered += _moved(mesh, times, shard * DTYPES[scenario.dtype].itemsize)
         shard = sum(_shard(p, mesh.shard) for name, p in members.items() if name in active)

@@ -17,10 +17,10 @@ from functools import lru_cache
 
 from torch import nn
 
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.theory.layout import Unit, together, units
 from zerobench.theory.touches import Event, events
-from zerobench.workload.data import leaf
+from zerobench.workload.data import takes_route
 
 #: A rank's message in a round (positions of the units it wants; whether it is at its end), and the answer.
 _Rounds = Generator[tuple[frozenset[int], bool], tuple[frozenset[int], bool], None]
@@ -58,8 +58,7 @@ def forward(scenario: Scenario, model: nn.Module, index: int) -> MicroStep:
 
 
 def _events(scenario: Scenario, model: nn.Module, step: int, index: int) -> list[Event]:
-    by_route = isinstance(scenario.model, Odd) and scenario.model.by_route
-    return events(scenario, model, route=by_route and leaf(scenario, step, index)["route"])
+    return events(scenario, model, takes_route(scenario, step, index))
 
 
 def _micro_step(ranks: list[_Rank], happening: list[list[Event]]) -> MicroStep:

@@ -50,6 +50,11 @@ def held_out(scenario: Scenario) -> Batch:
     return _batch(scenario, _HELD_OUT, 0)
 
 
+def takes_route(scenario: Scenario, step: int, index: int) -> bool:
+    """The ``route`` of a leaf, if it decides which parameters receive a gradient; otherwise False."""
+    return isinstance(scenario.model, Odd) and scenario.model.by_route and _route(scenario, step, index)
+
+
 def seed_leaf(scenario: Scenario, step: int, index: int) -> None:
     """Set torch's random state, on CPU and device, to that of a leaf: its dropout does not depend on the rank."""
     seed = _key("leaf", scenario.seed, step, index)
