@@ -18,7 +18,7 @@ from zerobench.errors import UsageError
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Read, Scenario, scaled
 from zerobench.subject import Batch, State, Subject
-from zerobench.workload import models
+from zerobench.workload import changes, models
 from zerobench.workload.data import held_out, leaf, seed_leaf
 
 #: The states that a recording may hold of every step.
@@ -113,7 +113,7 @@ class Run:
 
 def start(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
     """Build the Scenario's model and put it into a subject; the caller closes it."""
-    return wrap(model_for(subject_type, scenario), subject_type, scenario, group)
+    return wrap(model_for(subject_type, scenario, dist.get_rank(group)), subject_type, scenario, group)
 
 
 def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Subject:
@@ -135,6 +135,8 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
         subject.initial_groups = [
             {name: value for name, value in each.items() if name != "params"} for each in subject.param_groups()
         ]
+    if scenario.frozen_steps:
+        subject.first_block = changes.first_block(model)
     return subject
 
 
@@ -145,7 +147,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     """
     subject.save(directory)
     subject.close()
-    other = model_for(type(subject), scenario.but(seed=scenario.seed + 1))
+    other = model_for(type(subject), scenario.but(seed=scenario.seed + 1), dist.get_rank(group))
     following = wrap(other, type(subject), scenario, group)
     following.load(directory)
     return following
@@ -158,9 +160,9 @@ def shared_directory(group: dist.ProcessGroup) -> Path:
     return Path(names[0])
 
 
-def model_for(subject_type: type[Subject], scenario: Scenario) -> nn.Module:
+def model_for(subject_type: type[Subject], scenario: Scenario, rank: int) -> nn.Module:
     """The Scenario's model as the subject takes it: on the device, or on the CPU if the subject moves it itself."""
-    model = models.build(scenario)
+    model = models.build(scenario.but(seed=scenario.seed + rank) if scenario.ranks_differ else scenario)
     return model if subject_type.moves else model.to(scenario.device)
 
 
@@ -184,7 +186,7 @@ def run_step(
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
-    set_hyperparameters(subject, scenario, index)
+    prepare(subject, scenario, index)
     reads = read_at(subject, scenario, index, 0)
     for micro_step, batch in enumerate(batches or draw_batches(scenario, index, rank)):
         seed_leaf(scenario, index, micro_step * scenario.world + rank)
@@ -203,6 +205,15 @@ def run_step(
     if "optimizer_state" in keep:
         step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
     return step
+
+
+def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
+    """The client's changes before ``step``: of hyperparameters, of parameters, and of which of these train."""
+    set_hyperparameters(subject, scenario, step)
+    if step in scenario.edits:
+        subject.set_parameters(changes.edited(scenario, step))
+    for parameter in subject.first_block:
+        parameter.requires_grad_(step not in scenario.frozen_steps)
 
 
 def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None:
@@ -226,7 +237,7 @@ def _changed(scenario: Scenario, step: int, group: int) -> dict[str, float]:
 def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:
     """Train a step on each element of ``batches``, from step ``first`` on, and read nothing between them."""
     for index, step in enumerate(batches, start=first):
-        set_hyperparameters(subject, scenario, index)
+        prepare(subject, scenario, index)
         for micro_step, batch in enumerate(step):
             seed_leaf(scenario, index, micro_step * scenario.world + rank)
             subject.micro_step(batch)

@@ -26,6 +26,7 @@ Routes = Literal["ranks", "steps", "micro_steps"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 PoisonedBy = Literal["inf", "nan"]
 ScheduledBy = Literal["client", "engine"]
+Forwards = Literal["one", "two", "dropped", "no_grad"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 #: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
@@ -179,6 +180,7 @@ class Scenario:
     micro_batch: int = 2  # samples in one leaf
     ragged: bool = False  # every second leaf has half as many, rounded down, and at least one
     accumulation: int = 1  # micro-steps per step
+    forwards: Forwards = "one"  # of a micro-step, before its one backward: see zerobench.workload.forwards
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)
     # of each group's initial learning rate, by step; the last one stays, and the second group is a step ahead
@@ -213,6 +215,9 @@ class Scenario:
     poison_by: PoisonedBy = "inf"
     zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
+    edits: tuple[int, ...] = ()  # before these steps the client sets some of the trained parameters
+    frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
+    ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0

@@ -135,10 +135,18 @@ class Subject(ABC):
     schedules: ClassVar[bool] = False
     #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).
     steps_scheduler: ClassVar[bool] = False
+    #: Computes the loss of a micro-step by :func:`zerobench.workload.forwards.loss_of`, which may call the model again.
+    calls_again: ClassVar[bool] = False
+    #: Has :meth:`set_parameters`.
+    edits: ClassVar[bool] = False
+    #: Gives every rank the parameters of rank 0's model when it is built.
+    takes_rank_0: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
     initial_groups: Sequence[Mapping[str, Any]] = ()
+    #: The trained parameters of the model's first block, if the Scenario freezes them; the harness fills them in.
+    first_block: Sequence[nn.Parameter] = ()
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -154,6 +162,12 @@ class Subject(ABC):
             return f"{cls.name} does not step a scheduler itself"
         if scenario.resumes and not cls.resumes:
             return f"{cls.name} has no save() and load()"
+        if scenario.forwards != "one" and not cls.calls_again:
+            return f"{cls.name} calls the model once for each backward"
+        if scenario.edits and not cls.edits:
+            return f"{cls.name} has no set_parameters()"
+        if scenario.ranks_differ and not cls.takes_rank_0:
+            return f"{cls.name} expects equal models on all ranks"
         return None
 
     @classmethod
@@ -168,7 +182,10 @@ class Subject(ABC):
 
     @abstractmethod
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        """Wrap ``model`` (fp32, equal on all ranks of ``group``; on the scenario's device, or see :attr:`moves`)."""
+        """Wrap ``model`` (fp32; on the scenario's device, or see :attr:`moves`).
+
+        It is equal on all ranks of ``group``, except in a Scenario with ``ranks_differ``.
+        """
 
     @abstractmethod
     def micro_step(self, batch: Batch) -> Tensor:
@@ -227,6 +244,14 @@ class Subject(ABC):
         If the device is the CPU the two are one memory; the setting counts.
         """
         return Offloaded()
+
+    def set_parameters(self, values: State) -> None:
+        """Set trained parameters: the fp32 values on all ranks, by name; between steps. A collective.
+
+        Master weights take the values, and the model's parameters the values in their dtype. It is called only if
+        :attr:`edits` is set.
+        """
+        raise NotImplementedError(f"{self.name} sets edits and has no set_parameters()")
 
     def save(self, directory: Path) -> None:
         """Save the training state of all ranks to a directory that all ranks see; between steps.

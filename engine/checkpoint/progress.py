@@ -52,11 +52,12 @@ def precision(parts: Parts) -> Any:
 def parameter_entries(parts: Parts) -> dict[str, ParameterEntry]:
     """Each parameter, in the model's order."""
     strides = {slot.parameter: slot.stride for state in parts.states for slot in state.unit.slots}
+    trained = {slot.parameter for state in parts.states if state.unit.trainable for slot in state.unit.slots}
     return {
         name: ParameterEntry(
             shape=tuple(each.shape),
             stride=strides[each] if each in strides else dense_stride(each),
-            trained=each.requires_grad,
+            trained=each in trained,  # a client may have frozen it since the engine was built
         )
         for name, each in parts.module.named_parameters()
     }

@@ -22,7 +22,7 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     Rank 0 looks; the others answer 0.
     """
     rank, seen, looking = dist.get_rank(group), [0], dist.get_rank(group) == 0
-    model = model_for(subjects.load(subject), scenario)
+    model = model_for(subjects.load(subject), scenario, rank)
     with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)

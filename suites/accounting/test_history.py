@@ -15,13 +15,13 @@ from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.accounting import bounds, grid
 from zerobench.suites.accounting.history import Between, Call, Costs, History, long_run, trace
 from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
-from zerobench.suites.support.strategies import UNDISTURBED, drawn, models, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models as built
 from zerobench.workload.data import DTYPES
 
 #: A routed parameter gets its state late, and ``max_live`` keeps units whole from one call to the next on purpose.
-_SCENARIOS = scenarios(model=models(routed=False), **UNDISTURBED, max_live=0, steps=3)
+_SCENARIOS = scenarios(model=models(routed=False), **UNDISTURBED, **USUAL_STEPS, max_live=0, steps=3)
 
 _FORMULA = "as in the same step of the same training without the call"
 #: The step that overflows.

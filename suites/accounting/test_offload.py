@@ -11,7 +11,7 @@ from zerobench.judge.ledger import Entry
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand, demand_account, ledgers, skip_unless_offered
-from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import owned, units
 from zerobench.workload import models
@@ -26,7 +26,7 @@ def test_offload(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "offload")
 
 
-@drawn(scenarios(**UNDISTURBED), share=0.35)
+@drawn(scenarios(**UNDISTURBED, **USUAL_STEPS), share=0.35)
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
     assume(counted.offers(scenario))

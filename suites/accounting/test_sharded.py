@@ -16,7 +16,7 @@ from zerobench.subjects.reference import Reference
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand, demand_account, ledgers, skip_unless_offered
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.strategies import UNDISTURBED, drawn, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import units, whole
 from zerobench.theory.touches import events
@@ -55,7 +55,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
             demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula, "peaks")
 
 
-@drawn(scenarios(stage=3, world=among("world", 2, 3, 4), **UNDISTURBED), share=0.1)
+@drawn(scenarios(stage=3, world=among("world", 2, 3, 4), **UNDISTURBED, **USUAL_STEPS), share=0.1)
 def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank. The meter looks at

@@ -55,7 +55,7 @@ def load(
 ) -> tuple[State, Any]:
     """Load into an engine with other values, train, maybe save, and return the states and the counters."""
     kind = subjects.load(name)
-    with closing(wrap(model_for(kind, scenario.but(seed=1)), kind, scenario, group)) as subject:
+    with closing(wrap(model_for(kind, scenario.but(seed=1), dist.get_rank(group)), kind, scenario, group)) as subject:
         subject.load(directory)
         for index in range(scenario.steps, scenario.steps + steps):
             run_step(subject, scenario, index, dist.get_rank(group))

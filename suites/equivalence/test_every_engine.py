@@ -81,7 +81,15 @@ def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     _watched(trials, scenario)
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=2, reads=_reading(["evaluation"], 2)), share=0.1)
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        accumulation=2,
+        reads=_reading(["evaluation"], 2),
+        model=models(buffers=among("buffers", True, False)),  # an evaluation may move them
+    ),
+    share=0.1,
+)
 def test_evaluation_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """Training has the same bits with and without evaluations, and a second evaluation in a row that of the first."""
     _watched(trials, scenario)

@@ -63,6 +63,7 @@ from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
+from zerobench.suites.meta.mutants.training_loop import TRAINING_LOOPS
 from zerobench.suites.meta.mutants.values import VALUE_MUTANTS, AveragesOverFourRanks
 from zerobench.suites.meta.mutants.watched import (
     WATCHED,
@@ -112,6 +113,7 @@ WRONG = [
     *REPEATED,
     *STRUCTURE,
     *SCHEDULERS,
+    *TRAINING_LOOPS,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

@@ -19,9 +19,9 @@ from zerobench.driver import (
     Keep,
     draw_batches,
     model_for,
+    prepare,
     run_step,
     run_steps,
-    set_hyperparameters,
     shared_directory,
     start,
     wrap,
@@ -97,14 +97,14 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
     The client draws random numbers before each call, as a data loader does.
     """
     rank, subject_type = dist.get_rank(group), subjects.load(name)
-    model = model_for(subject_type, scenario)
+    model = model_for(subject_type, scenario, rank)
     _draw_numbers()
     before = _of_process()
     found: list[str] = []
     with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
         found += _differing("building", before, _of_process())
         for index in range(scenario.steps):
-            set_hyperparameters(subject, scenario, index)
+            prepare(subject, scenario, index)
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", subject, model, batch, lambda batch=batch: subject.micro_step(batch))  # type: ignore[misc]

@@ -153,6 +153,10 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "steps": st.sampled_from([*[2] * 8, *[3] * 4, 5]),
     "micro_batch": among("micro_batch", 2, 1, 3),
     "ragged": among("ragged", False, True, rare=True),
+    "forwards": among("forwards", "one", "two", "dropped", "no_grad", rare=True),
+    "edits": among("edits", (), (0,), (1,), rare=True),
+    "frozen_steps": among("frozen_steps", (), (0,), (1,), rare=True),
+    "ranks_differ": among("ranks_differ", False, True, rare=True),
     "clip": among("clip", 0.0, 0.05, 1.0),
     "optimizer": optimizers(),
     "loss_scale": STATIC | DYNAMIC,
@@ -165,6 +169,9 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "momentum_factors": among("momentum_factors", (), (0.5, 1.0, 0.25), (0.25,), rare=True),
     "seed": st.integers(0, 1000),
 }
+
+#: In each micro-step one forward, and the same parameters train in all steps, as the closed forms of bytes have it.
+USUAL_STEPS: dict[str, Any] = {"forwards": "one", "edits": (), "frozen_steps": ()}
 
 #: Training that nothing disturbs: no step overflows, so every step is applied, and nobody reads.
 UNDISTURBED: dict[str, Any] = {

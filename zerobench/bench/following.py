@@ -30,6 +30,7 @@ from zerobench.oracles.rules import hyperparameters, second_group, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, Scenario, scaled
 from zerobench.subject import Policies, State
+from zerobench.workload.changes import edited
 from zerobench.workload.data import DTYPES
 
 
@@ -70,6 +71,8 @@ class _Follower:
         for step in before:
             self._take(step)
         for index, step in enumerate(self.got.steps, len(before)):
+            self.trainer.prepare(index)
+            self.masters |= edited(self.scenario, index) if index in self.scenario.edits else {}
             scale = self.trainer.scaler.scale
             if step.loss_scale != scale:
                 yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))

@@ -58,7 +58,7 @@ def fill_ledger(group: dist.ProcessGroup, subject: str, scenario: Scenario, aske
     A meter sees every operation, and a step under it takes several times as long.
     """
     rank = dist.get_rank(group)
-    model = model_for(load(subject), scenario)
+    model = model_for(load(subject), scenario, dist.get_rank(group))
     with closing(wrap(model, load(subject), scenario, group)) as engine:
         ledger = Ledger(rank, _states(engine))
         for index in range(STEPS):
@@ -116,7 +116,7 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
     rank = dist.get_rank(group)
     earlier = live_tensors()
     start = resident(earlier)
-    model = model_for(load(subject), scenario)
+    model = model_for(load(subject), scenario, dist.get_rank(group))
     live = {}
     with closing(wrap(model, load(subject), scenario, group)) as engine:
         for index in range(COUNTED[-1]):
@@ -139,7 +139,7 @@ def settled() -> int:
 
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
     """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
-    model = model_for(load(subject), scenario)
+    model = model_for(load(subject), scenario, dist.get_rank(group))
     made: list[int] = []
     parameters = list(model.parameters())  # once: listing them in a backward is a use of them
     for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own

@@ -36,7 +36,7 @@ def build(group: dist.ProcessGroup, case: Case) -> str | None:
         raise UsageError("a Scenario with resumes is trained and judged, not measured; leave out resumes")
     reason = subject.not_offered(case.scenario)
     if reason is None:
-        model = model_for(subject, case.scenario)
+        model = model_for(subject, case.scenario, dist.get_rank(group))
         with refusals(case.subject):
             made = wrap(model, subject, case.scenario, group)
         _subjects[case] = made, PhaseMeter(model, case.scenario.device)

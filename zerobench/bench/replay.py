@@ -129,7 +129,7 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
     skipped = tuple(step.skipped for step in expected[0].steps)
     asked = Question("float64", scenario, skipped, load(command.subject).policies)
     [reference64] = runner.pool.run(_answer, asked, world=1, timeout=runner.limit(scenario))
-    yardstick = _error(runner, scenario, reference64)
+    yardstick = _error(runner, asked, reference64)
     if math.isnan(yardstick):
         yardstick = error_against(expected[0], reference64)
     judgements = [
@@ -148,11 +148,17 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
     return Replayed(worst.right, str(worst), None if worst.right else worst.difference)
 
 
-def _error(runner: Runner, scenario: Scenario, reference64: Trajectory) -> float:
-    """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that."""
-    plain = scenario.but(stage=0, schedule="auto", resumes=())
-    if load(YARDSTICK).not_offered(plain) is not None:
+def _error(runner: Runner, asked: Question, reference64: Trajectory) -> float:
+    """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that.
+
+    It follows policies of its own, so its error is that against a float64 run with these.
+    """
+    plain, ddp = asked.scenario.but(stage=0, schedule="auto", resumes=()), load(YARDSTICK)
+    if ddp.not_offered(plain) is not None:
         return math.nan
+    if ddp.policies != asked.policies:
+        own = replace(asked, policies=ddp.policies)
+        [reference64] = runner.pool.run(_answer, own, world=1, timeout=runner.limit(asked.scenario))
     done = runner.submit(YARDSTICK, plain, Reading(frozenset({"parameters"}))).result()
     return max(error_against(each, reference64) for each in done)
 

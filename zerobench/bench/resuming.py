@@ -30,7 +30,7 @@ def resume_at(
     It holds the states in ``every`` of each step, and those in ``last`` of the last one.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
-    model = model_for(subject_type, scenario.but(seed=scenario.seed + 1))
+    model = model_for(subject_type, scenario.but(seed=scenario.seed + 1), rank)
     with closing(wrap(model, subject_type, scenario, group)) as subject:
         subject.load(directory)
         kept = [every] * (scenario.steps - 1) + [every | last]

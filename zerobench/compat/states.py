@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 
-from zerobench.engine import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
+from zerobench.engine import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+)
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.engine import Engine
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
+from zerobench.engine.setting import check_kind, checked, trained
 from zerobench.engine.state.unit import UnitState
 
 __all__ = [
@@ -35,16 +42,6 @@ __all__ = [
 ]
 
 
-def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
-    """Set the master weight, and the parameter to its rounding."""
-    _set_full(param, MASTER, value)
-
-
-def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
-    """Set an optimizer state such as ``exp_avg``."""
-    _set_full(param, optim_state_key, value)
-
-
 def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``."""
     engine, state, slot = _with_gradient(param)
@@ -58,7 +55,7 @@ def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     )
     lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
     if lo < hi:
-        values = in_memory_order(_checked(param, slot, value))[lo - slot.start : hi - slot.start]
+        values = in_memory_order(checked(param, slot, value))[lo - slot.start : hi - slot.start]
         part[lo - offset : hi - offset].copy_(values * (engine.leaves * engine.loss_scale))
     engine.read_cache.clear()
 
@@ -113,15 +110,8 @@ def safe_set_local_optimizer_state(param: nn.Parameter, value: Tensor, optim_sta
     _set_local(param, optim_state_key, value)
 
 
-def _trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
-    engine, state, slot = locate(param)
-    if state is None or not state.unit.trainable:
-        raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
-    return engine, state, slot
-
-
 def _with_gradient(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
-    engine, state, slot = _trained(param)
+    engine, state, slot = trained(param)
     if engine.stores.steps_off_device(state.unit):
         raise RuntimeError(f"the gradient of {slot.name!r} is offloaded and cannot be set; change the loss instead")
     return engine, state, slot
@@ -142,20 +132,14 @@ def _get_local(param: nn.Parameter, kind: str) -> Tensor | None:
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
-    _check_kind(engine, kind)
+    check_kind(engine, kind)
     lo, hi = _owned(state, slot)
     return state.optimizer_store.read(state.portion, kind, lo - state.extent.start, hi - state.extent.start)
 
 
-def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
-    engine, _, slot = _trained(param)
-    _check_kind(engine, kind)
-    set_states(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(_checked(param, slot, value)))})
-
-
 def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
-    engine, state, slot = _trained(param)
-    _check_kind(engine, kind)
+    engine, state, slot = trained(param)
+    check_kind(engine, kind)
     lo, hi = _owned(state, slot)
     _check_local(slot, value, hi - lo)
     whole = safe_get_full_fp32_param(param) if kind == MASTER else safe_get_full_optimizer_state(param, kind)
@@ -163,20 +147,3 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     parts = in_memory_order(whole).clone()
     parts[lo - slot.start : hi - slot.start].copy_(value.flatten())
     set_states(engine, {f"{kind}.{slot.name}": Values(0, parts)})
-
-
-def _check_kind(engine: Engine, kind: str) -> None:
-    names = (MASTER, *engine.optimizer.state_names)
-    if kind not in names:
-        raise KeyError(f"no optimizer state {kind!r}; there is {', '.join(names[1:]) or 'none'}")
-
-
-def _checked(param: nn.Parameter, slot: Slot, value: Tensor) -> Tensor:
-    """The value in the parameter's strides.
-
-    Raises:
-        ValueError: it has another shape.
-    """
-    if value.shape != param.shape:
-        raise ValueError(f"{slot.name!r} has shape {tuple(param.shape)}, and the value has {tuple(value.shape)}")
-    return value.new_empty_strided(value.shape, slot.stride).copy_(value)

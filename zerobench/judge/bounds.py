@@ -71,7 +71,11 @@ def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
 
 
 def _uses(scenario: Scenario, name: str) -> int:
-    """The uses of a parameter in a forward."""
+    """The uses of a parameter in the forwards of a leaf."""
+    return _uses_in_forward(scenario, name) * (2 if scenario.forwards == "two" else 1)
+
+
+def _uses_in_forward(scenario: Scenario, name: str) -> int:
     model = scenario.model
     if isinstance(model, Odd) and name.startswith("blocks.0."):
         linear = ".norm." not in name

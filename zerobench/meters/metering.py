@@ -43,7 +43,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
     pinned_before = pinned() if cuda else 0
     last, digest = min(scenario.steps, METERED_STEP + 1), None
     with PeakMeter(scenario.device) as peak:
-        model = model_for(subject_type, scenario)
+        model = model_for(subject_type, scenario, rank)
         with closing(wrap(model, subject_type, scenario, group)) as subject:
             for index in range(METERED_STEP):
                 run_step(subject, scenario, index, rank)

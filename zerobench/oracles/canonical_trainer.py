@@ -49,7 +49,9 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
+from zerobench.workload.changes import edited, first_block
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
+from zerobench.workload.forwards import loss_of
 
 
 @dataclass
@@ -142,6 +144,7 @@ class Trainer:
         self.masters = {name: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for name, p in trained.items()}
         self.model.to(scenario.device)
         self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.first_block = first_block(self.model) if scenario.frozen_steps else []
         for p in self.model.parameters():
             p.data = p.data.to(dtypes.model)
         if policies.strides == "contiguous":
@@ -172,6 +175,7 @@ class Trainer:
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
         self.begin()
+        self.prepare(index)
         scale = self.scaler.scale
         divisor = self.scenario.leaves * scale
         fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
@@ -196,6 +200,16 @@ class Trainer:
     def begin(self) -> None:
         """Forget the step before."""
         self.losses, self.contributions.sums, self.lost, self.reads = [], {}, {}, {}
+
+    @torch.no_grad()
+    def prepare(self, step: int) -> None:
+        """The client's changes before the step."""
+        if step in self.scenario.edits:
+            for name, value in edited(self.scenario, step).items():
+                self.masters[name].copy_(value)
+                self.working[name].copy_(self.masters[name])
+        for parameter in self.first_block:
+            parameter.requires_grad_(step not in self.scenario.frozen_steps)
 
     def read(self, step: int, at: int, gradients: State | None = None) -> None:
         """Record the Scenario's reads at this moment."""
@@ -226,7 +240,7 @@ class Trainer:
         buffers = self.buffers[index % self.scenario.world]
         seed_leaf(self.scenario, step, index)
         self.set_buffers(buffers)
-        loss: Tensor = self.model(**self.batch(leaf(self.scenario, step, index)))
+        loss = loss_of(self.scenario, self.model, self.batch(leaf(self.scenario, step, index)))
         with self.contributions.of_backward():
             (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
         for kept, buffer in zip(buffers, self.model.buffers(), strict=True):

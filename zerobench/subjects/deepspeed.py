@@ -22,6 +22,7 @@ from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import shared_config
+from zerobench.workload.forwards import loss_of
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
 _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
@@ -47,6 +48,9 @@ class DeepSpeed(Subject):
     resumes = True
     schedules = True
     steps_scheduler = True
+    calls_again = True
+    edits = True
+    takes_rank_0 = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: On a CPU Adam is torch's; otherwise DeepSpeed's own, which is compiled.
@@ -95,7 +99,7 @@ class DeepSpeed(Subject):
         if self.steps_at_boundary:
             self.engine.set_gradient_accumulation_boundary(self.micro_steps % self.scenario.accumulation == 0)
         with self._own_linear():
-            loss: Tensor = self.engine(**batch)
+            loss = loss_of(self.scenario, self.engine, batch)
             self.engine.backward(loss)
         if not self.steps_at_boundary and not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()
@@ -132,6 +136,28 @@ class DeepSpeed(Subject):
             masters = self._masters()  # a parameter with no element has none
             return {name: masters.get(p, p).detach().float() for name, p in self.trained.items()}
         return self._read(self.zero.utils.safe_get_full_fp32_param)
+
+    @torch.no_grad()
+    def set_parameters(self, values: State) -> None:
+        """Each parameter and its master: to set the master alone would reach the model after the next update
+        (reports/findings/deepspeed/setter-before-forward)."""
+        masters = {} if self.scenario.placement.optimizer else self._masters()
+        for name, value in values.items():
+            p = self.trained[name]
+            with self.zero.zero.GatheredParameters([p], modifier_rank=0, enabled=self.scenario.placement.parameters):
+                p.copy_(value)
+            if self.scenario.placement.parameters:
+                self.zero.utils.safe_set_local_fp32_param(p, self._shard(value))
+            elif self.scenario.placement.optimizer and not _is_empty(p):
+                self.zero.utils.safe_set_full_fp32_param(p, value)
+            elif p in masters:
+                masters[p].copy_(value)
+
+    def _shard(self, value: Tensor) -> Tensor:
+        """This rank's part of a value at stage 3, padded with zeros: the setter of whole values raises if the ranks
+        cannot share them evenly (reports/findings/deepspeed/padded-setter)."""
+        padded = functional.pad(value.flatten(), (0, -value.numel() % self.scenario.world))
+        return padded.chunk(self.scenario.world)[dist.get_rank()] if value.numel() else padded
 
     def _masters(self) -> dict[Tensor, Tensor]:
         """At stage 0 in 16 bits: the fp32 master of each parameter, which no public function of DeepSpeed reads."""

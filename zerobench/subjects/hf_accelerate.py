@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.workload.forwards import loss_of
 
 #: The attributes of Accelerate's singletons, by class.
 _States = dict[str, dict[str, Any]]
@@ -70,7 +71,7 @@ class AccelerateDdp(TorchDdp):
             if self.micro_steps == 0:
                 self._zero_grad()
             self.micro_steps += 1
-            loss: Tensor = self.module(**batch)
+            loss = loss_of(self.scenario, self.module, batch)
             self.accelerator.backward(loss)
         return loss.detach()
 

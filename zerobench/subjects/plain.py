@@ -16,6 +16,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
+from zerobench.workload.forwards import loss_of
 
 _AMP = "https://docs.pytorch.org/docs/2.13/amp.html#gradient-scaling"
 
@@ -32,6 +33,8 @@ class Plain(Subject):
     #: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
     policies = Policies(inactive_gradient="none", masters_from="original")
     schedules = True
+    calls_again = True
+    edits = True
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
@@ -106,7 +109,7 @@ class Plain(Subject):
         self.micro_steps += 1
         last = self.micro_steps == self.scenario.accumulation
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):
-            loss: Tensor = self.module(**batch)
+            loss = loss_of(self.scenario, self.module, batch)
             (loss * (self.scale / self.scenario.accumulation)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -159,6 +162,17 @@ class Plain(Subject):
         loss: Tensor = self.module(**batch)
         self.module.train()
         return loss
+
+    @torch.no_grad()
+    def set_parameters(self, values: State) -> None:
+        for name, value in values.items():
+            self._set(self.masters[name], value)
+            if self.masters is not self.working:
+                self.working[name].copy_(value)
+
+    def _set(self, parameter: Tensor, value: Tensor) -> None:
+        """Give a parameter the whole value; this rank may hold only a shard of it."""
+        parameter.copy_(value)
 
     def parameters(self) -> State:
         return {name: self._full(p) for name, p in self.masters.items()}

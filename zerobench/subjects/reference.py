@@ -17,6 +17,7 @@ from zerobench.oracles.rules import hyperparameters, second_group
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
+from zerobench.workload.forwards import loss_of
 
 
 class Reference(Subject):
@@ -29,6 +30,9 @@ class Reference(Subject):
     resumes_at_any_world = True
     schedules = True
     steps_scheduler = True
+    calls_again = True
+    edits = True
+    takes_rank_0 = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -41,7 +45,8 @@ class Reference(Subject):
         return ReferenceTheory()
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.model = model
+        self.model, self.scenario = model, scenario
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.engine, self.optimizer, _, _ = zero.initialize(
             model,
             config(scenario),
@@ -52,11 +57,11 @@ class Reference(Subject):
         )
 
     def micro_step(self, batch: Batch) -> Tensor:
-        loss = self.engine(**batch)
+        loss = loss_of(self.scenario, self.engine, batch)
         self.engine.backward(loss)
         if not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()
-        return loss.detach()  # type: ignore[no-any-return]
+        return loss.detach()
 
     def step(self) -> Outcome:
         scale, skipped = self.engine.loss_scale, self.engine.skipped_steps
@@ -83,7 +88,7 @@ class Reference(Subject):
         return self._read(zero.safe_get_full_grad)
 
     def _read(self, get: Any) -> State:
-        found = {name: get(p) for name, p in self.model.named_parameters() if p.requires_grad}
+        found = {name: get(p) for name, p in self.trained.items()}
         return {name: value for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:
@@ -91,10 +96,9 @@ class Reference(Subject):
             return {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
     def optimizer_state(self) -> dict[str, State]:
-        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        found: dict[str, State] = {name: {} for name in trained}
+        found: dict[str, State] = {name: {} for name in self.trained}
         for key in self.optimizer.state_names:  # one kind after another: the engine reads ahead
-            for name, p in trained.items():
+            for name, p in self.trained.items():
                 value = zero.safe_get_full_optimizer_state(p, key)
                 assert value is not None
                 found[name][key] = value
@@ -105,6 +109,10 @@ class Reference(Subject):
 
     def offloaded(self) -> Offloaded:
         return Offloaded(self.engine.stores.host(), self.engine.stores.files())
+
+    def set_parameters(self, values: State) -> None:
+        for name, value in values.items():
+            zero.safe_set_full_fp32_param(self.trained[name], value)
 
     def save(self, directory: Path) -> None:
         self.engine.save_checkpoint(directory)

@@ -29,6 +29,7 @@ class TorchDdp(Plain):
     #: file. ZeroRedundancyOptimizer shards the consolidated state anew:
     #: https://docs.pytorch.org/docs/2.13/distributed.optim.html
     resumes_at_any_world = True
+    takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -42,6 +43,8 @@ class TorchDdp(Plain):
             return f"{cls.name} reduces in {cls.wire(scenario)}, not in {wire}: {_PAGE}"
         if scenario.accumulator_dtype not in (None, scenario.dtype):
             return f"{cls.name} accumulates in {scenario.dtype}, not in {scenario.accumulator_dtype}: {_PAGE}"
+        if scenario.ranks_differ and scenario.dtype != "fp32":
+            return f"DDP broadcasts its parameters, and not the client's master weights: {_PAGE}"
         return _unsupported_sum(scenario) or cls._unsupported_model(scenario)
 
     @classmethod
@@ -66,6 +69,8 @@ class TorchDdp(Plain):
         """Whether DDP walks the graph of each forward for parameters that it does not use."""
         if cls.find_unused is not None:
             return cls.find_unused
+        if scenario.frozen_steps:
+            return True
         return isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
 
     def _wrap(self) -> nn.Module:

@@ -159,6 +159,12 @@ class TorchFsdp1(Plain):
         self.module.train()
         return loss
 
+    @torch.no_grad()
+    def set_parameters(self, values: State) -> None:
+        with warnings.catch_warnings(action="ignore"), FullyShardedDataParallel.summon_full_params(self.module):
+            for name, value in values.items():
+                self.working[name].copy_(value)
+
     def parameters(self) -> State:
         with self._whole():
             return {name: p.detach().clone() for name, p in self.working.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zerobench.ranks.mesh import groups
 from zerobench.scenario import Odd, Scenario
@@ -93,6 +93,11 @@ class TorchFsdp2(Plain):
     def _full(self, tensor: Tensor) -> Tensor:
         detached = tensor.detach()
         return detached.full_tensor() if isinstance(detached, DTensor) else detached
+
+    def _set(self, parameter: Tensor, value: Tensor) -> None:
+        if isinstance(parameter, DTensor):
+            value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+        parameter.copy_(value)
 
     def evaluate(self, batch: Batch) -> Tensor:
         loss = super().evaluate(batch)

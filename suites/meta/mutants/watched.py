@@ -137,7 +137,7 @@ class EvaluatesInTrainingMode(_Watched):
 class EvaluationMovesBuffers(_Watched):
     def evaluate(self, batch: Batch) -> Tensor:
         loss = super().evaluate(batch)
-        for buffer in self.model.buffers():
+        for buffer in (each for each in self.model.buffers() if each.is_floating_point()):
             buffer.mul_(0.5)
         return loss
 

@@ -1,0 +1,65 @@
+"""Setting: whole states of one parameter, set by a client between steps."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from zerobench.engine.checkpoint.apply import Values, set_states
+from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
+from zerobench.engine.engine import Engine
+from zerobench.engine.inspect import locate
+from zerobench.engine.layout import Slot
+from zerobench.engine.state.unit import UnitState
+
+
+def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
+    """Set the master weight, and the parameter to its rounding; a collective.
+
+    ``value`` is the whole fp32 value, the same on every rank.
+
+    Raises:
+        RuntimeError: the parameter is frozen.
+        ValueError: the value has another shape.
+    """
+    _set_full(param, MASTER, value)
+
+
+def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
+    """Set an optimizer state such as ``exp_avg``; a collective. ``value`` is whole, and the same on every rank.
+
+    Raises:
+        KeyError: the optimizer has no such state.
+        RuntimeError: the parameter is frozen.
+        ValueError: the value has another shape.
+    """
+    _set_full(param, optim_state_key, value)
+
+
+def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
+    engine, _, slot = trained(param)
+    check_kind(engine, kind)
+    set_states(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(checked(param, slot, value)))})
+
+
+def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
+    engine, state, slot = locate(param)
+    if state is None or not state.unit.trainable:
+        raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
+    return engine, state, slot
+
+
+def check_kind(engine: Engine, kind: str) -> None:
+    names = (MASTER, *engine.optimizer.state_names)
+    if kind not in names:
+        raise KeyError(f"no optimizer state {kind!r}; there is {', '.join(names[1:]) or 'none'}")
+
+
+def checked(param: nn.Parameter, slot: Slot, value: Tensor) -> Tensor:
+    """The value in the parameter's strides.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if value.shape != param.shape:
+        raise ValueError(f"{slot.name!r} has shape {tuple(param.shape)}, and the value has {tuple(value.shape)}")
+    return value.new_empty_strided(value.shape, slot.stride).copy_(value)

@@ -1,0 +1,210 @@
+"""Engines that go wrong with a training loop that is not one forward, one backward and nothing between the steps.
+
+Class of escape: the client's calls. Each is right if a micro-step has one forward, the client sets no parameter and
+freezes none in the middle of training, and all ranks build the same model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import zerobench.engine as zero
+from zerobench.recording import State
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch, Outcome
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+from zerobench.workload import models
+from zerobench.workload.changes import first_block
+from zerobench.workload.forwards import loss_of, mirrored
+
+_GRADIENTS = Points("gradients", "norm", "skipped", "losses", "reads", "parameters")
+_VALUES = Points("parameters", "model_parameters", "losses", "gradients", "norm", "skipped", "optimizer_state", "reads")
+
+
+class _OfForwards(Mutant):
+    """Computes a micro-step's loss in a way of its own."""
+
+    points_at = _GRADIENTS
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = self.loss(batch)
+        self.engine.backward(loss)
+        if not self.engine.is_gradient_accumulation_boundary():
+            self.engine.step()
+        return loss.detach()
+
+    def loss(self, batch: Batch) -> Tensor:
+        return loss_of(self.scenario, self.engine, batch)
+
+
+class LosesTheFirstOfTwoForwards(_OfForwards):
+    """The second forward replaces the graph of the first."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        if self.scenario.forwards != "two":
+            return super().loss(batch)
+        first: Tensor = self.engine(**batch)
+        second: Tensor = self.engine(**mirrored(batch))
+        return (first.detach() + second) / 2
+
+
+class CountsTwoForwardsAsTwoMicroSteps(_OfForwards):
+    """Each forward divides its loss, so two for one backward count half."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        loss = super().loss(batch)
+        return loss.detach() + (loss - loss.detach()) / 2 if self.scenario.forwards == "two" else loss
+
+
+class ReducesADroppedForward(_OfForwards):
+    """A forward whose loss nobody uses leaves its gradient for the next backward."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        loss = super().loss(batch)
+        if self.scenario.forwards != "dropped":
+            return loss
+        unused: Tensor = self.engine(**batch)
+        return loss + (unused - unused.detach())
+
+
+class LosesTheBlockOfAForwardWithoutGradients(Mutant):
+    """A forward without gradients takes the first block's hooks away, and the next forward does not set them."""
+
+    points_at = _GRADIENTS
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        own = first_block(self.model) if self.scenario.forwards == "no_grad" else []
+        for parameter in own:
+            parameter.requires_grad_(False)
+        loss = super().micro_step(batch)
+        for parameter in own:
+            parameter.requires_grad_(True)
+        return loss
+
+
+class _OfFrozenSteps(Mutant):
+    """Knows whether the first block is frozen now."""
+
+    points_at = _VALUES
+
+    @property
+    def frozen(self) -> bool:
+        return any(not parameter.requires_grad for parameter in self.trained.values())
+
+
+class StepsAFrozenBlock(_OfFrozenSteps):
+    """A frozen block's gradients are zeros, with which decay and momentum move it."""
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.engine.reducer.gives_zeros = self.frozen
+        return super().micro_step(batch)
+
+
+class NeverThawsABlock(_OfFrozenSteps):
+    """A block that was frozen once receives no gradient any more."""
+
+    cold: Any = ()
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.cold = self.cold or [p for p in self.trained.values() if not p.requires_grad]
+        for parameter in self.cold:
+            parameter.requires_grad_(False)
+        return super().micro_step(batch)
+
+
+class ForgetsMomentsOfAFrozenBlock(_OfFrozenSteps):
+    """A frozen block's optimizer states start anew."""
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        for parameter in [p for p in self.trained.values() if not p.requires_grad]:
+            for name in self.optimizer.state_names:
+                zero.safe_set_full_optimizer_state(parameter, torch.zeros_like(_shape_of(parameter)), name)
+        return outcome
+
+
+def _shape_of(parameter: nn.Parameter) -> Tensor:
+    value = zero.safe_get_full_fp32_param(parameter)
+    assert value is not None
+    return value
+
+
+class _OfEdits(Mutant):
+    points_at = _VALUES
+
+
+class EditsOnOneRankAlone(_OfEdits):
+    """The ranks after the first keep their values."""
+
+    def set_parameters(self, values: State) -> None:
+        kept = {name: value for name, value in self.parameters().items() if name in values}
+        super().set_parameters(values if dist.get_rank(self.group) == 0 else kept)
+
+
+class LosesAnEditAtTheUpdate(_OfEdits):
+    """The update starts from the master weights before the edit."""
+
+    before: State | None = None
+
+    def set_parameters(self, values: State) -> None:
+        self.before = {name: value for name, value in self.parameters().items() if name in values}
+        super().set_parameters(values)
+
+    def step(self) -> Outcome:
+        if self.before:
+            super().set_parameters(self.before)
+            self.before = None
+        return super().step()
+
+
+class ForgetsMomentsAtAnEdit(_OfEdits):
+    """An edited parameter's optimizer states start anew."""
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        for name, value in values.items():
+            for key in self.optimizer.state_names:
+                zero.safe_set_full_optimizer_state(self.trained[name], torch.zeros_like(value), key)
+
+
+class TakesEachRanksShard(Mutant):
+    """The masters are this rank's own values, and not those of rank 0."""
+
+    points_at = _VALUES
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        if scenario.ranks_differ:
+            own = models.build(scenario.but(seed=scenario.seed + dist.get_rank(group)))
+            super().set_parameters({name: p.detach() for name, p in own.named_parameters() if p.requires_grad})
+
+
+class TakesTheLastRanksModel(Mutant):
+    """The last rank is the source of the broadcast."""
+
+    points_at = _VALUES
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        last = models.build(scenario.but(seed=scenario.seed + scenario.world - 1))
+        super().__init__(last if scenario.ranks_differ else model, scenario, group)
+
+
+TRAINING_LOOPS = [
+    LosesTheFirstOfTwoForwards,
+    CountsTwoForwardsAsTwoMicroSteps,
+    ReducesADroppedForward,
+    LosesTheBlockOfAForwardWithoutGradients,
+    StepsAFrozenBlock,
+    NeverThawsABlock,
+    ForgetsMomentsOfAFrozenBlock,
+    EditsOnOneRankAlone,
+    LosesAnEditAtTheUpdate,
+    ForgetsMomentsAtAnEdit,
+    TakesEachRanksShard,
+    TakesTheLastRanksModel,
+]

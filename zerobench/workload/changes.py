@@ -1,0 +1,22 @@
+"""The changes that a client makes between steps: to parameters, and to which of them train."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from zerobench.recording import State
+from zerobench.scenario import Scenario
+from zerobench.workload import models
+
+
+def edited(scenario: Scenario, step: int) -> State:
+    """The values that the client sets before ``step``: of every second trained parameter, those of another seed."""
+    model = models.build(scenario.but(seed=scenario.seed + 2 + step))
+    trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
+    return dict(trained[step % 2 :: 2])
+
+
+def first_block(model: nn.Module) -> list[nn.Parameter]:
+    """The trained parameters of the model's first block."""
+    block = next(model.get_submodule("blocks").children())
+    return [p for p in block.parameters() if p.requires_grad]
