@@ -292,6 +292,11 @@ class Scenario:
         return any(self.bad_steps.issuperset(range(resume)) for resume in self.resumes)
 
     @property
+    def resumed_frozen(self) -> bool:
+        """Whether a new engine loads a state before the first block has trained."""
+        return any(set(self.frozen_steps).issuperset(range(resume)) for resume in self.resumes)
+
+    @property
     def raises_scale(self) -> bool:
         """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
         bad = [-1, *sorted(self.bad_steps), self.steps]

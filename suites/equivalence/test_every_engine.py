@@ -18,7 +18,14 @@ from zerobench.oracles.canonical_trainer import canonical
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.strategies import SMALL_DYADIC, drawn_at_each_stage, models, optimizers, scenarios
+from zerobench.suites.support.strategies import (
+    SMALL_DYADIC,
+    drawn_at_each_stage,
+    models,
+    optimizers,
+    scenarios,
+    skipping,
+)
 from zerobench.suites.support.trials import Trials
 
 #: A plain pytest holds the reference engine to these forms by turns, because it has the stronger ones each day.
@@ -210,7 +217,7 @@ def _nothing_underflows(dynamic: Scenario, static: Scenario) -> bool:
 def test_overflow_on_one_rank(trials: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     drawn, step, leaf = scenario
-    one = trials.nearest(drawn.but(poison=((step, leaf % drawn.leaves),)), "poison")
+    one = trials.nearest(skipping(drawn, step, leaf), "poison")
     for trajectory in trials.run(one, _STATES, keep=ALL):
         if not trajectory.steps[step].skipped:
             which = trials.name, "the contract", one, trajectory.rank, step

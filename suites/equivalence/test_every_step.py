@@ -137,7 +137,7 @@ def test_exact_steps(trials: Trials, scenario: Scenario) -> None:
     trials.agree(trials.run(scenario, _EXACT, keep=ALL), expected, _EXACT, zeros_alike=True)
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=1, reads=_INITIAL, poison=()), share=0.1)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=1, reads=_INITIAL, poison=(), edits=()), share=0.1)
 def test_building_is_inert(trials: Trials, scenario: Scenario) -> None:
     """Before the first step the parameters are the model's, in fp32 and in the Scenario's dtype, and the states are
     those that the optimizer begins with, bit for bit."""

@@ -15,7 +15,15 @@ from zerobench.judge.difference import Difference
 from zerobench.judge.parts import Part
 from zerobench.scenario import LossScale, Scenario
 from zerobench.suites.support.covering import PECULIAR
-from zerobench.suites.support.strategies import DYADIC_MODELS, STAGES, drawn, drawn_at_each_stage, models, scenarios
+from zerobench.suites.support.strategies import (
+    DYADIC_MODELS,
+    STAGES,
+    drawn,
+    drawn_at_each_stage,
+    models,
+    scenarios,
+    skipping,
+)
 from zerobench.suites.support.trials import Trials
 
 
@@ -93,7 +101,7 @@ def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], in
 def test_overflow_moves_nothing(bits: Trials, scenario: tuple[Scenario, int, int]) -> None:
     """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
     one, step, leaf = scenario
-    one = one.but(poison=((step, leaf % one.leaves),))
+    one = skipping(one, step, leaf)
     assume(bits.offers(one))
     for trajectory in bits.run(one, ("parameters", "model_parameters", "optimizer_state"), keep=ALL):
         here = trajectory.steps[step]
@@ -128,7 +136,7 @@ def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
 
 
 # a scheduler of the engine keeps a rate of zero if the first step is skipped
-@drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0, scheduled_by="client"), share=0.25)
+@drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0, scheduled_by="client", edits=()), share=0.25)
 def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     """A step that is not skipped changes parameters: no engine passes by doing nothing."""
     scenario = trials.nearest(scenario, "clip")

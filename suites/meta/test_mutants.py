@@ -22,7 +22,14 @@ from zerobench.suites.accounting import (
     test_wire,
 )
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_contract, test_peers, test_rare_values, test_steps, test_turns
+from zerobench.suites.equivalence import (
+    test_contract,
+    test_every_engine,
+    test_peers,
+    test_rare_values,
+    test_steps,
+    test_turns,
+)
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.bytes import (
@@ -85,6 +92,8 @@ BITS = [
     test_contract.test_stages_agree,
     test_turns.test_engines_take_turns,
     test_turns.test_many_steps,
+    test_every_engine.test_evaluation_changes_nothing,
+    test_every_engine.test_reading_changes_nothing,
 ]
 BYTES = [
     test_traffic.test_traffic_whatever_the_scenario,

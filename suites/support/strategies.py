@@ -81,6 +81,12 @@ def poisons(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], 
     return tuple((step, draw(st.integers(0, leaves - 1))) for step in range(first, min(first + row, steps)))
 
 
+def skipping(scenario: Scenario, step: int, leaf: int) -> Scenario:
+    """The Scenario in which a bad leaf alone decides about ``step``: it is skipped, and the client changes nothing."""
+    edits = tuple(each for each in scenario.edits if each != step)
+    return scenario.but(poison=((step, leaf % scenario.leaves),), edits=edits)
+
+
 @st.composite
 def zeroed(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], ...]:
     """No leaf without a gradient, one, or every leaf of a step, whose norm is then zero."""

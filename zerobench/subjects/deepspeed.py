@@ -142,16 +142,29 @@ class DeepSpeed(Subject):
         """Each parameter and its master: to set the master alone would reach the model after the next update
         (reports/findings/deepspeed/setter-before-forward)."""
         masters = {} if self.scenario.placement.optimizer else self._masters()
-        for name, value in values.items():
-            p = self.trained[name]
-            with self.zero.zero.GatheredParameters([p], modifier_rank=0, enabled=self.scenario.placement.parameters):
-                p.copy_(value)
-            if self.scenario.placement.parameters:
-                self.zero.utils.safe_set_local_fp32_param(p, self._shard(value))
-            elif self.scenario.placement.optimizer and not _is_empty(p):
-                self.zero.utils.safe_set_full_fp32_param(p, value)
-            elif p in masters:
-                masters[p].copy_(value)
+        with self._thawed():
+            for name, value in values.items():
+                self._set(self.trained[name], value, masters)
+
+    def _set(self, p: nn.Parameter, value: Tensor, masters: Mapping[Tensor, Tensor]) -> None:
+        with self.zero.zero.GatheredParameters([p], modifier_rank=0, enabled=self.scenario.placement.parameters):
+            p.copy_(value)
+        if self.scenario.placement.parameters:
+            self.zero.utils.safe_set_local_fp32_param(p, self._shard(value))
+        elif self.scenario.placement.optimizer and not _is_empty(p):
+            self.zero.utils.safe_set_full_fp32_param(p, value)
+        elif p in masters:
+            masters[p].copy_(value)
+
+    @contextmanager
+    def _thawed(self) -> Iterator[None]:
+        """Inside, every parameter requires a gradient: of a frozen one DeepSpeed reads and sets nothing at stage 3."""
+        frozen = [p for p in self.trained.values() if not p.requires_grad]
+        for p in frozen:
+            p.requires_grad_(True)
+        yield
+        for p in frozen:
+            p.requires_grad_(False)
 
     def _shard(self, value: Tensor) -> Tensor:
         """This rank's part of a value at stage 3, padded with zeros: the setter of whole values raises if the ranks
@@ -169,7 +182,8 @@ class DeepSpeed(Subject):
         return {name: value / scale for name, value in self._read(self.zero.utils.safe_get_full_grad).items()}
 
     def _read(self, get: Any, *key: str) -> State:
-        found = {name: p if _is_empty(p) else get(p, *key) for name, p in self.trained.items()}
+        with self._thawed():
+            found = {name: p if _is_empty(p) else get(p, *key) for name, p in self.trained.items()}
         return {name: value.detach().float() for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:

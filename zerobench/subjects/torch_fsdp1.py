@@ -176,7 +176,8 @@ class TorchFsdp1(Plain):
 
     def gradients(self) -> State:
         with self._whole(gradients=True):
-            found = {name: p.grad for name, p in self.working.items() if p.grad is not None}
+            # a frozen parameter shows zeros here if others of its flat parameter train; the optimizer sees no gradient
+            found = {name: p.grad for name, p in self.working.items() if p.grad is not None and p.requires_grad}
             return {name: grad.detach().float() / self.scale for name, grad in found.items()}
 
     def optimizer_state(self) -> dict[str, State]:
