@@ -128,6 +128,8 @@ _same_path = _odd.but(model=replace(ODD, routed=False), world=2, accumulation=2)
 LIVING: dict[str, Scenario] = {
     **{f"odd-stage{stage}": _same_path.but(stage=stage) for stage in range(4)},
     "gpt-stage3-bf16-non-reentrant": _STAGE_3["non-reentrant"].but(stage=3, world=2, accumulation=2, dtype="bf16"),
+    **{f"odd-stage3-{each}": _same_path.but(stage=3, forwards=each) for each in ("two", "dropped", "no_grad")},
+    "odd-stage2-dropped": _same_path.but(stage=2, forwards="dropped"),
 }
 
 #: Stage 3 with so many units that all of them together exceed the bound.

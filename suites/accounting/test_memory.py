@@ -8,7 +8,7 @@ from hypothesis import assume
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand_account, skip_unless_offered
-from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn_at_each_stage, scenarios
+from zerobench.suites.support.strategies import UNDISTURBED, drawn_at_each_stage, scenarios
 from zerobench.suites.support.trials import Trials
 
 
@@ -21,7 +21,7 @@ def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     demand_account(counted, scenario, "states")
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, **USUAL_STEPS), share=0.2)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.2)
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes of each state are those of the closed form."""
     assume(counted.offers(scenario))

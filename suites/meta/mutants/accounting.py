@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zerobench.subject import Outcome
+from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -31,6 +31,31 @@ class KeepsTheWholeGradient(Mutant):
         held = super().resident()
         whole = [torch.zeros(state.unit.padded) for state in self.engine.states if state.unit.trainable]
         return {**held, "gradients": whole}
+
+
+class LeavesAUnitWholeAfterAForwardWithoutGradients(Mutant):
+    """No backward reshards a unit that such a forward has unsharded."""
+
+    points_at = Points("resident", name="parameters")
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        held = super().resident()
+        whole = [torch.zeros(self.engine.states[0].unit.padded)] if self.scenario.forwards == "no_grad" else []
+        return {**held, "parameters": [*held["parameters"], *whole]}
+
+
+class KeepsADroppedForward(Mutant):
+    """Holds the loss of each forward until a backward takes it."""
+
+    points_at = Points("undeclared", "growth")
+
+    def sabotage(self) -> None:
+        self.waiting: list[Tensor] = []
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        if self.scenario.forwards == "dropped":
+            self.waiting.append(self.engine(**batch))
+        return super().micro_step(batch)
 
 
 class HidesAState(Mutant):
@@ -71,6 +96,10 @@ class HoldsTheFirstGradients(Mutant):
 
 
 #: Wrong in their declared bytes.
-SPENDTHRIFTS: list[type[Mutant]] = [GathersTwice, KeepsTheWholeGradient]
+SPENDTHRIFTS: list[type[Mutant]] = [
+    GathersTwice,
+    KeepsTheWholeGradient,
+    LeavesAUnitWholeAfterAForwardWithoutGradients,
+]
 #: Right in their declared bytes, and they keep more.
-HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep]
+HOARDERS: list[type[Mutant]] = [HidesAState, GrowsWithEveryStep, KeepsADroppedForward]
