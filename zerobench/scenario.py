@@ -140,7 +140,8 @@ class Optimizer:
     weight_decay: float = 0.01  # decoupled in adamw and lion, else L2
     momentum: float = 0.9  # sgd
     lr_decay: float = 0.0  # adagrad
-    second_group: bool = False  # of parameters of one dimension or fewer; oracles/rules.py has its hyperparameters
+    second_group: bool = False  # of parameters of one dimension or fewer; zerobench/workload/groups.py has its values
+    third_group: bool = False  # of the head, whatever the dimensions; the second one if there is no other
 
 
 @dataclass(frozen=True)

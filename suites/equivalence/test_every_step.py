@@ -16,6 +16,7 @@ from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import boundaries
 from zerobench.suites.support.strategies import (
+    ONE_GROUP,
     SMALL_DYADIC,
     drawn_at_each_stage,
     models,
@@ -121,7 +122,7 @@ def _dyadic(stage: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Scen
         accumulation=among("accumulation", 2, 1, 3, 4),
         clip=0.0,
         poison=(),
-        optimizer=optimizers(name="sgd", lr=2.0**-2, weight_decay=0.0, momentum=0.0, second_group=False),
+        optimizer=optimizers(name="sgd", lr=2.0**-2, weight_decay=0.0, momentum=0.0, **ONE_GROUP),
         communication_dtype=None,
         accumulator_dtype=None,
     )

@@ -17,6 +17,7 @@ from zerobench.suites.support.covering import among
 from zerobench.suites.support.rounding import IeeeDdp
 from zerobench.suites.support.strategies import (
     DYADIC_MODELS,
+    ONE_GROUP,
     UNDISTURBED,
     drawn,
     drawn_at_each_stage,
@@ -176,7 +177,7 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
         steps=1,
         micro_batch=2,
         clip=0.0,
-        optimizer=optimizers(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0, second_group=False),
+        optimizer=optimizers(name="sgd", lr=2.0**-4, weight_decay=0.0, momentum=0.0, **ONE_GROUP),
         communication_dtype=None,
         accumulator_dtype=None,
     ),

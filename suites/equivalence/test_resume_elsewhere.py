@@ -88,7 +88,12 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
             clip=0.0,
             poison=(),
             optimizer=optimizers(
-                name="sgd", lr=2.0**-2, weight_decay=0.0, momentum=among("momentum", 0.5), second_group=False
+                name="sgd",
+                lr=2.0**-2,
+                weight_decay=0.0,
+                momentum=among("momentum", 0.5),
+                second_group=False,
+                third_group=False,
             ),
             communication_dtype=None,
             accumulator_dtype=None,

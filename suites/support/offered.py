@@ -38,6 +38,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "world": (2, 1, 4),
     "replicate": (1, 2),
     "second_group": (False,),
+    "third_group": (False,),
     "name": ("adamw",),
     "routes": ("steps",),
     "recompute": ("none",),

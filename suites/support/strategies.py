@@ -57,6 +57,7 @@ def optimizers(**fixed: Any) -> st.SearchStrategy[Optimizer]:
         "momentum": among("momentum", 0.9, 0.0, 0.5),
         "lr_decay": among("lr_decay", 0.0, 0.5),
         "second_group": among("second_group", False, True),
+        "third_group": among("third_group", False, True, rare=True),
     }
     return st.builds(Optimizer, **(drawn | _strategies(fixed)))
 
@@ -189,6 +190,10 @@ UNDISTURBED: dict[str, Any] = {
     "loss_scale": LossScale(static=1.0),
     "optimizer": optimizers(lr=1e-3),
 }
+
+
+#: The optimizer steps all parameters with the same hyperparameters.
+ONE_GROUP: dict[str, Any] = {"second_group": False, "third_group": False}
 
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]

@@ -26,12 +26,13 @@ from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
-from zerobench.oracles.rules import hyperparameters, second_group, state_keys
+from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, Scenario, scaled
 from zerobench.subject import Policies, State
 from zerobench.workload.changes import edited
 from zerobench.workload.data import DTYPES
+from zerobench.workload.groups import group_of, specs
 
 
 def first_step_that_does_not_follow(
@@ -155,7 +156,7 @@ class _Follower:
                 yield from self._same(index, *_place(name, key), got[key], right)
             return
         given = Before.of(before, self.states[name], gradient.double() * factor, self.counts[name] + 1, doubt)
-        update = updated(_group(self.scenario, index, before, self.skipped), given)
+        update = updated(_group(self.scenario, index, name, before.ndim, self.skipped), given)
         for key in sorted(update.values, reverse=True):  # the states before the parameter
             yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
 
@@ -214,9 +215,8 @@ def _place(name: str, key: str) -> tuple[Part, str]:
     return ("optimizer_state", f"{name}.{key}") if key else ("parameters", name)
 
 
-def _group(scenario: Scenario, step: int, parameter: Tensor, skipped: int) -> Optimizer:
+def _group(scenario: Scenario, step: int, name: str, dimensions: int, skipped: int) -> Optimizer:
     """The hyperparameters of a parameter's group in a step, after a number of skipped ones."""
-    spec = scenario.optimizer
-    second = spec.second_group and parameter.ndim < 2
-    group = second_group(spec) if second else spec
-    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, int(second), skipped)))
+    number = group_of(scenario.optimizer, name, dimensions)
+    group = specs(scenario.optimizer)[number]
+    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, number, skipped)))

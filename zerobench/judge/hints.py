@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zerobench.judge.bounds import relative_bound
 from zerobench.scenario import Scenario
+from zerobench.workload.groups import group_of, specs
 
 #: A constant ratio is accepted if every element agrees with it this well, relative to the largest.
 _ALIKE = 1e-5
@@ -51,11 +52,13 @@ def of_names(
     """The property that a part's differing names share; ``shapes`` are those of all its names."""
     if len(shapes) < 2 or len(differing) == len(shapes):
         return
-    first = {name for name, shape in shapes.items() if len(shape) >= 2}
-    groups = {"first": first, "second": shapes.keys() - first}
-    for which, members in groups.items():
-        grouped = part in _UPDATED and scenario.optimizer.second_group and len(members) > 1
-        if grouped and set(differing) == set(members):
+    spec = scenario.optimizer
+    groups: list[set[str]] = [set() for _ in specs(spec)]
+    for name, shape in shapes.items():
+        groups[group_of(spec, name, len(shape))].add(name)
+    for which, members in zip(("first", "second", "third"), groups, strict=False):
+        grouped = part in _UPDATED and len(groups) > 1 and len(members) > 1
+        if grouped and set(differing) == members:
             yield f"exactly the {which} parameter group differs: its hyperparameters"
             return
     yield f"{len(differing)} of {len(shapes)} names differ: {_few(differing)}"

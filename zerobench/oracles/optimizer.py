@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.dispatch import DispatchMode
-from zerobench.oracles.rules import RULES, hyperparameters, second_group, state_keys
+from zerobench.oracles.rules import RULES, hyperparameters, state_keys
 from zerobench.scenario import Optimizer, Scenario
 from zerobench.subject import State
+from zerobench.workload.groups import members, specs
 
 
 def build_optimizer(
@@ -69,12 +70,9 @@ class IeeeSqrt(DispatchMode):
 
 
 def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
-    """The parameter groups: one, or with ``second_group`` those of two or more dimensions before the rest."""
-    if not spec.second_group:
-        return [{"params": list(named.values())}]
-    matrices = [p for p in named.values() if p.ndim >= 2]
-    rest = [p for p in named.values() if p.ndim < 2]
-    return [{"params": matrices}, {"params": rest, **hyperparameters(second_group(spec))}]
+    """The parameter groups (see :mod:`zerobench.workload.groups`), each with its hyperparameters."""
+    pairs = zip(specs(spec), members(spec, named), strict=True)
+    return [{"params": [named[name] for name in names], **hyperparameters(each)} for each, names in pairs]
 
 
 def read_state(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,21 +42,6 @@ def hyperparameters(spec: Optimizer) -> dict[str, Any]:
     """The keyword arguments with which a Scenario's optimizer is made."""
     names = ("lr", "weight_decay", *RULES[spec.name].arguments)
     return {name: getattr(spec, name) for name in names}
-
-
-def second_group(spec: Optimizer) -> Optimizer:
-    """The optimizer of the second parameter group: no weight decay, and other values of all that is not zero, so that
-    an engine that mixes two groups shows."""
-    beta1, beta2 = spec.betas
-    return replace(
-        spec,
-        lr=2 * spec.lr,
-        betas=(beta1 / 2, beta2 / 2),
-        eps=2 * spec.eps,
-        weight_decay=0.0,
-        momentum=spec.momentum / 2,
-        lr_decay=spec.lr_decay / 2,
-    )
 
 
 def state_keys(spec: Optimizer) -> tuple[str, ...]:

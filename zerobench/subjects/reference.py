@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
-from zerobench.oracles.optimizer import scheduler_of
-from zerobench.oracles.rules import hyperparameters, second_group
+from zerobench.oracles.optimizer import groups, scheduler_of
+from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
@@ -204,10 +204,6 @@ def _optimizer_params(scenario: Scenario) -> dict[str, Any]:
 
 
 def parameter_groups(model: nn.Module, scenario: Scenario) -> list[dict[str, Any]]:
-    """One group, or two: matrices, and the rest with the hyperparameters of the second group."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not scenario.optimizer.second_group:
-        return [{"params": trained}]
-    second = hyperparameters(second_group(scenario.optimizer))
-    rest = {"params": [p for p in trained if p.dim() < 2], **second}
-    return [group for group in ({"params": [p for p in trained if p.dim() >= 2]}, rest) if group["params"]]
+    """The parameter groups that are not empty."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return [group for group in groups(scenario.optimizer, trained) if group["params"]]

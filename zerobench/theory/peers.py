@@ -8,7 +8,6 @@ order is new, it is broadcast. FSDP2 pads each parameter to rows that the ranks 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 
 from torch import nn
 
@@ -18,6 +17,7 @@ from zerobench.recording import Traffic
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Bytes, Theory
 from zerobench.theory.touches import events
+from zerobench.workload import groups
 from zerobench.workload.data import DTYPES, takes_route
 from zerobench.workload.models.blocks import block_groups
 
@@ -123,13 +123,9 @@ def _with_state(scenario: Scenario, model: nn.Module, steps: int) -> set[str]:
 
 def _owners(scenario: Scenario, trained: _Parameters) -> list[set[str]]:
     """ZeroRedundancyOptimizer: group by group, the largest parameter first, to the rank with the least so far."""
-    names = list(trained)
-    if scenario.optimizer.second_group:
-        names.sort(key=lambda name: trained[name].ndim < 2)
-    groups = groupby(names, key=lambda name: scenario.optimizer.second_group and trained[name].ndim < 2)
     owners: list[set[str]] = [set() for _ in range(scenario.world)]
     sizes = [0] * scenario.world
-    for _, group in groups:
+    for group in groups.members(scenario.optimizer, trained):
         for name in sorted(group, key=lambda name: trained[name].numel(), reverse=True):
             least = sizes.index(min(sizes))
             owners[least].add(name)

@@ -96,6 +96,13 @@ class JoinsTheGroups(_Otherwise):
     otherwise = _rule(second_group=False)
 
 
+class SpreadsTheThirdGroup(_Otherwise):
+    """Knows groups of matrices and of the rest alone."""
+
+    points_at = _UPDATE
+    otherwise = _rule(third_group=False)
+
+
 class _TakesFromTheFirstGroup(Mutant):
     """The second group has some hyperparameters of the first."""
 
