@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zerobench.bench.rounds import Bench, CaseResult
-from zerobench.judge.judgement import Judgement, error_against, is_exact, judge_recordings
+from zerobench.judge.judgement import Judgement, error_against, is_exact, is_yardstick, judge_recordings
 from zerobench.judge.parts import Part
 from zerobench.oracles.questions import Question
 from zerobench.recording import Trajectory
@@ -42,9 +43,11 @@ class OracleRuns:
         if answers is None:
             return None
         reference64, *runs = answers
-        measure = next((each.trajectories for each in judged if each.case.subject == YARDSTICK), None)
-        error = max(error_against(each, reference64) for each in measure or runs)
-        return cls(dict(zip(scenarios, runs, strict=True)), reference64, YARDSTICK if measure else "canonical", error)
+        ddp = [each for case in judged if case.case.subject == YARDSTICK for each in case.trajectories]
+        error, own = (max((error_against(each, reference64) for each in of), default=math.nan) for of in (ddp, runs))
+        fits = is_yardstick(error, own, first.case.scenario)
+        which, error = (YARDSTICK, error) if fits else ("canonical", own)
+        return cls(dict(zip(scenarios, runs, strict=True)), reference64, which, error)
 
     def exact(self, result: CaseResult) -> bool:
         """Whether no sum of a case was rounded, so that its bits are the same on every machine."""

@@ -16,7 +16,7 @@ from zerobench.driver import ALL
 from zerobench.errors import Disagreement, Finding, UsageError
 from zerobench.judge.bounds import gradient_bound
 from zerobench.judge.command import ReplayCommand
-from zerobench.judge.judgement import agree_within, error_against, judge_recordings
+from zerobench.judge.judgement import agree_within, error_against, is_yardstick, judge_recordings
 from zerobench.judge.parts import ALL_PARTS
 from zerobench.machine.launch import threads_each
 from zerobench.oracles.canonical_trainer import OracleStep, canonical
@@ -129,9 +129,9 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
     skipped = tuple(step.skipped for step in expected[0].steps)
     asked = Question("float64", scenario, skipped, load(command.subject).policies)
     [reference64] = runner.pool.run(_answer, asked, world=1, timeout=runner.limit(scenario))
-    yardstick = _error(runner, asked, reference64)
-    if math.isnan(yardstick):
-        yardstick = error_against(expected[0], reference64)
+    yardstick, own = _error(runner, asked, reference64), error_against(expected[0], reference64)
+    if not is_yardstick(yardstick, own, scenario):
+        yardstick = own
     judgements = [
         judge_recordings(
             runner.submit(command.subject, scenario, reading).result(),

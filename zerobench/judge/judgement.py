@@ -45,11 +45,14 @@ __all__ = [
     "first_difference",
     "gradient_bound",
     "is_exact",
+    "is_yardstick",
     "judge_recordings",
 ]
 
 #: If an engine promises no bits, its error against the float64 run may be this multiple of the yardstick's.
 BUDGET = 2.0
+#: The error of a right engine may be this multiple of another one's.
+_MOST = 100.0
 #: An fp32 result cannot be required to be nearer than one rounding of each parameter.
 _UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
@@ -178,6 +181,15 @@ def _square(got: Tensor | None, expected: Tensor | None) -> float:
 def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:
     squares = _squares(trajectory, reference64)
     return max(squares, key=squares.__getitem__, default="no parameter")
+
+
+def is_yardstick(error: float, canonical: float, scenario: Scenario) -> bool:
+    """Whether an error of torch DDP can be that of a right engine: at most a hundred times the canonical trainer's.
+
+    Either of them can be lucky. But if DDP is wrong, or does not offer what the Scenario asks for, the budget must not
+    grow with its error. NaN is no yardstick.
+    """
+    return error <= _MOST * max(canonical, torch.finfo(DTYPES[scenario.dtype]).eps / 2)
 
 
 def budget_used(error: float, yardstick: float) -> float:

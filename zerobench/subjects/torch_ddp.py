@@ -119,6 +119,6 @@ def _unsupported_recomputation(scenario: Scenario, looks_for_unused: bool) -> st
         return None
     if looks_for_unused:
         return f"DDP looks for unused parameters under reentrant recomputation only with static_graph: {_PAGE}"
-    if isinstance(scenario.model, Odd) and scenario.model.repeats:
+    if scenario.forwards == "two" or (isinstance(scenario.model, Odd) and scenario.model.repeats):
         return f"DDP uses a parameter again beside a reentrant recomputation only with static_graph: {_PAGE}"
     return None

@@ -18,6 +18,7 @@ from zerobench.judge.judgement import (
     disagreement,
     error_against,
     is_exact,
+    is_yardstick,
     judge_recordings,
 )
 from zerobench.judge.parts import Part
@@ -296,3 +297,11 @@ def test_the_bound_holds_for_any_order_of_adding() -> None:
             for index in torch.randperm(scenario.leaves, generator=generator).tolist():
                 total = total + leaves[index]
             assert bool(((total / scenario.leaves).double() - exact).abs().le(bound / 2).all())
+
+
+@pytest.mark.parametrize(
+    ("error", "fits"), [(1e-7, True), (1e-6, True), (1e-3, False), (math.inf, False), (_NAN, False)]
+)
+def test_a_wrong_yardstick(error: float, fits: bool) -> None:
+    """An error of torch DDP that no right engine makes does not raise the budget."""
+    assert is_yardstick(error, 6e-8, Scenario()) is fits
