@@ -131,6 +131,12 @@ class Subject(ABC):
     resumes: ClassVar[bool] = False
     #: :meth:`load` also takes what another number of ranks has saved.
     resumes_at_any_world: ClassVar[bool] = False
+    #: :meth:`load` also loads a part of the state, as the Scenario's ``loads`` says.
+    loads_parts: ClassVar[bool] = False
+    #: Such a load also takes parameters that were frozen in the saved engine and train in this one, or the reverse.
+    loads_refrozen: ClassVar[bool] = False
+    #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.
+    keeps_client_state: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
     schedules: ClassVar[bool] = False
     #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).
@@ -139,6 +145,8 @@ class Subject(ABC):
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
     initial_groups: Sequence[Mapping[str, Any]] = ()
+    #: Values of the client that go into a checkpoint; the harness sets them before each save.
+    client_state: Mapping[str, Any] = {}
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -154,6 +162,10 @@ class Subject(ABC):
             return f"{cls.name} does not step a scheduler itself"
         if scenario.resumes and not cls.resumes:
             return f"{cls.name} has no save() and load()"
+        if scenario.loads_part and not cls.loads_parts:
+            return f"{cls.name} loads no part of a checkpoint"
+        if scenario.frozen_in != "all" and not (cls.loads_refrozen and scenario.loads_part):
+            return f"{cls.name} loads the optimizer states of the same parameters alone"
         return None
 
     @classmethod
@@ -213,6 +225,14 @@ class Subject(ABC):
     def optimizer_state(self) -> dict[str, State]:
         """Full optimizer state: parameter name -> torch's key (``exp_avg``, ...) -> tensor of the parameter's shape."""
 
+    def counters(self) -> Mapping[str, int] | None:
+        """The engine's public counters, those that it has of ``global_steps``, ``skipped_steps``, ``micro_steps`` and
+        ``global_samples``; None if it counts nothing. Local, between steps.
+
+        A skipped step counts in each of them.
+        """
+        return None
+
     @abstractmethod
     def resident(self) -> dict[str, Sequence[Tensor]]:
         """The tensors of training state this rank holds now, by ``parameters``, ``gradients``, ``optimizer``.
@@ -239,6 +259,8 @@ class Subject(ABC):
 
     def load(self, directory: Path) -> None:
         """Load the last state that a subject of the same class and Scenario saved; before the first step.
+
+        If :attr:`loads_parts` is set, it loads the part that ``scenario.loads`` names.
 
         If :attr:`resumes_at_any_world` is set, the Scenario that saved may have another world and accumulation.
         """

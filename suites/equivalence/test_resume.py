@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -13,7 +14,7 @@ from zerobench.driver import ALL
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
@@ -27,6 +28,8 @@ from zerobench.suites.support.strategies import (
 )
 from zerobench.suites.support.trials import Trials
 
+#: Buffers that a checkpoint has, or that it leaves out.
+_BUFFERS: dict[str, Any] = {"buffers": among("buffers", False, True), "persistent": among("persistent", True, False)}
 #: A save before the second step, before the third one, which may follow a skipped step, or before both.
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 
@@ -38,6 +41,46 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
     _demand_resumes(bits)
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes"))
     bits.agree(trajectories, expected)
+
+
+@st.composite
+def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
+    """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
+    engine alone."""
+    model = models(frozen=among("frozen", False, True), **_BUFFERS)
+    loads = among("loads", "without_optimizer", "model")
+    one = draw(scenarios(**{"model": model, "steps": 3, "resumes": _RESUMES, "loads": loads} | fixed))
+    frozen = isinstance(one.model, Odd) and one.model.frozen
+    return one.but(frozen_in=draw(among("frozen_in", "saved", "loaded", "all"))) if frozen else one
+
+
+@drawn_at_each_stage(lambda stage: _of_a_part(stage=stage), share=0.1, least=0.0)
+def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
+    """If it loads everything but the optimizer's states, or the model alone, what it does not load is new, bit for bit:
+    optimizer states, step counts, loss scale, hyperparameters, schedule and counters."""
+    _demand_resumes(bits)
+    trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "loads"))
+    bits.agree(trajectories, expected)
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        model=models(**_BUFFERS),
+        steps=3,
+        accumulation=among("accumulation", 1, 2, 4),
+        resumes=_RESUMES,
+        loads=among("loads", "without_optimizer", "model", "all"),
+        reads=(),
+    ),
+    share=0.1,
+)
+def test_each_step_follows_after_a_load(trials: Trials, scenario: Scenario) -> None:
+    """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything and
+    of a part: bit for bit, or within a derived bound. The counters and the client's state are exact."""
+    _demand_resumes(trials)
+    trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
 @drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,16 @@ from torch import Tensor, nn
 import zerobench.engine as zero
 from zerobench.oracles.optimizer import scheduler_of
 from zerobench.oracles.rules import hyperparameters, second_group
-from zerobench.scenario import Scenario
+from zerobench.scenario import Loads, Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
+
+#: The arguments of ``load_checkpoint`` that load a part of a state; DeepSpeed has the same.
+LOADS: dict[Loads, dict[str, bool]] = {
+    "all": {},
+    "without_optimizer": {"load_optimizer_states": False},
+    "model": {"load_module_only": True},
+}
 
 
 class Reference(Subject):
@@ -29,6 +36,9 @@ class Reference(Subject):
     resumes_at_any_world = True
     schedules = True
     steps_scheduler = True
+    loads_parts = True
+    loads_refrozen = True
+    keeps_client_state = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -41,7 +51,7 @@ class Reference(Subject):
         return ReferenceTheory()
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.model = model
+        self.model, self.loads = model, scenario.loads
         self.engine, self.optimizer, _, _ = zero.initialize(
             model,
             config(scenario),
@@ -107,10 +117,13 @@ class Reference(Subject):
         return Offloaded(self.engine.stores.host(), self.engine.stores.files())
 
     def save(self, directory: Path) -> None:
-        self.engine.save_checkpoint(directory)
+        self.engine.save_checkpoint(directory, client_state=dict(self.client_state))
 
     def load(self, directory: Path) -> None:
-        self.engine.load_checkpoint(directory)
+        _, self.client_state = self.engine.load_checkpoint(directory, **LOADS[self.loads])
+
+    def counters(self) -> Mapping[str, int]:
+        return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", "micro_steps")}
 
     def close(self) -> None:
         self.engine.destroy()
