@@ -29,6 +29,7 @@ class TorchDdp(Plain):
     #: file. ZeroRedundancyOptimizer shards the consolidated state anew:
     #: https://docs.pytorch.org/docs/2.13/distributed.optim.html
     resumes_at_any_world = True
+    loads_parts = True
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -93,7 +94,8 @@ class TorchDdp(Plain):
         self.model.load_state_dict(state["model"])
         for name, each in self.masters.items():
             each.detach().copy_(state["masters"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scenario.loads == "all":
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def _optimizer_state_dict(self) -> dict[str, Any]:
         """The whole state of the optimizer; a collective."""
