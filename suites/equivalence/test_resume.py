@@ -147,8 +147,8 @@ def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tu
     _agree(bits, one, other, ["norm", "gradients", "parameters", "optimizer_state"])
 
 
-#: A parameter's 600,000 elements are three blocks of a file, or two in each of two files; another rank begins to read in
-#: the middle of the second one.
+#: A parameter's 600,000 elements are three blocks of a file, or two in each of two files; another rank begins to read
+#: in the middle of the second one.
 _LARGE = Odd(width=100, hidden=(6000,), norm=False, activation="tanh")
 
 
