@@ -19,6 +19,7 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Read, Scenario, scaled
 from zerobench.subject import Batch, State, Subject
 from zerobench.workload import changes, models
+from zerobench.workload.client_state import client_state, given_back
 from zerobench.workload.data import held_out, leaf, seed_leaf
 
 #: The states that a recording may hold of every step.
@@ -79,19 +80,20 @@ class Run:
         self._saved: Path | None = None
         self.subject = start(subject_type, scenario, group)
 
-    def _resume(self) -> None:
+    def _resume(self, step: int) -> State:
         self._saved = self._saved or shared_directory(self.group)
-        self.subject = resumed(self.subject, self.scenario, self.group, self._saved)
+        self.subject = resumed(self.subject, self.scenario, self.group, self._saved, step)
+        return loaded_client_state(self.subject, self.scenario, step)
 
     def step(self) -> bool:
         """Run the next step; returns whether another one follows."""
         index = len(self.steps)
-        if index in self.scenario.resumes:
-            self._resume()
+        loaded = self._resume(index) if index in self.scenario.resumes else {}
         ends = index == self.scenario.steps - 1
         self.steps.append(
             run_step(self.subject, self.scenario, index, self.rank, self.keep | (self.last if ends else frozenset()))
         )
+        self.steps[-1].progress |= loaded
         return not ends
 
     def recording(self) -> Trajectory:
@@ -140,17 +142,34 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
     return subject
 
 
-def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
-    """A new subject that has loaded the state of ``subject``, which is closed. A collective.
+def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
+    """A new subject that has loaded the state of ``subject``, which is closed, before a step. A collective."""
+    save(subject, scenario, directory, step)
+    subject.close()
+    return loaded(type(subject), scenario, group, directory)
+
+
+def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> None:
+    """Save the state of a subject before a step, with a client's state if it keeps one. A collective."""
+    if subject.keeps_client_state:
+        subject.client_state = client_state(scenario, step)
+    subject.save(directory)
+
+
+def loaded(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
+    """A new subject that has loaded what was saved. A collective.
 
     Its model starts from other values, so that a state that is not loaded shows.
     """
-    subject.save(directory)
-    subject.close()
-    other = model_for(type(subject), scenario.but(seed=scenario.seed + 1), dist.get_rank(group))
-    following = wrap(other, type(subject), scenario, group)
+    other = model_for(subject_type, scenario.but(seed=scenario.seed + 1), dist.get_rank(group), loaded=True)
+    following = wrap(other, subject_type, scenario, group)
     following.load(directory)
     return following
+
+
+def loaded_client_state(subject: Subject, scenario: Scenario, step: int) -> State:
+    """The client's state that a load before a step gave back, by name; empty if the subject keeps none."""
+    return given_back(client_state(scenario, step), subject.client_state) if subject.keeps_client_state else {}
 
 
 def shared_directory(group: dist.ProcessGroup) -> Path:
@@ -160,9 +179,14 @@ def shared_directory(group: dist.ProcessGroup) -> Path:
     return Path(names[0])
 
 
-def model_for(subject_type: type[Subject], scenario: Scenario, rank: int) -> nn.Module:
-    """The Scenario's model as the subject takes it: on the device, or on the CPU if the subject moves it itself."""
+def model_for(subject_type: type[Subject], scenario: Scenario, rank: int, loaded: bool = False) -> nn.Module:
+    """The Scenario's model as the subject takes it: on the device, or on the CPU if the subject moves it itself.
+
+    ``loaded`` says whether the subject will load a state.
+    """
     model = models.build(scenario.but(seed=scenario.seed + rank) if scenario.ranks_differ else scenario)
+    if not scenario.freezes(loaded):
+        model.requires_grad_(True)
     return model if subject_type.moves else model.to(scenario.device)
 
 
@@ -186,6 +210,7 @@ def run_step(
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
+    progress = counted(subject, " before the step")
     prepare(subject, scenario, index)
     reads = read_at(subject, scenario, index, 0)
     for micro_step, batch in enumerate(batches or draw_batches(scenario, index, rank)):
@@ -198,6 +223,7 @@ def run_step(
     mark("optimizer")
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
     step.reads = reads | read_at(subject, scenario, index, -1)
+    step.progress = progress | counted(subject)
     if "parameters" in keep:
         step.parameters = to_cpu(subject.parameters())
     if "model_parameters" in keep:
@@ -205,6 +231,11 @@ def run_step(
     if "optimizer_state" in keep:
         step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
     return step
+
+
+def counted(subject: Subject, when: str = "") -> State:
+    """The subject's counters, each named by itself and the moment."""
+    return {f"{name}{when}": torch.tensor(count) for name, count in (subject.counters() or {}).items()}
 
 
 def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
@@ -221,13 +252,13 @@ def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None
 
     A resumed subject has the others from the state that it loaded.
     """
-    changes = [_changed(scenario, step, group) for group in range(len(subject.initial_groups))]
+    changes = [changed_factors(scenario, step, group) for group in range(len(subject.initial_groups))]
     if any(changes):
         for group, initial, changed in zip(subject.param_groups(), subject.initial_groups, changes, strict=True):
             group.update(scaled(initial, changed))
 
 
-def _changed(scenario: Scenario, step: int, group: int) -> dict[str, float]:
+def changed_factors(scenario: Scenario, step: int, group: int) -> dict[str, float]:
     """The factors of a group's hyperparameters that are others than in the step before, and not the engine's to set."""
     before, now = scenario.factors(step - 1, group), scenario.factors(step, group)
     kept = {"lr"} if scenario.engine_schedules else set()

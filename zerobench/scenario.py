@@ -27,6 +27,8 @@ OffloadTarget = Literal["none", "cpu", "nvme"]
 PoisonedBy = Literal["inf", "nan"]
 ScheduledBy = Literal["client", "engine"]
 Forwards = Literal["one", "two", "dropped", "no_grad"]
+Loads = Literal["all", "without_optimizer", "model"]
+FrozenIn = Literal["all", "saved", "loaded"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 #: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
@@ -100,6 +102,7 @@ class Odd:
     transposed: bool = False  # a dense but not contiguous parameter
     high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
+    persistent: bool = True  # they are in the state dict
     dropout: float = 0.0
     recompute: Recompute = "none"
 
@@ -220,6 +223,8 @@ class Scenario:
     frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
+    loads: Loads = "all"  # the part of the state that it loads (docs/reference/contract.md, Loads)
+    frozen_in: FrozenIn = "all"  # of ``model.frozen``: in all engines, in the first one, or in those that have loaded
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
     replicate: int = 1  # groups of ranks that each hold all shards: see mesh
@@ -265,17 +270,15 @@ class Scenario:
         """Whether the engine steps a scheduler of the learning rate."""
         return self.scheduled_by == "engine" and bool(self.lr_factors)
 
-    def factors(self, step: int, group: int = 0, skipped: int = 0) -> dict[str, float]:
+    def factors(self, step: int, group: int = 0) -> dict[str, float]:
         """The factor of each scheduled hyperparameter of a group in ``step``; 1 before the first step.
 
-        Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules. ``skipped`` is the
-        number of skipped steps before, which a scheduler of the engine does not count.
+        Group g is g steps ahead, so that the groups' factors differ, as in a client's schedules. A scheduler of the
+        engine counts the steps that were not skipped.
         """
         if step < 0:
             return dict.fromkeys(self.schedules, 1.0)
-        counted = {"lr": step - skipped} if self.engine_schedules else {}
-        at = {name: counted.get(name, step) + group for name in self.schedules}
-        return {name: by_step[min(at[name], len(by_step) - 1)] for name, by_step in self.schedules.items()}
+        return {name: by_step[min(step + group, len(by_step) - 1)] for name, by_step in self.schedules.items()}
 
     @property
     def bad_steps(self) -> set[int]:
@@ -286,6 +289,15 @@ class Scenario:
     def resumed(self) -> bool:
         """Whether a new engine loads a saved state in the middle of the run."""
         return bool(self.resumes)
+
+    @property
+    def loads_part(self) -> bool:
+        """Whether a new engine loads a part of a saved state."""
+        return self.resumed and self.loads != "all"
+
+    def freezes(self, loaded: bool) -> bool:
+        """Whether the parameters that ``model.frozen`` means are frozen, in an engine that has loaded or not."""
+        return self.frozen_in == "all" or (self.frozen_in == "loaded") == loaded
 
     @property
     def resumed_unstepped(self) -> bool:

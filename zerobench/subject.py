@@ -131,6 +131,12 @@ class Subject(ABC):
     resumes: ClassVar[bool] = False
     #: :meth:`load` also takes what another number of ranks has saved.
     resumes_at_any_world: ClassVar[bool] = False
+    #: :meth:`load` also loads a part of the state, as the Scenario's ``loads`` says.
+    loads_parts: ClassVar[bool] = False
+    #: Such a load also takes parameters that were frozen in the saved engine and train in this one, or the reverse.
+    loads_refrozen: ClassVar[bool] = False
+    #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.
+    keeps_client_state: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
     schedules: ClassVar[bool] = False
     #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).
@@ -147,6 +153,8 @@ class Subject(ABC):
     initial_groups: Sequence[Mapping[str, Any]] = ()
     #: The trained parameters of the model's first block, if the Scenario freezes them; the harness fills them in.
     first_block: Sequence[nn.Parameter] = ()
+    #: Values of the client that go into a checkpoint; the harness sets them before each save.
+    client_state: Mapping[str, Any] = {}
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -168,6 +176,10 @@ class Subject(ABC):
             return f"{cls.name} has no set_parameters()"
         if scenario.ranks_differ and not cls.takes_rank_0:
             return f"{cls.name} expects equal models on all ranks"
+        if scenario.loads_part and not cls.loads_parts:
+            return f"{cls.name} loads no part of a checkpoint"
+        if scenario.frozen_in != "all" and not (cls.loads_refrozen and scenario.loads_part):
+            return f"{cls.name} loads the optimizer states of the same parameters alone"
         return None
 
     @classmethod
@@ -230,6 +242,14 @@ class Subject(ABC):
     def optimizer_state(self) -> dict[str, State]:
         """Full optimizer state: parameter name -> torch's key (``exp_avg``, ...) -> tensor of the parameter's shape."""
 
+    def counters(self) -> Mapping[str, int] | None:
+        """The engine's public counters, those that it has of ``global_steps``, ``skipped_steps``, ``micro_steps`` and
+        ``global_samples``; None if it counts nothing. Local, between steps.
+
+        A skipped step counts in each of them.
+        """
+        return None
+
     @abstractmethod
     def resident(self) -> dict[str, Sequence[Tensor]]:
         """The tensors of training state this rank holds now, by ``parameters``, ``gradients``, ``optimizer``.
@@ -264,6 +284,8 @@ class Subject(ABC):
 
     def load(self, directory: Path) -> None:
         """Load the last state that a subject of the same class and Scenario saved; before the first step.
+
+        If :attr:`loads_parts` is set, it loads the part that ``scenario.loads`` names.
 
         If :attr:`resumes_at_any_world` is set, the Scenario that saved may have another world and accumulation.
         """

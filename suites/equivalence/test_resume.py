@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
 from zerobench.bench.runner import Reading, in_order
-from zerobench.driver import ALL
+from zerobench.driver import ALL, Keep
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
-from zerobench.scenario import Scenario
+from zerobench.scenario import Odd, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
     DYNAMIC,
     STAGES,
+    STATIC,
     after_loads,
     drawn,
     drawn_at_each_stage,
     models,
+    optimizers,
     scenarios,
 )
 from zerobench.suites.support.trials import Trials
 
+#: Buffers that a checkpoint has, or that it leaves out.
+_BUFFERS: dict[str, Any] = {"buffers": among("buffers", False, True), "persistent": among("persistent", True, False)}
 #: A save before the second step, before the third one, which may follow a skipped step, or before both.
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 
@@ -38,6 +43,48 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
     _demand_resumes(bits)
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes"))
     bits.agree(trajectories, expected)
+
+
+@st.composite
+def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
+    """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
+    engine alone."""
+    model = models(frozen=among("frozen", False, True), **_BUFFERS)
+    loads = among("loads", "without_optimizer", "model")
+    rates = among("lr_factors", (0.25, 2.0, 0.5), ())  # a schedule shows once it has gone on after a load
+    given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": rates}
+    one = draw(scenarios(**given | fixed))
+    frozen = isinstance(one.model, Odd) and one.model.frozen
+    return one.but(frozen_in=draw(among("frozen_in", "saved", "loaded", "all"))) if frozen else one
+
+
+@drawn_at_each_stage(lambda stage: _of_a_part(stage=stage), share=0.15, least=0.0)
+def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
+    """If it loads everything but the optimizer's states, or the model alone, what it does not load is new, bit for bit:
+    optimizer states, step counts, loss scale, hyperparameters, schedule and counters."""
+    _demand_resumes(bits)
+    trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "loads"))
+    bits.agree(trajectories, expected)
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        model=models(**_BUFFERS),
+        steps=3,
+        accumulation=among("accumulation", 1, 2, 4),
+        resumes=_RESUMES,
+        loads=among("loads", "without_optimizer", "model", "all"),
+        reads=(),
+    ),
+    share=0.1,
+)
+def test_each_step_follows_after_a_load(trials: Trials, scenario: Scenario) -> None:
+    """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything and
+    of a part: bit for bit, or within a derived bound. The counters and the client's state are exact."""
+    _demand_resumes(trials)
+    trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
 @drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.1)
@@ -100,10 +147,45 @@ def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tu
     _agree(bits, one, other, ["norm", "gradients", "parameters", "optimizer_state"])
 
 
-def _agree(trials: Trials, one: Scenario, other: Scenario, parts: Sequence[Part]) -> None:
+#: A parameter's 600,000 elements are three blocks of a file, or two in each of two files; another rank begins to read
+#: in the middle of the second one.
+_LARGE = Odd(width=100, hidden=(6000,), norm=False, activation="tanh")
+
+
+@drawn(
+    st.tuples(
+        scenarios(
+            model=_LARGE,
+            steps=2,
+            micro_batch=1,
+            optimizer=optimizers(name=among("optimizer", "sgd", "adam"), second_group=False),
+            loss_scale=STATIC,
+            accumulator_dtype=None,
+            schedule="micro_step",
+            poison=(),
+            reads=(),
+        ),
+        among("worlds", (1, 2), (1, 3), (2, 1)),
+        STAGES,
+    ),
+    share=0.05,
+)
+def test_resume_of_several_blocks(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+    """So it does if a rank reads several blocks of a file, and begins in the middle of one."""
+    _demand_resumes(bits)
+    whole, (before, then), stage = scenario
+    leaves = before * then
+    one = whole.but(world=before, accumulation=leaves // before, steps=1)
+    other = whole.but(world=then, accumulation=leaves // then, stage=stage)
+    assume(bits.offers(one))
+    assume(bits.offers(other))
+    _agree(bits, one, other, ["parameters", "optimizer_state"], keep=frozenset())
+
+
+def _agree(trials: Trials, one: Scenario, other: Scenario, parts: Sequence[Part], keep: Keep = ALL) -> None:
     """Demand of a run that ``one`` begins and ``other`` ends the bits of ``other`` from the beginning."""
     command = ReplayCommand(other, trials.name, in_order(parts), saved_by=one)
-    found = trials.runner.difference(command, Reading(frozenset(parts), ALL))
+    found = trials.runner.difference(command, Reading(frozenset(parts), keep))
     if found is not None:
         raise disagreement(found, command)
 

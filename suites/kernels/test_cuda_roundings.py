@@ -73,9 +73,9 @@ def _torchs_step(start: Tensor, gradient: Tensor) -> tuple[Tensor, dict[str, Ten
 class _StepsOnTheDevice(Trainer):
     """The canonical trainer if it stepped its masters on a GPU."""
 
-    def update(self, index: int, gradients: State) -> None:
+    def update(self, gradients: State) -> None:
         with CudaRoundings():
-            super().update(index, gradients)
+            super().update(gradients)
 
 
 def test_an_oracle_that_steps_on_cuda_would_differ() -> None:
@@ -94,7 +94,7 @@ def test_the_oracle_steps_on_the_cpu(name: Any) -> None:
     elsewhere: Any = "meta"
     scenario = Scenario(model=_SCENARIO.model, world=1, device=elsewhere, optimizer=Optimizer(name=name))
     trainer = Trainer(scenario, arithmetic(scenario))
-    trainer.update(0, {name: torch.zeros(p.shape) for name, p in trainer.working.items()})
+    trainer.update({name: torch.zeros(p.shape) for name, p in trainer.working.items()})
     states = [tensor for state in trainer.states().values() for tensor in state.values()]
     assert {parameter.device.type for parameter in trainer.working.values()} == {elsewhere}
     assert {tensor.device.type for tensor in [*trainer.masters.values(), *states]} == {"cpu"}

@@ -18,11 +18,21 @@ from zerobench.suites.meta.mutants.checkpoints import (
     ShiftsAShardByItsPadding,
 )
 from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
+from zerobench.suites.meta.mutants.loads import (
+    OF_A_PART,
+    OF_BLOCKS,
+    OF_PROGRESS,
+    ForgetsTheClientStateOnRankOne,
+    KeepsTheLossScaleOfEveryLoad,
+    LoadsMomentsOfEveryLoad,
+)
 from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.trials import Trials
 
 pytestmark = pytest.mark.rotating
 
+_PARTS = [test_resume.test_load_of_a_part_equals_the_canonical_trainer]
+_BLOCKS = [test_resume.test_resume_of_several_blocks]
 _RESUMES = [test_resume.test_resume_equals_the_canonical_trainer, test_resume.test_resume_of_a_dynamic_loss_scale]
 _ELSEWHERE = [
     test_resume_elsewhere.test_each_step_follows_after_a_load,
@@ -30,6 +40,10 @@ _ELSEWHERE = [
 ]
 #: Of the wrong engines, those of other kinds of states.
 _FEW = [ShiftsAShardByItsPadding, LosesAllOptimizerStates, ForgetsTheStepCounts]
+
+
+#: Of the wrong engines in a load of a part, those that an engine without a promise of bits could be.
+_FEW_OF_A_PART = [LoadsMomentsOfEveryLoad, KeepsTheLossScaleOfEveryLoad, ForgetsTheClientStateOnRankOne]
 
 
 def _name(of: Any) -> str:
@@ -42,6 +56,35 @@ def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
     after the resume."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, _RESUMES))
+
+
+@pytest.mark.parametrize("mutant", OF_A_PART, ids=_name)
+def test_wrong_load_of_a_part_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it loads more or less than the client asked for."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, _PARTS))
+
+
+@pytest.mark.parametrize("mutant", OF_PROGRESS, ids=_name)
+def test_wrong_progress_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it counts wrongly, or gives the client another state back."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, [*_RESUMES, *_PARTS]))
+
+
+@pytest.mark.parametrize("mutant", OF_BLOCKS, ids=_name)
+def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it reads the wrong bytes of a parameter that has several blocks."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, _BLOCKS, patience=(2,)))
+
+
+@pytest.mark.parametrize("mutant", _FEW_OF_A_PART, ids=_name)
+def test_wrong_load_is_caught_without_bits(pool: Pool, mutant: Any) -> None:
+    """So it does by the property that holds engines without a promise of bits."""
+    trials = Trials.of(pool, mutant)
+    stages = test_resume.test_each_step_follows_after_a_load.by_stage  # type: ignore[attr-defined]
+    demand_caught(trials, mutant, first_failure(trials, stages))
 
 
 @pytest.mark.parametrize("mutant", _FEW, ids=_name)

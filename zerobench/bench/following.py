@@ -3,7 +3,8 @@
 The oracle computes each step from the engine's own recorded values, so that a right engine's roundings do not add up,
 and every engine can be held to bounds of a single step:
 
-1. the losses are the model's on the engine's own weights, bit for bit;
+1. the counters are those of the steps before it, and a load before it gave the client's state back;
+   the losses are the model's on the engine's own weights, bit for bit;
 2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
 3. the step is skipped if a leaf was bad or the engine's own gradient is not finite, and only if a sum may overflow;
    then nothing moves, bit for bit;
@@ -25,10 +26,11 @@ from zerobench.bench.update_rule import Before, updated
 from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
+from zerobench.oracles import loading
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Optimizer, Scenario, scaled
+from zerobench.scenario import Optimizer, scaled
 from zerobench.subject import Policies, State
 from zerobench.workload.changes import edited
 from zerobench.workload.data import DTYPES
@@ -66,14 +68,20 @@ class _Follower:
         self.masters: State = {name: p.detach().clone() for name, p in self.trainer.masters.items()}
         self.states = self.trainer.states()
         self.counts = dict.fromkeys(self.masters, 0)
-        self.skipped = 0  # of the steps so far
 
     def differences(self, before: Sequence[Step]) -> Iterator[Difference]:
-        for step in before:
+        for index, step in enumerate(before):
+            self.trainer.progress.begin(index)
             self._take(step)
         for index, step in enumerate(self.got.steps, len(before)):
+            loads = index in self.scenario.resumes or 0 < index == len(before)
+            if loads:
+                self._load(index)
             self.trainer.prepare(index)
             self.masters |= edited(self.scenario, index) if index in self.scenario.edits else {}
+            self.trainer.progress.begin(index)
+            counters = self.trainer.progress.counters(" before the step") | (self.trainer.given_back if loads else {})
+            yield from self._progress(index, step, counters)
             scale = self.trainer.scaler.scale
             if step.loss_scale != scale:
                 yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))
@@ -82,6 +90,21 @@ class _Follower:
             yield from self._still(index, step) if step.skipped else self._moved(index, step)
             yield from self._model(index, step)
             self._take(step)
+            yield from self._progress(index, step, self.trainer.progress.counters())
+
+    def _load(self, index: int) -> None:
+        """Go on from the states that the engine has loaded."""
+        loading.load(self.trainer, index)
+        if self.scenario.loads_part:
+            kept = loading.loaded_masters(self.trainer, self.masters)
+            trained = self.trainer.masters
+            self.masters = {name: kept[name] if name in kept else p.detach().clone() for name, p in trained.items()}
+            self.states = self.trainer.states()
+            self.counts = dict.fromkeys(self.masters, 0)
+
+    def _progress(self, index: int, step: Step, right: State) -> Iterator[Difference]:
+        for name in step.progress.keys() & right.keys():
+            yield from self._same(index, "progress", name, step.progress[name], right[name])
 
     def _expected(self, index: int) -> _Expected:
         """Train the step's leaves on the engine's weights, without the update."""
@@ -156,9 +179,15 @@ class _Follower:
                 yield from self._same(index, *_place(name, key), got[key], right)
             return
         given = Before.of(before, self.states[name], gradient.double() * factor, self.counts[name] + 1, doubt)
-        update = updated(_group(self.scenario, index, name, before.ndim, self.skipped), given)
+        update = updated(self._group(name, before.ndim), given)
         for key in sorted(update.values, reverse=True):  # the states before the parameter
             yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
+
+    def _group(self, name: str, dimensions: int) -> Optimizer:
+        """The hyperparameters of a parameter's group, times the factors in force."""
+        number = group_of(self.scenario.optimizer, name, dimensions)
+        group = specs(self.scenario.optimizer)[number]
+        return replace(group, **scaled(hyperparameters(group), self.trainer.progress.factors[number]))
 
     def _gradient(self, step: Step, name: str) -> Tensor | None:
         found = step.gradients.get(name)
@@ -175,7 +204,7 @@ class _Follower:
         for name in self.masters:
             applied = not step.skipped and self._gradient(step, name) is not None
             self.counts[name] += applied or (step.skipped and self.policies.counts_skipped_steps)
-        self.skipped += step.skipped
+        self.trainer.progress.end(step.skipped)
         self.masters = dict(step.parameters)
         self.states = step.optimizer_state
         self.trainer.scaler.update(step.skipped)
@@ -213,10 +242,3 @@ class _Follower:
 
 def _place(name: str, key: str) -> tuple[Part, str]:
     return ("optimizer_state", f"{name}.{key}") if key else ("parameters", name)
-
-
-def _group(scenario: Scenario, step: int, name: str, dimensions: int, skipped: int) -> Optimizer:
-    """The hyperparameters of a parameter's group in a step, after a number of skipped ones."""
-    number = group_of(scenario.optimizer, name, dimensions)
-    group = specs(scenario.optimizer)[number]
-    return replace(group, **scaled(hyperparameters(group), scenario.factors(step, number, skipped)))

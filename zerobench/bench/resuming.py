@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import Keep, model_for, run_step, start, wrap
+from zerobench.driver import Keep, loaded, loaded_client_state, run_step, save, start
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 
@@ -18,7 +18,7 @@ def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, director
     rank = dist.get_rank(group)
     with closing(start(subjects.load(name), scenario, group)) as subject:
         steps = [run_step(subject, scenario, index, rank, every) for index in range(scenario.steps)]
-        subject.save(directory)
+        save(subject, scenario, directory, scenario.steps)
     return Trajectory(name, scenario, rank, steps)
 
 
@@ -30,9 +30,9 @@ def resume_at(
     It holds the states in ``every`` of each step, and those in ``last`` of the last one.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
-    model = model_for(subject_type, scenario.but(seed=scenario.seed + 1), rank)
-    with closing(wrap(model, subject_type, scenario, group)) as subject:
-        subject.load(directory)
+    with closing(loaded(subject_type, scenario, group, directory)) as subject:
+        client_state = loaded_client_state(subject, scenario, first)
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
+        steps[0].progress |= client_state
     return Trajectory(name, scenario, rank, steps)

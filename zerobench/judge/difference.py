@@ -66,8 +66,9 @@ def first_difference(
 
     Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
     ``expected`` is the canonical trainer's recording (leaf a * N + r is micro-step a on rank r), or one rank's
-    recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm: not every
-    subject computes one. With ``beyond``, a tensor passes if its difference is at most that share of its 2-norm.
+    recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm or the
+    progress: not every subject has them. With ``beyond``, a tensor passes if its difference is at most that share of
+    its 2-norm.
     """
     agreed: Agreed = {}
     for step in range(max(len(got.steps), len(expected.steps))):
@@ -149,6 +150,8 @@ class _Comparison:
         got, expected = self._both()
         if self.part == "norm" and not (got and expected):
             return None
+        if self.part == "progress":  # a subject has the counters that its engine has
+            got, expected = ({name: both[name] for name in got if name in expected} for both in (got, expected))
         names = [name for name in expected | got if not _agree(got.get(name), expected.get(name), self.beyond)]
         if not names:
             return None

@@ -10,6 +10,7 @@ Part = Literal[
     "gradients",
     "norm",
     "skipped",
+    "progress",
     "optimizer_state",
     "parameters",
     "model_parameters",

@@ -42,8 +42,10 @@ from torch import Tensor, nn
 
 from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
+from zerobench.oracles import loading
 from zerobench.oracles.contributions import Contributions
 from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
+from zerobench.oracles.progress import Progress
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
@@ -136,6 +138,8 @@ class Trainer:
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
         self.model = models.build(scenario)
+        if not scenario.freezes(loaded=False):
+            self.model.requires_grad_(True)
         if policies.masters_from == "rounded":
             self.model.to(DTYPES[scenario.dtype]).float()
         if self.reference:
@@ -160,7 +164,8 @@ class Trainer:
         self.contributions = Contributions(self.working if magnitudes else {})
         self.lost: State = {}
         self.reads: State = {}
-        self.skipped = 0  # of the steps so far
+        self.progress = Progress(scenario)
+        self.given_back: State = {}  # the client's state that a load before this step gave back
 
     @property
     def magnitudes(self) -> State:
@@ -175,7 +180,11 @@ class Trainer:
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
         self.begin()
+        if index in self.scenario.resumes:
+            loading.load(self, index)
         self.prepare(index)
+        self.progress.begin(index)
+        before = self.progress.counters(" before the step") | self.given_back
         scale = self.scaler.scale
         divisor = self.scenario.leaves * scale
         fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
@@ -188,18 +197,19 @@ class Trainer:
         if not skipped:
             clip = self.scenario.clip
             coefficient = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
-            self.update(index, self.scaled(accumulated, coefficient / divisor))
-        else:
-            self.skipped += 1
-            if self.policies.counts_skipped_steps:
-                self.count_step()
+            self.update(self.scaled(accumulated, coefficient / divisor))
+        elif self.policies.counts_skipped_steps:
+            self.count_step()
+        self.progress.end(skipped)
         self.scaler.update(skipped)
         self.read(index, -1)
-        return self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
+        step = self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
+        step.progress = before | self.progress.counters()
+        return step
 
     def begin(self) -> None:
         """Forget the step before."""
-        self.losses, self.contributions.sums, self.lost, self.reads = [], {}, {}, {}
+        self.losses, self.contributions.sums, self.lost, self.reads, self.given_back = [], {}, {}, {}, {}
 
     @torch.no_grad()
     def prepare(self, step: int) -> None:
@@ -314,10 +324,10 @@ class Trainer:
         return {name: total.to(self.dtypes.fold) * rounded for name, total in accumulated.items()}
 
     @torch.no_grad()
-    def update(self, index: int, gradients: State) -> None:
-        pairs = zip(self.optimizer.param_groups, self.initial_groups, strict=True)
-        for number, (group, initial) in enumerate(pairs):
-            group.update(scaled(initial, self.scenario.factors(index, number, self.skipped)))
+    def update(self, gradients: State) -> None:
+        in_force = zip(self.optimizer.param_groups, self.initial_groups, self.progress.factors, strict=False)
+        for group, initial, factors in in_force:
+            group.update(scaled(initial, factors))
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
         with IeeeSqrt():

@@ -21,7 +21,7 @@ from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import Odd, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
-from zerobench.subjects.reference import shared_config
+from zerobench.subjects.reference import LOADS, shared_config
 from zerobench.workload.forwards import loss_of
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
@@ -46,6 +46,8 @@ class DeepSpeed(Subject):
     distribution = "deepspeed"
     whole_world = True
     resumes = True
+    loads_parts = True
+    keeps_client_state = True
     schedules = True
     steps_scheduler = True
     calls_again = True
@@ -72,6 +74,7 @@ class DeepSpeed(Subject):
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
         self.micro_steps = 0
+        self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
@@ -200,7 +203,7 @@ class DeepSpeed(Subject):
 
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
-            if self.engine.global_steps == self.engine.skipped_steps:
+            if self.engine.global_steps - self.engine.skipped_steps == self.not_updated:
                 return self._before_first_update()
             self._link_states()
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
@@ -245,11 +248,17 @@ class DeepSpeed(Subject):
 
     def save(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
-            self.engine.save_checkpoint(str(directory))
+            self.engine.save_checkpoint(str(directory), client_state=dict(self.client_state))
 
     def load(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"), self._own_linear():
-            self.engine.load_checkpoint(str(directory))
+            _, self.client_state = self.engine.load_checkpoint(str(directory), **LOADS[self.scenario.loads])
+        if self.scenario.loads != "all":
+            self.not_updated = self.engine.global_steps - self.engine.skipped_steps
+
+    def counters(self) -> Mapping[str, int]:
+        """Those that its checkpoints have; the number of micro-steps is the engine's own, and begins at 0."""
+        return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", "global_samples")}
 
     def close(self) -> None:
         self.engine.destroy()

@@ -22,6 +22,7 @@ class DeepSpeedUniversal(DeepSpeed):
 
     name = "deepspeed-universal"
     resumes_at_any_world = True
+    loads_parts = False  # what is converted is loaded as a whole
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

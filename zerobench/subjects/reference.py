@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,17 @@ from torch import Tensor, nn
 import zerobench.engine as zero
 from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters
-from zerobench.scenario import Scenario
+from zerobench.scenario import Loads, Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State, Subject, Theory
 from zerobench.theory.reference import ReferenceTheory
 from zerobench.workload.forwards import loss_of
+
+#: The arguments of ``load_checkpoint`` that load a part of a state; DeepSpeed has the same.
+LOADS: dict[Loads, dict[str, bool]] = {
+    "all": {},
+    "without_optimizer": {"load_optimizer_states": False},
+    "model": {"load_module_only": True},
+}
 
 
 class Reference(Subject):
@@ -33,6 +40,9 @@ class Reference(Subject):
     calls_again = True
     edits = True
     takes_rank_0 = True
+    loads_parts = True
+    loads_refrozen = True
+    keeps_client_state = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -115,10 +125,13 @@ class Reference(Subject):
             zero.safe_set_full_fp32_param(self.trained[name], value)
 
     def save(self, directory: Path) -> None:
-        self.engine.save_checkpoint(directory)
+        self.engine.save_checkpoint(directory, client_state=dict(self.client_state))
 
     def load(self, directory: Path) -> None:
-        self.engine.load_checkpoint(directory)
+        _, self.client_state = self.engine.load_checkpoint(directory, **LOADS[self.scenario.loads])
+
+    def counters(self) -> Mapping[str, int]:
+        return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", "micro_steps")}
 
     def close(self) -> None:
         self.engine.destroy()

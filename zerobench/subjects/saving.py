@@ -38,15 +38,20 @@ def save_sharded(model: nn.Module, optimizer: torch.optim.Optimizer, directory: 
         save(_state(model, optimizer), checkpoint_id=directory, process_group=group)
 
 
-def load_sharded(model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup) -> None:
-    """Load the shards of this rank. A collective."""
-    from torch.distributed.checkpoint.state_dict import set_state_dict
+def load_sharded(
+    model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, *, whole: bool = True
+) -> None:
+    """Load the shards of this rank, those of the optimizer too if it is the ``whole`` state. A collective."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with warnings.catch_warnings(action="ignore"):
-        state = _state(model, optimizer)
+        state: dict[str, Any] = _state(model, optimizer) if whole else {"model": get_model_state_dict(model)}
         load(state, checkpoint_id=directory, process_group=group)
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        if whole:
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        else:
+            set_model_state_dict(model, state["model"])
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class TorchDdp(Plain):
     #: https://docs.pytorch.org/docs/2.13/distributed.optim.html
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
+    loads_parts = True
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -98,7 +99,8 @@ class TorchDdp(Plain):
         self.model.load_state_dict(state["model"])
         for name, each in self.masters.items():
             each.detach().copy_(state["masters"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scenario.loads == "all":
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def _optimizer_state_dict(self) -> dict[str, Any]:
         """The whole state of the optimizer; a collective."""

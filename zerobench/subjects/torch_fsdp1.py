@@ -51,6 +51,7 @@ class TorchFsdp1(Plain):
     stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
     hybrid = True
     resumes = True
+    loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False
@@ -208,7 +209,7 @@ class TorchFsdp1(Plain):
 
     def load(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
-            load_sharded(self.module, self.optimizer, directory, self.group)
+            load_sharded(self.module, self.optimizer, directory, self.group, whole=self.scenario.loads == "all")
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(self.model.parameters())

@@ -35,6 +35,7 @@ class TorchFsdp2(Plain):
     stages: ClassVar[tuple[int, ...]] = (2, 3)
     hybrid = True
     resumes = True
+    loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
@@ -118,7 +119,7 @@ class TorchFsdp2(Plain):
         save_sharded(self.module, self.optimizer, directory, self.group)
 
     def load(self, directory: Path) -> None:
-        load_sharded(self.module, self.optimizer, directory, self.group)
+        load_sharded(self.module, self.optimizer, directory, self.group, whole=self.scenario.loads == "all")
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(_local(self.model.parameters()))

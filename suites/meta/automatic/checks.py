@@ -55,6 +55,8 @@ DRAWN: dict[Any, int] = {
     test_steps.test_static_loss_scale_changes_nothing: 6,
     test_steps.test_parameters_move: 4,
     test_resume.test_resume_equals_the_canonical_trainer: 16,
+    test_resume.test_load_of_a_part_equals_the_canonical_trainer: 12,
+    test_resume.test_resume_of_several_blocks: 2,
     test_resume.test_resume_of_a_dynamic_loss_scale: 4,
     test_resume.test_resume_elsewhere: 8,
     test_resume.test_resume_at_another_world_size: 8,

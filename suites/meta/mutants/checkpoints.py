@@ -234,7 +234,7 @@ class KeepsAStaleLatest(Mutant):
 
     def save(self, directory: Path) -> None:
         first = not (directory / "latest").exists()
-        self.engine.save_checkpoint(directory, save_latest=first)
+        self.engine.save_checkpoint(directory, client_state=dict(self.client_state), save_latest=first)
 
 
 class _LoadsLate(Mutant):
@@ -302,7 +302,7 @@ class ForgetsTheScheduler(Mutant):
     points_at = _ANYTHING
 
     def load(self, directory: Path) -> None:
-        self.engine.load_checkpoint(directory, load_lr_scheduler_states=False)
+        _, self.client_state = self.engine.load_checkpoint(directory, load_lr_scheduler_states=False)
 
 
 RESUMING: list[type[Mutant]] = [

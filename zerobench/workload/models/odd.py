@@ -88,8 +88,9 @@ class OddModel(nn.Module):
             self.three = nn.Parameter(nn.init.normal_(torch.empty(3, 2, width), std=0.25))
             self.four = nn.Parameter(nn.init.normal_(torch.empty(2, 1, 3, width), std=0.25))
         if self.spec.buffers:
-            self.register_buffer("running_mean", torch.zeros(width))
-            self.register_buffer("samples", torch.tensor(257))  # more than bfloat16 can count
+            self.register_buffer("running_mean", torch.zeros(width), persistent=self.spec.persistent)
+            count = torch.tensor(257)  # more than bfloat16 can count
+            self.register_buffer("samples", count, persistent=self.spec.persistent)
 
     def forward(self, x: Tensor, y: Tensor, route: bool, scale: float = 1.0) -> Tensor:
         hidden = self._prologue(x)

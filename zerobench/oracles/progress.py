@@ -1,0 +1,67 @@
+"""Progress: what a run counts, which hyperparameters are in force, and what a load changes in both."""
+
+from __future__ import annotations
+
+import torch
+
+from zerobench.driver import changed_factors
+from zerobench.recording import State
+from zerobench.scenario import Scenario
+from zerobench.workload.groups import specs
+
+
+class Progress:
+    """The counters of a run and the factors of its scheduled hyperparameters.
+
+    A load of all states goes on with both. If a load leaves the optimizer out, the hyperparameters are those of the new
+    engine until its client or its scheduler sets them. A load of the model alone also begins to count at zero.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.steps = self.skipped = self.updates = 0
+        self.factors: list[dict[str, float]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """The factors of a new engine; a scheduler has set its first rate."""
+        names = self.scenario.schedules
+        self.factors = [dict.fromkeys(names, 1.0) for _ in specs(self.scenario.optimizer)]
+        if self.scenario.engine_schedules:
+            self._schedule(0)
+
+    def _schedule(self, updates: int) -> None:
+        for group, factors in enumerate(self.factors):
+            factors["lr"] = self.scenario.factors(updates, group)["lr"]
+
+    def load(self) -> None:
+        """A new engine loads what the Scenario says."""
+        if self.scenario.loads == "model":
+            self.steps = self.skipped = self.updates = 0
+        if self.scenario.loads != "all":
+            self._begin()
+
+    def begin(self, step: int) -> None:
+        """The client sets what changes in a step."""
+        for group, factors in enumerate(self.factors):
+            factors.update(changed_factors(self.scenario, step, group))
+
+    def end(self, skipped: bool) -> None:
+        """A step ends."""
+        self.steps += 1
+        self.skipped += skipped
+        if not skipped:
+            self.updates += 1
+            if self.scenario.engine_schedules:
+                self._schedule(self.updates)
+
+    def counters(self, when: str = "") -> State:
+        """The counters by name, as :meth:`zerobench.subject.Subject.counters` names them."""
+        steps, scenario = self.steps, self.scenario
+        found = {
+            "global_steps": steps,
+            "skipped_steps": self.skipped,
+            "micro_steps": steps * scenario.accumulation,
+            "global_samples": steps * scenario.leaves * scenario.micro_batch,
+        }
+        return {f"{name}{when}": torch.tensor(count) for name, count in found.items()}
