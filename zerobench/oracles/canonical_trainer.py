@@ -44,7 +44,7 @@ from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
 from zerobench.oracles import loading
 from zerobench.oracles.contributions import Contributions
-from zerobench.oracles.optimizer import IeeeSqrt, build_optimizer, read_state
+from zerobench.oracles.optimizer import ExactUpdate, build_optimizer, read_state
 from zerobench.oracles.progress import Progress
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
@@ -330,7 +330,7 @@ class Trainer:
             group.update(scaled(initial, factors))
         for name, master in self.masters.items():
             master.grad = gradients.get(name, self.inactive(master))
-        with IeeeSqrt():
+        with ExactUpdate():
             self.optimizer.step()
         for name, master in self.masters.items():
             self.working[name].copy_(master)

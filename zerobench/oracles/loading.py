@@ -12,6 +12,7 @@ from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import Odd
 from zerobench.subject import State
 from zerobench.workload import models
+from zerobench.workload.changes import first_block
 from zerobench.workload.client_state import client_state, given_back
 from zerobench.workload.data import DTYPES
 
@@ -52,6 +53,8 @@ def _freeze(trainer: Trainer) -> None:
     """Train the parameters that the new engine trains, each with the loaded value."""
     if trainer.scenario.frozen_in == "all":
         return
+    for parameter in trainer.first_block:  # the new model has none that its client has frozen
+        parameter.requires_grad_(True)
     names = [name for name, p in models.build(trainer.scenario).named_parameters() if not p.requires_grad]
     parameters = dict(trainer.model.named_parameters())
     for name in names:
@@ -59,6 +62,7 @@ def _freeze(trainer: Trainer) -> None:
     trainer.working = {name: p for name, p in parameters.items() if p.requires_grad}
     kept = trainer.masters
     trainer.masters = {name: kept[name] if name in kept else _master(trainer, p) for name, p in trainer.working.items()}
+    trainer.first_block = first_block(trainer.model) if trainer.scenario.frozen_steps else []
 
 
 def _master(trainer: Trainer, parameter: nn.Parameter) -> nn.Parameter:

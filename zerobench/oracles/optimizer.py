@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.dispatch import DispatchMode
@@ -52,11 +53,12 @@ def _rate_factor(scenario: Scenario, group: int, updates: int) -> float:
     return scenario.factors(updates, group)["lr"]
 
 
-class IeeeSqrt(DispatchMode):
-    """Inside the ``with`` block torch takes square roots as IEEE 754 and the contract define them.
+class ExactUpdate(DispatchMode):
+    """Inside the ``with`` block torch updates as IEEE 754 and the contract define it, whatever the shape and the CPU.
 
     torch's fp32 root on a CPU is MKL's, which is wrong in the last bit for one value in 150. An fp64 root rounds to the
-    right fp32, even if its own last bit is wrong.
+    right fp32, even if its own last bit is wrong. If the weight of ``lerp_`` is one half or more, the sign of a zero is
+    another in torch's vector code than in the scalar code for a tensor's last elements; the contract has the former.
     """
 
     def __torch_dispatch__(
@@ -66,7 +68,20 @@ class IeeeSqrt(DispatchMode):
             return args[0].double().sqrt().to(args[0].dtype)
         if func is torch.ops.aten.sqrt_.default and not kwargs:
             return args[0].copy_(args[0].double().sqrt())
+        if func is torch.ops.aten.lerp_.Scalar and not kwargs:
+            return args[0].copy_(_lerp(*args))
         return func(*args, **(kwargs or {}))
+
+
+#: Elements; a multiple of those of a vector on any CPU.
+_VECTORS = 64
+
+
+def _lerp(start: Tensor, end: Tensor, weight: float) -> Tensor:
+    """``torch.lerp`` by its vector code alone: the tensors are padded."""
+    padding = (0, -start.numel() % _VECTORS)
+    padded = torch.lerp(pad(start.flatten(), padding), pad(end.flatten(), padding), weight)
+    return padded[: start.numel()].view(start.shape)
 
 
 def groups(spec: Optimizer, named: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
