@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LambdaLR, LRSche
 
 import zerobench
 from zerobench import engine
-from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.oracles.optimizer import ExactUpdate
 from zerobench.ranks import Pool
 
 pytestmark = pytest.mark.usefixtures("reference")
@@ -99,7 +99,7 @@ def _by_torch(schedule: Callable[[Optimizer], LRScheduler] | None = None, rule: 
     scheduler = schedule(optimizer) if schedule else None
     for step in range(_STEPS):
         _loss(model, step).backward()  # type: ignore[no-untyped-call]
-        with IeeeSqrt():
+        with ExactUpdate():
             optimizer.step()
         optimizer.zero_grad()
         if scheduler:

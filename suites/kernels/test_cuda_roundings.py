@@ -16,7 +16,7 @@ from zerobench.engine.ops.exact import fma, single
 from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.update import AdamValues, adam_step
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
-from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.oracles.optimizer import ExactUpdate
 from zerobench.scenario import Gpt, Optimizer, Scenario
 from zerobench.subject import State
 
@@ -65,7 +65,7 @@ def _torchs_step(start: Tensor, gradient: Tensor) -> tuple[Tensor, dict[str, Ten
     parameter = torch.nn.Parameter(start.clone())
     parameter.grad = gradient
     optimizer = torch.optim.AdamW([parameter], lr=1e-3, weight_decay=0.01, foreach=False)
-    with IeeeSqrt():
+    with ExactUpdate():
         optimizer.step()
     return parameter.detach(), optimizer.state[parameter]
 

@@ -19,7 +19,7 @@ from zerobench.engine.rules.adagrad import AdagradValues
 from zerobench.engine.rules.lion import LionValues
 from zerobench.engine.rules.rule import Rule
 from zerobench.oracles.lion import Lion
-from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.oracles.optimizer import ExactUpdate
 from zerobench.suites.kernels.values import Source, assert_same, dtypes, lengths, sources
 
 pytestmark = pytest.mark.ci
@@ -52,7 +52,7 @@ def test_adam(seed: int, lr: float, beta1: float, beta2: float, weight_decay: fl
     exp_avg, exp_avg_sq = torch.zeros_like(start), torch.zeros_like(start)
     for step, gradient in enumerate(gradients, start=1):
         theirs.grad = gradient.clone()
-        with IeeeSqrt():
+        with ExactUpdate():
             optimizer.step()
         rule = AdamValues(lr, beta1, beta2, 1e-8, weight_decay, decoupled, step)
         adam_step(ours, gradient, exp_avg, exp_avg_sq, None, _ONE, one_run(len(ours), rule))
@@ -83,7 +83,7 @@ def _oracles_step(
     parameter.grad = gradient
     optimizer = make([parameter], **arguments)
     optimizer.state[parameter] = state
-    with IeeeSqrt():
+    with ExactUpdate():
         optimizer.step()
     return parameter.detach()
 
@@ -166,7 +166,7 @@ def test_rules_of_torch(
     for step in range(1, 7):
         gradient, copy = source(n, dtype=dtype), torch.empty(n, dtype=dtype)
         theirs.grad = gradient.float() * factor
-        with IeeeSqrt():
+        with ExactUpdate():
             optimizer.step()
         rule.update(master, gradient, states, copy, factor, rule.values(group, step))
         for state, each in zip(names, states, strict=True):
@@ -226,13 +226,13 @@ def _update(rule: Rule[Any], group: dict[str, Any], tensors: list[torch.Tensor],
 
 
 def test_roots_are_rounded_right() -> None:
-    """IeeeSqrt takes the nearest fp32 value to each root on every CPU; torch's own root may differ.
+    """ExactUpdate takes the nearest fp32 value to each root on every CPU; torch's own root may differ.
 
     A root is the nearest if the value lies between the squares of the middles to both neighbours, which fp64 holds
     exactly: 25 bits, squared.
     """
     values = torch.rand(10**5, generator=torch.Generator().manual_seed(0)).clamp(min=2.0**-100)
-    with IeeeSqrt():
+    with ExactUpdate():
         roots = values.sqrt()
     below, above = (torch.nextafter(roots, torch.tensor(end)).double() for end in (0.0, torch.inf))
     exact, middle = values.double(), roots.double()

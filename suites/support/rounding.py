@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.oracles.optimizer import ExactUpdate
 from zerobench.subject import Outcome
 from zerobench.subjects.torch_ddp import TorchDdp
 
 
 class IeeeDdp(TorchDdp):
-    """DDP and torch.optim, unchanged but for the square root (zerobench.oracles.optimizer.IeeeSqrt)."""
+    """DDP and torch.optim, unchanged but for the square root (zerobench.oracles.optimizer.ExactUpdate)."""
 
     def step(self) -> Outcome:
-        with IeeeSqrt():
+        with ExactUpdate():
             return super().step()

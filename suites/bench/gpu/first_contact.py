@@ -16,7 +16,7 @@ import zerobench
 from zerobench.engine.ops import folding, packing, sumsq, update
 from zerobench.engine.ops.exact import single
 from zerobench.engine.ops.runs import one_run
-from zerobench.oracles.optimizer import IeeeSqrt
+from zerobench.oracles.optimizer import ExactUpdate
 from zerobench.scenario import Gpt, Scenario
 from zerobench.suites.bench.runs import Runs
 from zerobench.workload import models
@@ -101,7 +101,7 @@ def oracle(device: str) -> None:
     theirs = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.AdamW([theirs], lr=1e-3, weight_decay=0.01, foreach=False)
     theirs.grad = gradient.clone()
-    with IeeeSqrt():
+    with ExactUpdate():
         optimizer.step()
     first, second = torch.zeros_like(start), torch.zeros_like(start)
     values = update.AdamValues(1e-3, 0.9, 0.999, 1e-8, 0.01, True, 1)
