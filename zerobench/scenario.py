@@ -7,22 +7,19 @@ that ``zerobench replay`` can run it again. It round-trips through JSON exactly.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
-import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from zerobench.errors import UsageError, unknown
+from zerobench.errors import UsageError
+from zerobench.json_values import decode, sparse
+from zerobench.model_specs import Gpt, Odd, Vit
 from zerobench.placement import Mesh, Placement
 
 Dtype = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["none", "reentrant", "non_reentrant"]
-Routes = Literal["ranks", "steps", "micro_steps"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 PoisonedBy = Literal["inf", "nan"]
 ScheduledBy = Literal["client", "engine"]
@@ -30,106 +27,6 @@ Forwards = Literal["one", "two", "dropped", "no_grad"]
 Loads = Literal["all", "without_optimizer", "model"]
 FrozenIn = Literal["all", "saved", "loaded"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
-
-#: The ranges of the numbers that the harness itself depends on; the engine or the model checks the others.
-_RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("world", "replicate", "steps", "micro_batch", "accumulation"), (1, math.inf)),
-    "stage": (0, 3),
-}
-
-
-@dataclass(frozen=True)
-class Gpt:
-    """A decoder-only transformer on bytes of text; the sizes are those of the field's usual names."""
-
-    kind: Literal["gpt"] = "gpt"
-    vocab: int = 256
-    context: int = 128
-    width: int = 192
-    layers: int = 6
-    heads: int = 6
-    tied: bool = False
-    dropout: float = 0.0
-    recompute: Recompute = "none"
-
-
-@dataclass(frozen=True)
-class Vit:
-    """A vision transformer on square images of three channels; sizes in pixels, the default is ViT-B/16."""
-
-    kind: Literal["vit"] = "vit"
-    image: int = 224
-    patch: int = 16
-    classes: int = 1000
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    dropout: float = 0.0
-    recompute: Recompute = "none"
-
-
-@dataclass(frozen=True)
-class Odd:
-    """A small model that has, on demand, every peculiarity that has broken a sharding engine before.
-
-    Each flag adds one: see :mod:`zerobench.workload.models.odd`, which builds them.
-    """
-
-    kind: Literal["odd"] = "odd"
-    width: int = 5
-    hidden: tuple[int, ...] = (7, 3)  # one block for each entry: width -> entry -> width, with a residual
-    activation: Literal["relu", "tanh", "gelu"] = "gelu"
-    loss: Literal["mse", "dot"] = "mse"
-    norm: bool = True  # a LayerNorm in each block
-    tied: bool = False  # the head reuses the weight of the stem
-    functional: bool = False  # the root's forward uses a submodule's weight without calling the submodule
-    reused: bool = False  # the first block is called twice in a forward
-    tied_blocks: bool = False  # a further block has the matrices of the first one
-    part_alone: bool = False  # the root's forward also calls the first block's linears, apart from the block
-    listed_twice: bool = False  # the list of blocks has the first one a second time
-    nested: bool = False  # a further block holds a list of blocks, and a parameter beside it
-    no_grad: bool = False  # the root's forward also calls the first block with gradients disabled
-    stopped: bool = False  # leaves with ``route`` false (see Batch) detach the output of the first call of a block
-    structured: bool = False  # blocks return a tuple, a dict or a dataclass, with a tensor that nothing uses
-    in_place: bool = False  # the root's forward edits the output of each block in place
-    frozen: bool = False  # one linear of a block, and one whole block (from three on two), do not require gradients
-    unused: bool = False  # a trainable linear that no forward calls
-    routed: bool = False  # a block that only leaves with ``route`` true use
-    routes: Routes = "ranks"  # the leaves with ``route``: of some ranks, or of some steps or micro-steps on every rank
-    scalar: bool = False  # a 0-dimensional parameter outside any block
-    tiny: bool = False  # parameters of one and two elements
-    empty: bool = False  # a parameter with no element
-    transposed: bool = False  # a dense but not contiguous parameter
-    high: bool = False  # parameters of three and of four dimensions
-    buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
-    persistent: bool = True  # they are in the state dict
-    dropout: float = 0.0
-    recompute: Recompute = "none"
-
-    @property
-    def narrowest(self) -> int:
-        """The least number of rows of a parameter of the stem, the blocks and the head."""
-        return min(self.width, *self.hidden) if self.hidden else self.width
-
-    @property
-    def by_route(self) -> bool:
-        """Whether the route of a leaf decides which parameters receive a gradient."""
-        return self.routed or self.stopped
-
-    @property
-    def leaves_some_out(self) -> bool:
-        """Whether a trainable parameter may receive no gradient from a leaf."""
-        return self.unused or self.by_route
-
-    @property
-    def calls_twice(self) -> bool:
-        """Whether a forward calls the first block twice."""
-        return self.reused or self.listed_twice
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a forward uses matrices of the first block more than once."""
-        return self.calls_twice or self.tied_blocks or self.part_alone
 
 
 @dataclass(frozen=True)
@@ -346,7 +243,7 @@ class Scenario:
 
     def to_json(self) -> str:
         """One line of JSON that :meth:`from_json` reads back; fields at their default are left out."""
-        return json.dumps(_sparse(self))
+        return json.dumps(sparse(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -359,7 +256,7 @@ class Scenario:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise UsageError(f"a Scenario must be a JSON object, as a failure prints it; {error}") from None
-        found = typing.cast(Self, _decode(cls, raw, "scenario"))
+        found = typing.cast(Self, decode(cls, raw, "scenario"))
         assert found.mesh.world == found.world  # raises if there is no such mesh
         return found
 
@@ -371,78 +268,3 @@ def scaled(group: Mapping[str, Any], factors: Mapping[str, float]) -> dict[str, 
         beta1, beta2 = group["betas"]
         found["betas"] = (beta1 * factors["momentum"], beta2)
     return found
-
-
-def _sparse(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_sparse(item) for item in value]
-    if not dataclasses.is_dataclass(value):
-        return value
-    out = {}
-    for item in dataclasses.fields(value):
-        current = getattr(value, item.name)
-        default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        if item.name == "kind" or current != default:
-            out[item.name] = _sparse(current)
-    return out
-
-
-def _decode(hint: Any, raw: Any, where: str) -> Any:
-    """Build the value of type ``hint`` from parsed JSON, checking every level."""
-    origin = typing.get_origin(hint)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _decode_dataclass(hint, raw, where)
-    if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(hint), raw, where)
-    if origin is tuple and isinstance(raw, list):
-        args = typing.get_args(hint)
-        kinds = [args[0]] * len(raw) if args[-1] is Ellipsis else list(args)
-        if len(kinds) == len(raw):
-            pairs = enumerate(zip(kinds, raw, strict=True))
-            return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
-    if origin is Literal and raw in typing.get_args(hint):
-        return raw
-    if hint is float and isinstance(raw, int | float) and not isinstance(raw, bool):
-        return float(raw)
-    if isinstance(hint, type) and type(raw) is hint:
-        return raw
-    expected = " or ".join(map(repr, typing.get_args(hint))) if origin is Literal else getattr(hint, "__name__", hint)
-    raise UsageError(f"{where}: expected {expected}, got {raw!r}")
-
-
-def _decode_dataclass(hint: type[Any], raw: Any, where: str) -> Any:
-    if not isinstance(raw, dict):
-        raise UsageError(f"{where}: expected an object, got {raw!r}")
-    hints = _hints(hint)  # type: ignore[arg-type]  # mypy: a type is hashable
-    for name in raw:
-        if name not in hints:
-            raise unknown(f"field of {where}", name, hints)
-    values = {name: _decode(hints[name], value, f"{where}.{name}") for name, value in raw.items()}
-    for name, value in values.items():
-        if name in _RANGES:
-            _demand_range(value, *_RANGES[name], f"{where}.{name}")
-    return hint(**values)
-
-
-def _demand_range(value: float, least: float, most: float, where: str) -> None:
-    if not least <= value <= most:
-        expected = f"at least {least}" if most == math.inf else f"{least} to {most}"
-        raise UsageError(f"{where}: expected {expected}, got {value}")
-
-
-@functools.cache
-def _hints(of: Any) -> dict[str, Any]:
-    return typing.get_type_hints(of)
-
-
-def _decode_union(members: tuple[Any, ...], raw: Any, where: str) -> Any:
-    if raw is None and type(None) in members:
-        return None
-    for member in members:
-        named = isinstance(raw, dict) and raw.get("kind") == getattr(member, "kind", None)
-        if dataclasses.is_dataclass(member) and named:
-            return _decode(member, raw, where)
-    rest = [m for m in members if m is not type(None) and not dataclasses.is_dataclass(m)]
-    if rest:
-        return _decode(rest[0], raw, where)
-    raise UsageError(f"{where}: expected an object whose kind is gpt, vit or odd, got {raw!r}")

@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import product
 from typing import get_args
 
-from zerobench.scenario import Gpt, Odd, Optimizer, Recompute, Scenario, Vit
+from zerobench.model_specs import Gpt, Odd, Recompute, Vit
+from zerobench.scenario import Optimizer, Scenario
 
 GPT = Gpt(vocab=61, context=8, width=20, layers=3, heads=2)
 VIT = Vit(image=12, patch=4, classes=7, width=20, layers=2, heads=2)

@@ -6,7 +6,8 @@ import pytest
 
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
-from zerobench.scenario import Gpt, Scenario
+from zerobench.model_specs import Gpt
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held
 from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
 from zerobench.suites.support.trials import Trials

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume
 
-from zerobench.scenario import Gpt, Scenario
+from zerobench.model_specs import Gpt
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting import grid
 from zerobench.suites.accounting.ledger import demand_account, skip_unless_offered
 from zerobench.suites.support.strategies import UNDISTURBED, drawn_at_each_stage, scenarios

@@ -14,8 +14,9 @@ from zerobench.driver import run_step, start
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.meters import TrafficMeter, crossing
+from zerobench.model_specs import Gpt
 from zerobench.recording import Traffic
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting.ledger import demand, skip_unless_offered
 from zerobench.suites.support.trials import Trials
 

@@ -7,8 +7,9 @@ import pytest
 
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
+from zerobench.model_specs import Gpt
 from zerobench.oracles.rules import state_keys
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, within
 from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
 from zerobench.suites.support.client import offers_saving

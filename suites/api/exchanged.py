@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import flat, model_for, run_step, start, to_cpu, wrap
+from zerobench.model_specs import Odd
 from zerobench.recording import State
-from zerobench.scenario import LossScale, Odd, Scenario
+from zerobench.scenario import LossScale, Scenario
 from zerobench.subject import Subject
 from zerobench.subjects.deepspeed_universal import convert_to_universal
 

@@ -6,7 +6,8 @@ import pytest
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.scenario import Odd, Recompute, Scenario
+from zerobench.model_specs import Odd, Recompute
+from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 from zerobench.suites.support.trials import Trials
 

@@ -22,10 +22,11 @@ import torch.distributed as dist
 
 from zerobench.bench.case_json import offload_setting
 from zerobench.driver import run_step, start
+from zerobench.model_specs import Gpt
 from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.worker import M_MMAP_THRESHOLD
 from zerobench.results import Json
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subjects import load
 from zerobench.suites.bench.grid import Search
 from zerobench.workload import models

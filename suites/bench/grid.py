@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any
 
 from zerobench.bench.plan import STAGES_OF_ZERO, plan_cases
+from zerobench.model_specs import Gpt, Recompute, Vit
 from zerobench.results.identity import COMPUTE_ONLY, Case
-from zerobench.scenario import Dtype, Gpt, OffloadTarget, Recompute, Scenario, Vit
+from zerobench.scenario import Dtype, OffloadTarget, Scenario
 from zerobench.workload.sizes import SIZES
 
 SUBJECTS = ("reference", "torch-ddp", "torch-zero1", "torch-fsdp2", "deepspeed")

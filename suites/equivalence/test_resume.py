@@ -14,7 +14,8 @@ from zerobench.driver import ALL, Keep
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (

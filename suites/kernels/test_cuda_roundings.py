@@ -15,9 +15,10 @@ from zerobench.dispatch import DispatchMode
 from zerobench.engine.ops.exact import fma, single
 from zerobench.engine.ops.runs import one_run
 from zerobench.engine.ops.update import AdamValues, adam_step
+from zerobench.model_specs import Gpt
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.optimizer import ExactUpdate
-from zerobench.scenario import Gpt, Optimizer, Scenario
+from zerobench.scenario import Optimizer, Scenario
 from zerobench.subject import State
 
 _SCENARIO = Scenario(model=Gpt(vocab=256, context=8, width=16, heads=2, layers=1), world=1, steps=2)

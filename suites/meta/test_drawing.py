@@ -16,9 +16,10 @@ from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
+from zerobench.model_specs import Odd
 from zerobench.ranks import Pool, RankFault
 from zerobench.ranks.failure import RankReport
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.support import drawing, tally
 from zerobench.suites.support.trials import IDLE, Trials
 

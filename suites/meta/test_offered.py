@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.offered import nearest

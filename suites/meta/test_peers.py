@@ -10,9 +10,10 @@ import pytest
 
 from zerobench import subjects
 from zerobench.judge.judgement import is_exact
+from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.ranks import Pool
-from zerobench.scenario import Odd, Optimizer, Scenario
+from zerobench.scenario import Optimizer, Scenario
 from zerobench.suites.accounting import grid, test_memory, test_traffic
 from zerobench.suites.support.neighbours import SCENARIO, replaced
 from zerobench.suites.support.offered import nearest

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from zerobench.engine.config.schema import Config
-from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.reference import config
 from zerobench.suites.equivalence import test_contract, test_steps
 from zerobench.suites.support import covering

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
 
-from zerobench.scenario import Odd
+from zerobench.model_specs import Odd
 
 T = TypeVar("T")
 

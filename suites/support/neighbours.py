@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import run_step, start
-from zerobench.scenario import Gpt, Scenario
+from zerobench.model_specs import Gpt
+from zerobench.scenario import Scenario
 
 _SHARED = (torch, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor, torch.autograd, dist)
 SCENARIO = Scenario(model=Gpt(width=16, layers=1, heads=2, context=16), world=4, steps=1)

@@ -6,7 +6,8 @@ micro-steps, runs of more than five steps without accumulation, and one bad leaf
 
 from __future__ import annotations
 
-from zerobench.scenario import LossScale, Odd, Optimizer, Read, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 
 #: A reading at each moment of a step at which a stale copy may be made.
 _EVALUATIONS = Read("evaluation", 0, 1), Read("evaluation", 1, 1), Read("evaluation", 1, -1)

@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from zerobench.scenario import Gpt, Odd, Scenario, Vit
+from zerobench.model_specs import Gpt, Odd, Vit
+from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.workload import models
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from zerobench.scenario import LossScale, Odd, Optimizer, Read, Readable, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import LossScale, Optimizer, Read, Readable, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
 from zerobench.suites.support.drawing import course, draw

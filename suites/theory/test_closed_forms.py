@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
+from zerobench.model_specs import Gpt, Recompute
 from zerobench.recording import Traffic
-from zerobench.scenario import Gpt, Recompute, Scenario
+from zerobench.scenario import Scenario
 from zerobench.theory import memory, traffic
 from zerobench.theory.layout import units
 from zerobench.theory.rounds import play

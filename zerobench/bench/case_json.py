@@ -17,10 +17,11 @@ from zerobench.bench.rounds import CaseResult
 from zerobench.digests import digest
 from zerobench.judge.judgement import Judgement
 from zerobench.meters import METERED_STEP
+from zerobench.model_specs import Gpt
 from zerobench.recording import OffloadBytes, Traffic
 from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Theory
 from zerobench.subjects import load
 from zerobench.verdict import Verdict

@@ -16,7 +16,8 @@ from zerobench.compat.launcher.options import add_launch
 from zerobench.errors import UsageError
 from zerobench.gate.grid import SUBJECT
 from zerobench.machine.launch import Launch
-from zerobench.scenario import Dtype, Gpt, Odd, Optimizer, Recompute, Scenario
+from zerobench.model_specs import Gpt, Odd, Recompute
+from zerobench.scenario import Dtype, Optimizer, Scenario
 from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")

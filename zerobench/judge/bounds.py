@@ -28,7 +28,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zerobench.scenario import Odd, Scenario, Vit
+from zerobench.model_specs import Odd, Vit
+from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.workload.data import DTYPES
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import build_optimizer
 from zerobench.oracles.scaler import LossScaler
-from zerobench.scenario import Odd
 from zerobench.subject import State
 from zerobench.workload import models
 from zerobench.workload.changes import first_block

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import build_optimizer, groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.oracles.scaler import LossScaler
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import LOADS, shared_config

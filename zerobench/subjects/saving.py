@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 
 #: "It supports load-time resharding, which enables saving in one cluster topology and loading into another."
 _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.checkpoint.html"

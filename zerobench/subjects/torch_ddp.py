@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.subject import Theory
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import load_own, save_own

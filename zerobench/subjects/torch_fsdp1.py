@@ -22,10 +22,11 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
+from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import groups, make_optimizer
 from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import load_sharded, not_saved, save_sharded

@@ -13,8 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from zerobench.model_specs import Odd
 from zerobench.ranks.mesh import groups
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import load_sharded, not_saved, save_sharded

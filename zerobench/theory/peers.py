@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from zerobench.model_specs import Odd
 from zerobench.oracles.rules import RULES, state_keys
 from zerobench.placement import Mesh
 from zerobench.recording import Traffic
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Theory
 from zerobench.theory.touches import events
 from zerobench.workload import groups

@@ -13,7 +13,8 @@ from typing import Literal
 
 from torch import nn
 
-from zerobench.scenario import Gpt, Odd, Recompute, Scenario, Vit
+from zerobench.model_specs import Gpt, Odd, Recompute, Vit
+from zerobench.scenario import Scenario
 from zerobench.workload.models.odd_blocks import Nested
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Dtype, Gpt, Odd, PoisonedBy, Scenario, Vit
+from zerobench.model_specs import Gpt, Odd, Vit
+from zerobench.scenario import Dtype, PoisonedBy, Scenario
 from zerobench.subject import Batch
 
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

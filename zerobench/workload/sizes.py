@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from zerobench.scenario import Gpt, Odd, Vit
+from zerobench.model_specs import Gpt, Odd, Vit
 
 #: About 0.1, 2.8, 25, 124 and 1558 million parameters; the last two are GPT-2's own shapes.
 _GPT = {

@@ -16,8 +16,9 @@ import zerobench
 from zerobench.engine.ops import folding, packing, sumsq, update
 from zerobench.engine.ops.exact import single
 from zerobench.engine.ops.runs import one_run
+from zerobench.model_specs import Gpt
 from zerobench.oracles.optimizer import ExactUpdate
-from zerobench.scenario import Gpt, Scenario
+from zerobench.scenario import Scenario
 from zerobench.suites.bench.runs import Runs
 from zerobench.workload import models
 from zerobench.workload.sizes import SIZES

@@ -15,7 +15,8 @@ from zerobench.engine import export_deepspeed_checkpoint
 from zerobench.engine.checkpoint.deepspeed import opened, reading, trained, universal
 from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Trained
 from zerobench.engine.checkpoint.directory import read_latest
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.subjects.deepspeed import config
 from zerobench.suites.api.universal import convert
 from zerobench.suites.meta.mutants.plain import Mutant

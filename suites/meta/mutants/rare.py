@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points

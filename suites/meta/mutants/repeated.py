@@ -9,7 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 from zerobench.workload.models.blocks import block_groups

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from zerobench.engine.optim.check import GradientCheck
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points

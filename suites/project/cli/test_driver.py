@@ -10,9 +10,10 @@ from torch import nn
 from zerobench.bench.replay import compare_again
 from zerobench.driver import start
 from zerobench.judge.command import ReplayCommand
+from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.ranks import Pool
-from zerobench.scenario import Odd, Optimizer, Scenario
+from zerobench.scenario import Optimizer, Scenario
 from zerobench.subject import Policies
 from zerobench.subjects.torch_ddp import TorchDdp
 

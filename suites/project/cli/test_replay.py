@@ -13,9 +13,10 @@ from zerobench.bench.replay import compare_again
 from zerobench.cli import commands
 from zerobench.errors import UsageError
 from zerobench.judge.command import ReplayCommand
+from zerobench.model_specs import Odd
 from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
-from zerobench.scenario import Odd, Scenario
+from zerobench.scenario import Scenario
 
 _STALE = "zerobench.suites.project.cli.broken:Stale"
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from zerobench.scenario import Gpt, Odd, Scenario, Vit
+from zerobench.model_specs import Gpt, Odd, Vit
+from zerobench.scenario import Scenario
 from zerobench.workload.data import dyadic_weights
 from zerobench.workload.models.gpt import GptModel
 from zerobench.workload.models.odd import OddModel

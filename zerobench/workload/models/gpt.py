@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zerobench.scenario import Gpt
+from zerobench.model_specs import Gpt
 from zerobench.workload.models.transformer import Block, call, initialize
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Odd
+from zerobench.model_specs import Odd
 from zerobench.workload.models.odd_blocks import Block, Nested, hidden_of, structure
 
 

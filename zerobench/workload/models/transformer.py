@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Gpt, Recompute, Vit
+from zerobench.model_specs import Gpt, Recompute, Vit
 
 
 class Attention(nn.Module):

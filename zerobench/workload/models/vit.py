@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zerobench.errors import UsageError
-from zerobench.scenario import Vit
+from zerobench.model_specs import Vit
 from zerobench.workload.data import CHANNELS
 from zerobench.workload.models.transformer import Block, call, initialize
 

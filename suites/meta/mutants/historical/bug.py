@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from zerobench.engine.layout import Slot
 from zerobench.engine.state.unit import UnitState
-from zerobench.scenario import Odd, Scenario
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 from zerobench.suites.meta.mutants.plain import Mutant
 
