@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         safe_get_full_fp32_param,
         safe_get_full_grad,
         safe_get_full_optimizer_state,
+        safe_set_full_fp32_param,
+        safe_set_full_optimizer_state,
         verify_checkpoint,
     )
 
@@ -46,6 +48,8 @@ __all__ = [
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
+    "safe_set_full_fp32_param",
+    "safe_set_full_optimizer_state",
     "verify_checkpoint",
 ]
 

@@ -33,7 +33,7 @@ _WORDY = Scenario(
     dtype="fp16",
     offload_optimizer="cpu",
     loss_scale=LossScale(static=2.0),
-    data_path="losses gradients norm skipped optimizer_state parameters model_parameters reads evaluation",
+    data_path="losses gradients norm skipped optimizer_state parameters model_parameters reads evaluation progress",
 )
 _NORM = Difference("reference", "canonical", _WORDY, rank=1, step=2, part="norm", name="", got="1.0", expected="2.0")
 

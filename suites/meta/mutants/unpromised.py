@@ -20,6 +20,7 @@ _NAMES = (
     "schedules",
     "shared",
     "structure",
+    "training_loop",
     "watched",
     "zeros",
 )
