@@ -103,7 +103,7 @@ class _Follower:
             self.counts = dict.fromkeys(self.masters, 0)
 
     def _progress(self, index: int, step: Step, right: State) -> Iterator[Difference]:
-        for name in step.progress.keys() & right.keys():
+        for name in (name for name in right if name in step.progress):
             yield from self._same(index, "progress", name, step.progress[name], right[name])
 
     def _expected(self, index: int) -> _Expected:

@@ -36,7 +36,7 @@ class RightThroughDeepSpeed(Mutant):
         missing = {
             "each rank's buffers": model.buffers and scenario.world > 1,
             "a parameter that is not contiguous": model.transposed,
-            "a step count of each parameter": model.unused or model.routed,
+            "a step count of each parameter": model.leaves_some_out or bool(scenario.frozen_steps),
         }
         return next(
             (f"DeepSpeed's layout has no place for {what}" for what, there in missing.items() if there),

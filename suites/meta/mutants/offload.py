@@ -70,8 +70,12 @@ class RoundsGradientsOnTheWayDown(ToHost, Mutant):
             )
 
 
+#: An update; after a client's edit, which sets the states too, the first forward.
+_SUB_GROUPS = Points("optimizer_state", "parameters", "losses", "gradients", "norm", "skipped")
+
+
 class ReadsTheWrongSubGroup(ToFiles, Mutant):
-    points_at = (Points("optimizer_state", "parameters"), Points("raised", name=OffloadError.__name__))
+    points_at = (_SUB_GROUPS, Points("raised", name=OffloadError.__name__))
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -80,7 +84,7 @@ class ReadsTheWrongSubGroup(ToFiles, Mutant):
 
 
 class SwapsTwoSubGroups(ToFiles, Mutant):
-    points_at = Points("optimizer_state", "parameters")
+    points_at = _SUB_GROUPS
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -93,7 +97,7 @@ class SwapsTwoSubGroups(ToFiles, Mutant):
 class ReadsBeforeItHasWritten(ToFiles, Mutant):
     """A read of a state returns the write before the last one."""
 
-    points_at = Points("optimizer_state", "parameters")
+    points_at = _SUB_GROUPS
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
