@@ -19,7 +19,7 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Read, Scenario, scaled
 from zerobench.subject import Batch, State, Subject
 from zerobench.workload import changes, models
-from zerobench.workload.client_state import client_state, given_back
+from zerobench.workload.client_values import client_state, given_back
 from zerobench.workload.data import held_out, leaf, seed_leaf
 
 #: The states that a recording may hold of every step.

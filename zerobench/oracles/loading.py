@@ -13,7 +13,7 @@ from zerobench.oracles.scaler import LossScaler
 from zerobench.subject import State
 from zerobench.workload import models
 from zerobench.workload.changes import first_block
-from zerobench.workload.client_state import client_state, given_back
+from zerobench.workload.client_values import client_state, given_back
 from zerobench.workload.data import DTYPES
 
 if TYPE_CHECKING:
