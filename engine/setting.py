@@ -42,6 +42,11 @@ def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
 
 
 def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
+    """The engine, unit and slot of a parameter that trains.
+
+    Raises:
+        RuntimeError: it is frozen.
+    """
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
@@ -49,6 +54,11 @@ def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
 
 
 def check_kind(engine: Engine, kind: str) -> None:
+    """Demand that the engine's optimizer has this state, or that it is the master weight.
+
+    Raises:
+        KeyError: there is no such state.
+    """
     names = (MASTER, *engine.optimizer.state_names)
     if kind not in names:
         raise KeyError(f"no optimizer state {kind!r}; there is {', '.join(names[1:]) or 'none'}")

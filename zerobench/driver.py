@@ -243,8 +243,7 @@ def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
     set_hyperparameters(subject, scenario, step)
     if step in scenario.edits:
         subject.set_parameters(changes.edited(scenario, step))
-    for parameter in subject.first_block:
-        parameter.requires_grad_(step not in scenario.frozen_steps)
+    changes.let_train(subject.first_block, scenario, step)
 
 
 def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None:

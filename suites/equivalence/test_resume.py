@@ -81,7 +81,7 @@ def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Sce
     ),
     share=0.1,
 )
-def test_each_step_follows_after_a_load(trials: Trials, scenario: Scenario) -> None:
+def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> None:
     """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything and
     of a part: bit for bit, or within a derived bound. The counters and the client's state are exact."""
     _demand_resumes(trials)

@@ -83,7 +83,7 @@ def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
 def test_wrong_load_is_caught_without_bits(pool: Pool, mutant: Any) -> None:
     """So it does by the property that holds engines without a promise of bits."""
     trials = Trials.of(pool, mutant)
-    stages = test_resume.test_each_step_follows_after_a_load.by_stage  # type: ignore[attr-defined]
+    stages = test_resume.test_each_step_follows_over_any_load.by_stage  # type: ignore[attr-defined]
     demand_caught(trials, mutant, first_failure(trials, stages))
 
 

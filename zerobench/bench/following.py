@@ -32,7 +32,6 @@ from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, scaled
 from zerobench.subject import Policies, State
-from zerobench.workload.changes import edited
 from zerobench.workload.data import DTYPES
 from zerobench.workload.groups import group_of, specs
 
@@ -77,8 +76,7 @@ class _Follower:
             loads = index in self.scenario.resumes or 0 < index == len(before)
             if loads:
                 self._load(index)
-            self.trainer.prepare(index)
-            self.masters |= edited(self.scenario, index) if index in self.scenario.edits else {}
+            self.masters |= self.trainer.prepare(index)
             self.trainer.progress.begin(index)
             counters = self.trainer.progress.counters(" before the step") | (self.trainer.given_back if loads else {})
             yield from self._progress(index, step, counters)

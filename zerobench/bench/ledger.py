@@ -58,7 +58,7 @@ def fill_ledger(group: dist.ProcessGroup, subject: str, scenario: Scenario, aske
     A meter sees every operation, and a step under it takes several times as long.
     """
     rank = dist.get_rank(group)
-    model = model_for(load(subject), scenario, dist.get_rank(group))
+    model = model_for(load(subject), scenario, rank)
     with closing(wrap(model, load(subject), scenario, group)) as engine:
         ledger = Ledger(rank, _states(engine))
         for index in range(STEPS):
@@ -116,7 +116,7 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
     rank = dist.get_rank(group)
     earlier = live_tensors()
     start = resident(earlier)
-    model = model_for(load(subject), scenario, dist.get_rank(group))
+    model = model_for(load(subject), scenario, rank)
     live = {}
     with closing(wrap(model, load(subject), scenario, group)) as engine:
         for index in range(COUNTED[-1]):

@@ -51,7 +51,7 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
-from zerobench.workload.changes import edited, first_block
+from zerobench.workload.changes import edited, first_block, let_train
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
 from zerobench.workload.forwards import loss_of
 
@@ -212,14 +212,14 @@ class Trainer:
         self.losses, self.contributions.sums, self.lost, self.reads, self.given_back = [], {}, {}, {}, {}
 
     @torch.no_grad()
-    def prepare(self, step: int) -> None:
-        """The client's changes before the step."""
-        if step in self.scenario.edits:
-            for name, value in edited(self.scenario, step).items():
-                self.masters[name].copy_(value)
-                self.working[name].copy_(self.masters[name])
-        for parameter in self.first_block:
-            parameter.requires_grad_(step not in self.scenario.frozen_steps)
+    def prepare(self, step: int) -> State:
+        """The client's changes before the step; returns the values that it sets."""
+        values = edited(self.scenario, step) if step in self.scenario.edits else {}
+        for name, value in values.items():
+            self.masters[name].copy_(value)
+            self.working[name].copy_(self.masters[name])
+        let_train(self.first_block, self.scenario, step)
+        return values
 
     def read(self, step: int, at: int, gradients: State | None = None) -> None:
         """Record the Scenario's reads at this moment."""
@@ -325,7 +325,7 @@ class Trainer:
 
     @torch.no_grad()
     def update(self, gradients: State) -> None:
-        in_force = zip(self.optimizer.param_groups, self.initial_groups, self.progress.factors, strict=False)
+        in_force = zip(self.optimizer.param_groups, self.initial_groups, self.progress.factors, strict=True)
         for group, initial, factors in in_force:
             group.update(scaled(initial, factors))
         for name, master in self.masters.items():

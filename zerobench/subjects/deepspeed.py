@@ -166,9 +166,11 @@ class DeepSpeed(Subject):
         frozen = [p for p in self.trained.values() if not p.requires_grad]
         for p in frozen:
             p.requires_grad_(True)
-        yield
-        for p in frozen:
-            p.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for p in frozen:
+                p.requires_grad_(False)
 
     def _shard(self, value: Tensor) -> Tensor:
         """This rank's part of a value at stage 3, padded with zeros: the setter of whole values raises if the ranks

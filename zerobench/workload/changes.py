@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from zerobench.recording import State
@@ -14,6 +16,12 @@ def edited(scenario: Scenario, step: int) -> State:
     model = models.build(scenario.but(seed=scenario.seed + 2 + step))
     trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
     return dict(trained[step % 2 :: 2])
+
+
+def let_train(block: Iterable[nn.Parameter], scenario: Scenario, step: int) -> None:
+    """Let the parameters of the first block require gradients in ``step``, or not if the Scenario freezes them."""
+    for parameter in block:
+        parameter.requires_grad_(step not in scenario.frozen_steps)
 
 
 def first_block(model: nn.Module) -> list[nn.Parameter]:

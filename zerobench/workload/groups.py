@@ -12,8 +12,9 @@ from zerobench.scenario import Optimizer
 
 def specs(spec: Optimizer) -> list[Optimizer]:
     """The optimizer of each group, in their order."""
-    second = [_second(spec)] if spec.second_group else []
-    return [spec, *second, *([_third(spec)] if spec.third_group else [])]
+    second = [_scaled(spec, rate=2, decay=0, rest=0.5)] if spec.second_group else []
+    third = [_scaled(spec, rate=0.5, decay=2, rest=0.25)] if spec.third_group else []
+    return [spec, *second, *third]
 
 
 def group_of(spec: Optimizer, name: str, dimensions: int) -> int:
@@ -31,29 +32,19 @@ def members(spec: Optimizer, named: Mapping[str, Tensor]) -> list[list[str]]:
     return found
 
 
-def _second(spec: Optimizer) -> Optimizer:
-    """No weight decay, and other values of all that is not zero, so that an engine that mixes two groups shows."""
+def _scaled(spec: Optimizer, rate: float, decay: float, rest: float) -> Optimizer:
+    """With other values of all that is not zero, so that an engine that mixes two groups shows.
+
+    The learning rate and the weight decay are ``rate`` and ``decay`` times those of the first group, eps is divided by
+    ``rest``, and the others are multiplied by it; each is a power of two or zero, so nothing is rounded.
+    """
     beta1, beta2 = spec.betas
     return replace(
         spec,
-        lr=2 * spec.lr,
-        betas=(beta1 / 2, beta2 / 2),
-        eps=2 * spec.eps,
-        weight_decay=0.0,
-        momentum=spec.momentum / 2,
-        lr_decay=spec.lr_decay / 2,
-    )
-
-
-def _third(spec: Optimizer) -> Optimizer:
-    """Half the learning rate, twice the weight decay, and a quarter of the second group's other values."""
-    beta1, beta2 = spec.betas
-    return replace(
-        spec,
-        lr=spec.lr / 2,
-        betas=(beta1 / 4, beta2 / 4),
-        eps=4 * spec.eps,
-        weight_decay=2 * spec.weight_decay,
-        momentum=spec.momentum / 4,
-        lr_decay=spec.lr_decay / 4,
+        lr=rate * spec.lr,
+        betas=(rest * beta1, rest * beta2),
+        eps=spec.eps / rest,
+        weight_decay=decay * spec.weight_decay,
+        momentum=rest * spec.momentum,
+        lr_decay=rest * spec.lr_decay,
     )

@@ -6,6 +6,7 @@ freezes none in the middle of training, and all ranks build the same model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,12 +14,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
+from zerobench.driver import model_for
 from zerobench.recording import State
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
-from zerobench.workload import models
 from zerobench.workload.changes import first_block
 from zerobench.workload.forwards import loss_of, mirrored
 
@@ -122,16 +123,14 @@ class ForgetsMomentsOfAFrozenBlock(_OfFrozenSteps):
 
     def step(self) -> Outcome:
         outcome = super().step()
-        for parameter in [p for p in self.trained.values() if not p.requires_grad]:
-            for name in self.optimizer.state_names:
-                zero.safe_set_full_optimizer_state(parameter, torch.zeros_like(_shape_of(parameter)), name)
+        _forget_moments(self, [p for p in self.trained.values() if not p.requires_grad])
         return outcome
 
 
-def _shape_of(parameter: nn.Parameter) -> Tensor:
-    value = zero.safe_get_full_fp32_param(parameter)
-    assert value is not None
-    return value
+def _forget_moments(engine: Mutant, parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        for name in engine.optimizer.state_names:
+            zero.safe_set_full_optimizer_state(parameter, torch.zeros(parameter.shape), name)
 
 
 class _OfEdits(Mutant):
@@ -167,9 +166,7 @@ class ForgetsMomentsAtAnEdit(_OfEdits):
 
     def set_parameters(self, values: State) -> None:
         super().set_parameters(values)
-        for name, value in values.items():
-            for key in self.optimizer.state_names:
-                zero.safe_set_full_optimizer_state(self.trained[name], torch.zeros_like(value), key)
+        _forget_moments(self, [self.trained[name] for name in values])
 
 
 class TakesEachRanksShard(Mutant):
@@ -178,10 +175,10 @@ class TakesEachRanksShard(Mutant):
     points_at = _VALUES
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        own = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         super().__init__(model, scenario, group)
         if scenario.ranks_differ:
-            own = models.build(scenario.but(seed=scenario.seed + dist.get_rank(group)))
-            super().set_parameters({name: p.detach() for name, p in own.named_parameters() if p.requires_grad})
+            super().set_parameters(own)
 
 
 class TakesTheLastRanksModel(Mutant):
@@ -190,8 +187,7 @@ class TakesTheLastRanksModel(Mutant):
     points_at = _VALUES
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        last = models.build(scenario.but(seed=scenario.seed + scenario.world - 1))
-        super().__init__(last if scenario.ranks_differ else model, scenario, group)
+        super().__init__(model_for(type(self), scenario, scenario.world - 1), scenario, group)
 
 
 TRAINING_LOOPS = [
