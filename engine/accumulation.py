@@ -80,6 +80,11 @@ class Accumulation:
         """Whether there was a backward since the last boundary."""
         return self._micro_step > 0 or self._pending is not None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether ``step()`` needs a backward before it."""
+        return self._pending is None
+
     def restart(self, global_steps: int) -> None:
         """Begin a step anew, after this many steps."""
         self._micro_step, self._ahead, self._pending = 0, 0, None

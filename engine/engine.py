@@ -17,6 +17,7 @@ from zerobench.engine.comm.wire import CastFormat
 from zerobench.engine.config.schema import Config, accumulation_steps
 from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.layout import Layout
+from zerobench.engine.lookups import Lookups
 from zerobench.engine.optim.check import PendingOutcome
 from zerobench.engine.optim.loss_scaler import LossScaler
 from zerobench.engine.optim.optimizer import ZeroOptimizer
@@ -30,7 +31,7 @@ from zerobench.engine.stage3.hooks import ParameterHooks
 from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.assignment import StoreAssignment
 from zerobench.engine.state.unit import UnitState
-from zerobench.engine.validate import check_same
+from zerobench.engine.validate import check_gathers, check_same
 
 # Small blocks with up to this many elements are reduced together. If there were more, too little of backward would
 # remain to overlap with the reduction (docs/notes/speed.md).
@@ -66,6 +67,8 @@ class Engine(CheckpointCalls):
         self.global_steps = 0
         self._ended_early: str | None = None  # the call that an exception interrupted
         check_same(module, optimizer, config, ranks)
+        if config.zero_optimization.stage == 3:
+            check_gathers(module)
         self._build()
         self.destroyed = False
         register(module, self)
@@ -95,6 +98,7 @@ class Engine(CheckpointCalls):
         self.hooks: ParameterHooks | None = None
         if sharded:
             self.unsharder, self.hooks = self._watch(sharded)
+        self._lookups = Lookups(self.module)
         self.reducer = GradientReducer(
             self.states,
             self.ranks,
@@ -356,6 +360,7 @@ class Engine(CheckpointCalls):
         self.destroyed = True
         self._end_save()
         self.reducer.close()
+        self._lookups.close()
         if self.hooks is not None:
             self.hooks.close()
         self.stores.close()

@@ -175,6 +175,12 @@ class GradientReducer:
             )
         self._foreign.clear()
 
+    def adopt(self) -> bool:
+        """Give gradients from the backward of another engine to the next micro-step; whether there are any."""
+        found = any(each.grad is not None for each in self._foreign)
+        self._foreign.clear()
+        return found
+
     def _take_foreign(self, parameter: nn.Parameter) -> None:
         """Leave a gradient from another engine's backward to :meth:`check_own`; refuse any other backward's."""
         if in_backward_of_engine():
@@ -203,7 +209,7 @@ class GradientReducer:
         """Launch the remaining units and wait until the owners' accumulators are complete for this micro-step."""
         self.backward.ready = len(self.states)
         self._coordinator.finish_reductions()
-        self._plain = True
+        self._plain = self._plain or self.backward.task is not None
         self._wait()
 
     def complete(self) -> None:

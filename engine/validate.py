@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from zerobench.engine.comm.collectives import Ranks
@@ -27,6 +28,20 @@ def check_dtypes(model: nn.Module) -> None:
             raise ConfigError(
                 f"parameter {name!r} trains and is {parameter.dtype}, not float32, bfloat16 or float16; convert it "
                 "(a complex one to real pairs, for torch.view_as_complex), or set requires_grad_(False)"
+            )
+
+
+def check_gathers(model: nn.Module) -> None:
+    """Refuse modules whose use of their parameters stage 3 cannot see.
+
+    Raises:
+        ConfigError: a module is compiled by TorchScript and has parameters.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and next(module.parameters(), None) is not None:
+            raise ConfigError(
+                f"module {name!r} is a torch.jit.ScriptModule, which takes no hooks, so stage 3 cannot gather its "
+                "parameters; give the module without torch.jit.script, or use stage 2"
             )
 
 

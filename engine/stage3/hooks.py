@@ -91,7 +91,7 @@ class ParameterHooks:
         """The context of the whole model's forward; the pass ends with it if gradients are disabled."""
         training = torch.is_grad_enabled()
         self.unsharder.begin("training" if training else "evaluation")
-        with self._scope(self._saving()):
+        with self._scope(self._saving()), _explaining():
             yield
         if not training:
             self.unsharder.finish()
@@ -182,6 +182,20 @@ def _outside(module: nn.Module, roots: set[nn.Module], states: Mapping[int, Unit
         if submodule not in roots and (submodule not in covered or used - {covered[submodule]}):
             found.append(submodule)
     return found
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """Name the cause if torch.func refuses to run among saved-tensor hooks."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "saved tensor hooks" in str(error):
+            error.add_note(
+                "Stage 3 gathers parameters in backward by saved-tensor hooks, so its forwards cannot use torch.func's "
+                "grad, vjp and what is built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
+            )
+        raise
 
 
 def _hooks_in_force() -> Any:

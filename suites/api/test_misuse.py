@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import zerobench
 from zerobench.engine.config.schema import load
-from zerobench.engine.errors import RankMismatch
+from zerobench.engine.errors import ConfigError, RankMismatch
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
 
 _X = torch.ones(1, 4)
@@ -110,6 +110,42 @@ def test_a_sparse_gradient() -> None:
     trained = _engine(nn.Sequential(nn.Embedding(4, 4, sparse=True)))
     with pytest.raises(RuntimeError, match=r"the gradient of '0\.weight' is sparse"):
         trained.backward(trained(torch.zeros(1, dtype=torch.int64)).sum())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_script_module() -> None:
+    """TorchScript reads its parameters unseen: stage 3 names the module, and the other stages train it."""
+    for stage in (0, 2, 3):
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 1)))
+        if stage < 3:
+            trained = _engine(model, stage)
+            _train(trained)
+            trained.destroy()
+        else:
+            with pytest.raises(ConfigError, match=r"module '1' is a torch.jit.ScriptModule"):
+                _engine(model, stage)
+
+
+class _Slope(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        slope: Tensor = torch.func.grad(lambda given: self.layer(given).square().sum())(x)
+        return slope
+
+
+def test_a_function_transform() -> None:
+    """torch.func runs among no saved-tensor hooks: the error at stage 3 says which stages have none."""
+    trained = _engine(_Slope(), 2)
+    _train(trained)
+    trained.destroy()
+    trained = _engine(_Slope(), 3)
+    with pytest.raises(RuntimeError, match="saved tensor hooks") as refused:
+        trained(_X)
+    assert "or stage 2" in refused.value.__notes__[0]
+    trained.destroy()
 
 
 def test_an_exception_while_parameters_are_edited() -> None:

@@ -51,17 +51,24 @@ def trained(group: dist.ProcessGroup, stage: int, direct: bool, dtype: str, reco
     return states
 
 
-def split(group: dist.ProcessGroup, stage: int, parts: int) -> Tensor:
-    """A model in one engine or in two, three steps of one backward over all; the masters."""
-    ds, keys = loops.deepspeed(), loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+def split(group: dist.ProcessGroup, stage: int, parts: int, runs: int | None = None, dtype: str = "fp32") -> Tensor:
+    """A model in one engine or in two, three steps of one backward over all; the masters.
+
+    Engine ``runs`` runs the backward, or the caller.
+    """
+    precision = {} if dtype == "fp32" else {dtype: {"enabled": True}}
+    ds, keys = loops.deepspeed(), loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8, **precision)
     net = loops.model()
     modules: list[nn.Module] = [net] if parts == 1 else [net[0], net[1:]]
     engines = [ds.initialize(model=each, config={**keys, "gradient_clipping": 0.0})[0] for each in modules]
     for _ in range(3):
-        values = torch.ones(2, 5) * (1 + dist.get_rank())
+        values = torch.ones(2, 5, dtype=torch.bfloat16 if dtype == "bf16" else None) * (1 + dist.get_rank())
         for engine in engines:
             values = engine(values)
-        values.backward(torch.full_like(values, 0.5))  # type: ignore[no-untyped-call]
+        if runs is None:
+            values.backward(torch.full_like(values, 0.5))  # type: ignore[no-untyped-call]
+        else:
+            engines[runs].backward(values.sum() * 0.5)
         for engine in engines:
             engine.step()
     after = loops.masters(net)

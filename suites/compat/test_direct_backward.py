@@ -31,11 +31,13 @@ def test_trajectory(pool: Pool, dtype: str, recompute: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(states, expected, strict=True))
 
 
-def test_two_engines(pool: Pool) -> None:
-    """One backward through two engines, from outputs that are no scalar, gives the bits of one engine."""
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("runs", [None, 0, 1], ids=["caller", "first", "second"])
+def test_two_engines(pool: Pool, runs: int | None, dtype: str) -> None:
+    """One backward through two engines gives the bits of one engine, if the caller or any of the two runs it."""
     for whole, halves in zip(
-        pool.run(loops.at_every_stage, direct_loops.split, 1, world=_WORLD),
-        pool.run(loops.at_every_stage, direct_loops.split, 2, world=_WORLD),
+        pool.run(loops.at_every_stage, direct_loops.split, 1, None, dtype, world=_WORLD),
+        pool.run(loops.at_every_stage, direct_loops.split, 2, runs, dtype, world=_WORLD),
         strict=True,
     ):
         assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import pytest
@@ -105,3 +106,25 @@ def test_a_clip_of_the_caller(pool: Pool) -> None:
     first, *others = pool.run(loops.at_every_stage, _clipped, world=_WORLD)
     assert first == [(0.0, 1)] * 4
     assert others == [[(0.0, 0)] * 4] * 3
+
+
+def _scripted(group: dist.ProcessGroup, stage: int) -> bool:
+    """A bf16 model with a compiled layer loads its first weights after a step."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # new versions advise against it
+        net = nn.Sequential(nn.Linear(5, 4), torch.jit.script(nn.Linear(4, 3)))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    given = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8, bf16={"enabled": True})
+    engine, _, loader, _ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=given)
+    engine.backward(loops.loss(engine, next(iter(loader))))
+    engine.step()
+    net.load_state_dict(before)
+    after = {name: loops.deepspeed().utils.safe_get_full_fp32_param(p) for name, p in net.named_parameters()}
+    engine.destroy()
+    return all(torch.equal(after[name], value.bfloat16().float()) for name, value in before.items())
+
+
+def test_a_compiled_layer(pool: Pool) -> None:
+    """A module of TorchScript is trained and loaded below stage 3."""
+    for stage in (0, 2):
+        assert all(pool.run(_scripted, stage, world=_WORLD))

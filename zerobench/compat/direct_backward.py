@@ -75,6 +75,26 @@ class DirectBackward:
         self._tasks.discard(self._task or 0)
         self._task = None
 
+    def adopt(self) -> None:
+        """Before a ``step()`` without a backward: gradients from another engine's backward are those of a micro-step.
+
+        A collective if no backward of this engine precedes the step.
+
+        Raises:
+            RuntimeError: the engine has a loss scale, and the other engine's may differ.
+        """
+        if not self._engine.accumulation.waiting or not self._engine.optimizer.trains:
+            return
+        if "True" not in self._engine.ranks.same_everywhere(str(self._engine.reducer.adopt())):
+            return
+        if self._engine.loss_scale != 1:
+            raise RuntimeError(
+                "step() follows a backward of another engine, which has scaled the loss by its own loss scale; train "
+                "the models of one loss in bf16 or fp32, or in one engine"
+            )
+        with self._around(), self._engine.micro_step():
+            pass
+
     def check_ended(self) -> None:
         """End a micro-step whose backward an exception has interrupted; the engine then refuses its use."""
         if self._task is not None and torch._C._current_graph_task_id() == -1:

@@ -142,6 +142,7 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         if lr_kwargs:
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
+        self._direct.adopt()
         before = self._engine.global_steps
         with self._progress.timing("step"), comms_logger.recording(), self._edits.kept():
             self._engine.step()

@@ -75,6 +75,7 @@ class GivenModel:
         self._hooks = [
             module.register_load_state_dict_post_hook(_keep_loaded)  # type: ignore[no-untyped-call]
             for module in engine.module.modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # takes no such hook
         ]
 
     def check(self) -> None:
@@ -133,3 +134,6 @@ class GivenModel:
 
 def _keep_loaded(module: nn.Module, _: object) -> None:
     keep_edits(module.parameters(recurse=False))
+    for child in module.children():
+        if isinstance(child, torch.jit.ScriptModule):
+            keep_edits(child.parameters())
