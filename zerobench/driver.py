@@ -143,10 +143,26 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
 
 
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
-    """A new subject that has loaded the state of ``subject``, which is closed, before a step. A collective."""
+    """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective."""
     save(subject, scenario, directory, step)
+    if scenario.loads_into == "same":
+        go_astray(subject, scenario, step, dist.get_rank(group))
+        subject.load(directory)
+        return subject
     subject.close()
-    return loaded(type(subject), scenario, group, directory)
+    return loaded(type(subject), scenario, group, directory, step)
+
+
+def go_astray(subject: Subject, scenario: Scenario, step: int, rank: int) -> None:
+    """Take step ``step`` on other data, as before a client goes back to what it has saved. A collective.
+
+    An overflow follows if the loss scale depends on it, and then the readings that follow the load, too.
+    """
+    other = scenario.but(seed=scenario.seed + 1, poison=())
+    run_step(subject, other, step, rank)
+    if scenario.dtype == "fp16" and not scenario.loss_scale.static:
+        run_step(subject, other.but(poison=((step, 0),)), step, rank)
+    read_at(subject, scenario, step, 0)
 
 
 def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> None:
@@ -156,13 +172,17 @@ def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> No
     subject.save(directory)
 
 
-def loaded(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup, directory: Path) -> Subject:
-    """A new subject that has loaded what was saved. A collective.
+def loaded(
+    subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int
+) -> Subject:
+    """A new subject that has loaded what was saved before a step. A collective.
 
     Its model starts from other values, so that a state that is not loaded shows.
     """
     other = model_for(subject_type, scenario.but(seed=scenario.seed + 1), dist.get_rank(group), loaded=True)
     following = wrap(other, subject_type, scenario, group)
+    if scenario.loads_into == "trained":
+        go_astray(following, scenario, step, dist.get_rank(group))
     following.load(directory)
     return following
 

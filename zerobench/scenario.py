@@ -25,6 +25,7 @@ PoisonedBy = Literal["inf", "nan"]
 ScheduledBy = Literal["client", "engine"]
 Forwards = Literal["one", "two", "dropped", "no_grad"]
 Loads = Literal["all", "without_optimizer", "model"]
+LoadsInto = Literal["new", "trained", "same"]
 FrozenIn = Literal["all", "saved", "loaded"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
@@ -121,6 +122,7 @@ class Scenario:
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     loads: Loads = "all"  # the part of the state that it loads (docs/reference/contract.md, Loads)
+    loads_into: LoadsInto = "new"  # an engine without steps, one that has trained, or the one that has saved
     frozen_in: FrozenIn = "all"  # of ``model.frozen``: in all engines, in the first one, or in those that have loaded
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0

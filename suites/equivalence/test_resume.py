@@ -15,7 +15,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.model_specs import Odd
-from zerobench.scenario import Scenario
+from zerobench.scenario import LoadsInto, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
@@ -35,12 +35,17 @@ from zerobench.suites.support.trials import Trials
 _BUFFERS: dict[str, Any] = {"buffers": among("buffers", False, True), "persistent": among("persistent", True, False)}
 #: A save before the second step, before the third one, which may follow a skipped step, or before both.
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
+#: An engine that has just been built loads what was saved, or one whose states it must replace.
+_INTO = among("loads_into", "new", "trained", "same")
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES), share=0.125, least=0.0)
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, loads_into=_INTO), share=0.125, least=0.0
+)
 def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
-    """If a new engine, of a model with other values, loads the saved state, every number of the run is the canonical
-    trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and optimizer states."""
+    """If an engine, of a model with other values or with other steps behind it, loads the saved state, every number of
+    the run is the canonical trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and
+    optimizer states."""
     _demand_resumes(bits)
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes"))
     bits.agree(trajectories, expected)
@@ -68,27 +73,32 @@ def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Sce
     bits.agree(trajectories, expected)
 
 
+def _into(one: Scenario, into: LoadsInto) -> Scenario:
+    """A trained engine keeps what a load leaves out, so a part of the state is for a new one."""
+    whole = one.loads == "all" and not (isinstance(one.model, Odd) and not one.model.persistent)
+    return one.but(loads_into=into) if whole else one
+
+
+def _of_any_load(stage: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:
+    accumulation, loads = among("accumulation", 1, 2, 4), among("loads", "without_optimizer", "model", "all")
+    given = {"steps": 3, "accumulation": accumulation, "resumes": _RESUMES, "loads": loads, "reads": ()}
+    return st.builds(_into, scenarios(stage=stage, model=models(**_BUFFERS), **given), _INTO)
+
+
 @pytest.mark.ci
-@drawn_at_each_stage(
-    lambda stage: scenarios(
-        stage=stage,
-        model=models(**_BUFFERS),
-        steps=3,
-        accumulation=among("accumulation", 1, 2, 4),
-        resumes=_RESUMES,
-        loads=among("loads", "without_optimizer", "model", "all"),
-        reads=(),
-    ),
-    share=0.1,
-)
+@drawn_at_each_stage(_of_any_load, share=0.1)
 def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> None:
-    """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything and
-    of a part: bit for bit, or within a derived bound. The counters and the client's state are exact."""
+    """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything, also
+    into an engine that has trained, and of a part: bit for bit, or within a derived bound. The counters and the
+    client's state are exact."""
     _demand_resumes(trials)
     trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
-@drawn(scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)])), share=0.1)
+@drawn(
+    scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)]), loads_into=_INTO),
+    share=0.1,
+)
 def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
     """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
     _demand_resumes(bits)
@@ -99,7 +109,12 @@ def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> Non
 @pytest.mark.ci
 @drawn_at_each_stage(
     lambda stage: scenarios(
-        stage=stage, steps=3, resumes=_RESUMES, world=among("world", 2, 1), reads=after_loads((1, 2))
+        stage=stage,
+        steps=3,
+        resumes=_RESUMES,
+        loads_into=_INTO,
+        world=among("world", 2, 1),
+        reads=after_loads((1, 2)),
     ),
     share=0.1,
 )

@@ -32,6 +32,7 @@ NOT_DRAWN: dict[str, str] = {
     "Scenario.device": "the machine's",
     "Scenario.resumes": "properties of its own draw it",
     "Scenario.loads": "suites/equivalence/test_resume.py draws it",
+    "Scenario.loads_into": "the same",
     "Scenario.frozen_in": "the same",
     "Odd.persistent": "the same",
     "Scenario.replicate": "the reference engine has no hybrid sharding; suites/meta/test_peers.py has it",

@@ -26,6 +26,12 @@ from zerobench.suites.meta.mutants.loads import (
     KeepsTheLossScaleOfEveryLoad,
     LoadsMomentsOfEveryLoad,
 )
+from zerobench.suites.meta.mutants.used_engines import (
+    USED,
+    KeepsBuffersInTraining,
+    KeepsFirstMomentsInTraining,
+    KeepsLaterStepCounts,
+)
 from zerobench.suites.meta.power.catching import again, failure_of, first_failure
 from zerobench.suites.support.trials import Trials
 
@@ -40,10 +46,12 @@ _ELSEWHERE = [
 ]
 #: Of the wrong engines, those of other kinds of states.
 _FEW = [ShiftsAShardByItsPadding, LosesAllOptimizerStates, ForgetsTheStepCounts]
-
-
-#: Of the wrong engines in a load of a part, those that an engine without a promise of bits could be.
-_FEW_OF_A_PART = [LoadsMomentsOfEveryLoad, KeepsTheLossScaleOfEveryLoad, ForgetsTheClientStateOnRankOne]
+#: Of the wrong engines in a load of a part, and in one into a used engine, those that an engine without a promise of
+#: bits could be.
+_FEW_LOADS = [
+    *(LoadsMomentsOfEveryLoad, KeepsTheLossScaleOfEveryLoad, ForgetsTheClientStateOnRankOne),
+    *(KeepsBuffersInTraining, KeepsFirstMomentsInTraining, KeepsLaterStepCounts),
+]
 
 
 def _name(of: Any) -> str:
@@ -72,6 +80,13 @@ def test_wrong_progress_is_caught(pool: Pool, mutant: Any) -> None:
     demand_caught(trials, mutant, first_failure(trials, [*_RESUMES, *_PARTS]))
 
 
+@pytest.mark.parametrize("mutant", USED, ids=_name)
+def test_wrong_load_into_a_used_engine_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it keeps a state that the load should replace."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, _RESUMES))
+
+
 @pytest.mark.parametrize("mutant", OF_BLOCKS, ids=_name)
 def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
     """So it does if it reads the wrong bytes of a parameter that has several blocks."""
@@ -79,7 +94,7 @@ def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
     demand_caught(trials, mutant, first_failure(trials, _BLOCKS, patience=(2,)))
 
 
-@pytest.mark.parametrize("mutant", _FEW_OF_A_PART, ids=_name)
+@pytest.mark.parametrize("mutant", _FEW_LOADS, ids=_name)
 def test_wrong_load_is_caught_without_bits(pool: Pool, mutant: Any) -> None:
     """So it does by the property that holds engines without a promise of bits."""
     trials = Trials.of(pool, mutant)

@@ -24,6 +24,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "poison_by": ("inf",),
     "reads": ((),),
     "loads": ("all", "without_optimizer"),
+    "loads_into": ("new", "trained"),
     "frozen_in": ("all",),
     "persistent": (True,),
     "scheduled_by": ("client",),

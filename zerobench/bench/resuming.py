@@ -30,7 +30,7 @@ def resume_at(
     It holds the states in ``every`` of each step, and those in ``last`` of the last one.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
-    with closing(loaded(subject_type, scenario, group, directory)) as subject:
+    with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
         client_state = loaded_client_state(subject, scenario, first)
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
