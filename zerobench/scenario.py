@@ -209,6 +209,17 @@ class Scenario:
         return any(set(self.frozen_steps).issuperset(range(resume)) for resume in self.resumes)
 
     @property
+    def loads_frozen(self) -> bool:
+        """Whether an engine that has trained loads while the first block is frozen."""
+        return self.loads_into != "new" and any(resume in self.frozen_steps for resume in self.resumes)
+
+    @property
+    def begins_frozen(self) -> bool:
+        """Whether the first block is frozen in the first forward of an engine."""
+        new = self.resumes if self.loads_into != "same" else ()
+        return any(first in self.frozen_steps for first in (0, *new))
+
+    @property
     def raises_scale(self) -> bool:
         """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
         bad = [-1, *sorted(self.bad_steps), self.steps]

@@ -1,7 +1,7 @@
 """FSDP2: the backward raises if all parameters of a group were frozen in the first forward and are trained later.
 
-Parameters are computed with in bf16, and gradients are reduced in fp32. The ranks' gradients are 1 and 1/512, whose
-mean is 0.5009765625; bf16 has 0.5 for it.
+The ranks' gradients are 1 and 1/512, whose mean is 0.5009765625; bf16 has 0.5 for it. With fp32 parameters and a
+reduction in bf16, nothing is raised, and the group is reduced in fp32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 RANKS = 2
-EXPECTED = 0.5009765625
+#: The mean gradient with each policy.
+EXPECTED = {
+    "bf16, reduced in fp32": (MixedPrecisionPolicy(torch.bfloat16, torch.float32), 0.5009765625),
+    "fp32, reduced in bf16": (MixedPrecisionPolicy(None, torch.bfloat16), 0.5),
+}
 
 
 class Model(torch.nn.Module):
@@ -33,12 +37,12 @@ class Model(torch.nn.Module):
         return (self.first * factor).sum() + (self.second * factor).sum()
 
 
-def train(frozen: tuple[str, ...], factor: float) -> list[str]:
+def train(policy: MixedPrecisionPolicy, frozen: tuple[str, ...], factor: float) -> list[str]:
     """The gradients of both weights in a step after one in which some are frozen; or the exception."""
     model = Model()
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
-    fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    fully_shard(model, mp_policy=policy)
     loss = model(factor)
     if loss.requires_grad:
         loss.backward()
@@ -55,12 +59,13 @@ def on_rank(rank: int, folder: str) -> None:
     """With no weight frozen at first, one, and both; rank 0 tells."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for frozen in ((), ("second",), ("first", "second")):
-        got = train(frozen, (1.0, 1 / 512)[rank])
-        if rank == 0:
-            print(f"frozen at first: {', '.join(frozen) or 'none'}: expected {EXPECTED} twice, got {got}")
-            if got != [str(EXPECTED)] * 2:
-                Path(folder, "wrong").touch()
+    for name, (policy, expected) in EXPECTED.items():
+        for frozen in ((), ("second",), ("first", "second")):
+            got = train(policy, frozen, (1.0, 1 / 512)[rank])
+            if rank == 0:
+                print(f"{name}, frozen at first: {', '.join(frozen) or 'none'}: expected {expected} twice, got {got}")
+                if got != [str(expected)] * 2:
+                    Path(folder, "wrong").touch()
     dist.destroy_process_group()
 
 
