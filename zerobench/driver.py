@@ -21,6 +21,7 @@ from zerobench.subject import Batch, State, Subject
 from zerobench.workload import changes, models
 from zerobench.workload.client_values import client_state, given_back
 from zerobench.workload.data import held_out, leaf, seed_leaf
+from zerobench.workload.forwards import casting
 
 #: The states that a recording may hold of every step.
 RecordedState = Literal["gradients", "parameters", "model_parameters", "optimizer_state"]
@@ -330,7 +331,8 @@ def flat(states: Mapping[str, State]) -> State:
 
 
 def _evaluation(subject: Subject, scenario: Scenario) -> Tensor:
-    return subject.evaluate(held_out(scenario)).detach().cpu()
+    with casting(scenario):
+        return subject.evaluate(held_out(scenario)).detach().cpu()
 
 
 def _scalar(loss: Tensor, name: str) -> Tensor:

@@ -83,6 +83,7 @@ class Scenario:
     ragged: bool = False  # every second leaf has half as many, rounded down, and at least one
     accumulation: int = 1  # micro-steps per step
     forwards: Forwards = "one"  # of a micro-step, before its one backward: see zerobench.workload.forwards
+    autocast: bool = False  # forwards run under torch.autocast in bf16; for fp32 parameters
     clip: float = 0.0  # 0 = off
     optimizer: Optimizer = field(default_factory=Optimizer)
     # of each group's initial learning rate, by step; the last one stays, and the second group is a step ahead

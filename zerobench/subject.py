@@ -65,6 +65,8 @@ class Policies:
     counts_skipped_steps: bool = False
     #: A trained parameter keeps the model's strides, or becomes contiguous, which makes torch add in another order.
     strides: Literal["kept", "contiguous"] = "kept"
+    #: Under autocast a weight with several uses is cast once, so that its gradients are added in 16 bits, or for each.
+    casts: Literal["once", "each_use"] = "once"
 
 
 #: The choices of docs/reference/contract.md.
@@ -170,8 +172,8 @@ class Subject(ABC):
             return f"{cls.name} does not step a scheduler itself"
         if scenario.resumes and not cls.resumes:
             return f"{cls.name} has no save() and load()"
-        if scenario.forwards != "one" and not cls.calls_again:
-            return f"{cls.name} calls the model once for each backward"
+        if (scenario.forwards != "one" or scenario.autocast) and not cls.calls_again:
+            return f"{cls.name} does not compute its losses by zerobench.workload.forwards.loss_of()"
         if scenario.edits and not cls.edits:
             return f"{cls.name} has no set_parameters()"
         if scenario.ranks_differ and not cls.takes_rank_0:

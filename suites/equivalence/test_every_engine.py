@@ -40,6 +40,7 @@ _EXACT_FP16: dict[str, Any] = {
     "model": models(**SMALL_DYADIC),
     "dtype": "fp16",
     "data": "dyadic",
+    "autocast": False,
     "micro_batch": 2,
     "poison": (),
     "communication_dtype": None,

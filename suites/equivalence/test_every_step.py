@@ -117,6 +117,7 @@ def _dyadic(stage: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Scen
         model=models(**SMALL_DYADIC, routed=True, routes=_ROUTES),
         dtype="fp32",
         data="dyadic",
+        autocast=False,
         steps=steps,
         micro_batch=1,
         accumulation=among("accumulation", 2, 1, 3, 4),

@@ -84,6 +84,7 @@ def test_two_leaves_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
             model=models(**SMALL_DYADIC),
             dtype="fp32",
             data="dyadic",
+            autocast=False,
             micro_batch=1,
             clip=0.0,
             poison=(),

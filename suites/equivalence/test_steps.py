@@ -42,6 +42,7 @@ def test_clipping(bits: Trials, scenario: Scenario) -> None:
             model=DYADIC_MODELS,
             dtype="fp16",
             data="dyadic",
+            autocast=False,
             steps=1,
             micro_batch=2,
             communication_dtype=None,

@@ -32,6 +32,7 @@ from zerobench.suites.equivalence import (
 )
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
+from zerobench.suites.meta.mutants.autocast import AUTOCAST
 from zerobench.suites.meta.mutants.bytes import (
     AROUND_EVALUATIONS,
     AROUND_READINGS,
@@ -123,6 +124,7 @@ WRONG = [
     *STRUCTURE,
     *SCHEDULERS,
     *TRAINING_LOOPS,
+    *AUTOCAST,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.
 LONG = {

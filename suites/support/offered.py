@@ -33,6 +33,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "momentum_factors": ((),),
     "ragged": (False,),
     "forwards": ("one",),
+    "autocast": (False,),
     "edits": ((),),
     "frozen_steps": ((),),
     "ranks_differ": (False,),

@@ -145,6 +145,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     if chosen["lr_factors"]:
         chosen["scheduled_by"] = draw(among("scheduled_by", "engine", "client"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
+    if chosen["dtype"] == "fp32":
+        chosen["autocast"] = draw(among("autocast", False, True, rare=True))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
     if "resumes" in rest and "reads" not in given_fields:
         chosen["reads"] += draw(after_loads(rest["resumes"]))

@@ -53,7 +53,7 @@ from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
 from zerobench.workload.changes import edited, first_block, let_train
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
-from zerobench.workload.forwards import loss_of
+from zerobench.workload.forwards import casting, loss_of
 
 
 @dataclass
@@ -135,6 +135,7 @@ class Trainer:
         if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
             raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
         self.scenario, self.dtypes, self.policies = scenario, dtypes, policies
+        self.caches = policies.casts == "once"
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
         self.model = models.build(scenario)
@@ -250,7 +251,8 @@ class Trainer:
         buffers = self.buffers[index % self.scenario.world]
         seed_leaf(self.scenario, step, index)
         self.set_buffers(buffers)
-        loss = loss_of(self.scenario, self.model, self.batch(leaf(self.scenario, step, index)))
+        batch = self.batch(leaf(self.scenario, step, index))
+        loss = loss_of(self.scenario, self.model, batch, self.caches)
         with self.contributions.of_backward():
             (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
         for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
@@ -368,7 +370,8 @@ class Trainer:
         losses = []
         for buffers in self.buffers:
             self.set_buffers(buffers)
-            losses.append(self.model(**self.batch(held_out(self.scenario))).cpu())
+            with casting(self.scenario, self.caches):
+                losses.append(self.model(**self.batch(held_out(self.scenario))).cpu())
             if not buffers:  # the ranks differ in nothing
                 losses *= self.scenario.world
                 break

@@ -284,6 +284,7 @@ def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
         f"offloads a part of the optimizer with its own Adam only, at stage 3: {_PAGE}": (
             scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and (torch_adam or scenario.stage < 3)
         ),
+        f"turns a caller's autocast off; its own, torch_autocast, is of the whole process: {_PAGE}": scenario.autocast,
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
             scenario.resumed and buffers

@@ -27,7 +27,7 @@ from zerobench.oracles.optimizer import groups, make_optimizer
 from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, State
+from zerobench.subject import Batch, Policies, State
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
@@ -50,6 +50,7 @@ class TorchFsdp1(Plain):
 
     name = "torch-fsdp1"
     stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
+    policies = Policies(casts="each_use")  # its parameters are views, of which autocast keeps no copies
     hybrid = True
     resumes = True
     loads_parts = True
@@ -116,7 +117,7 @@ class TorchFsdp1(Plain):
             sharding_strategy=(self.hybrids if scenario.replicate > 1 else self.strategies)[scenario.stage],
             cpu_offload=CPUOffload(self.offloads),
             mixed_precision=MixedPrecision(
-                param_dtype=DTYPES[scenario.dtype],
+                param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # it casts inputs, too
                 reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
             ),
             device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),

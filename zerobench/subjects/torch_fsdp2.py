@@ -64,7 +64,7 @@ class TorchFsdp2(Plain):
         scenario = self.scenario
         mesh = self._mesh()
         policy = MixedPrecisionPolicy(
-            param_dtype=DTYPES[scenario.dtype],
+            param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # a dtype casts inputs as well
             reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
         )
         reshard = self.reshard or scenario.placement.parameters

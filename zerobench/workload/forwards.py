@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch
 
 
-def loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch) -> Tensor:
+def loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch, caches: bool = True) -> Tensor:
     """The mean loss of a leaf, for one backward; ``module(**batch)`` is that of one forward.
 
     The Scenario's ``forwards`` decides which forwards compute it:
@@ -21,7 +22,21 @@ def loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch) -> Ten
     - ``two``: a second forward on the mirrored batch; the loss is the mean of both, as in contrastive learning.
     - ``dropped``: before it a forward with gradients whose loss nobody uses, as if the client left a batch out.
     - ``no_grad``: before it a forward without gradients, as for the old probabilities of a policy.
+
+    All of them run under one :func:`casting`.
     """
+    with casting(scenario, caches):
+        return _loss_of(scenario, module, batch)
+
+
+def casting(scenario: Scenario, caches: bool = True) -> AbstractContextManager[Any]:
+    """The torch.autocast of the Scenario's forwards and evaluations, if it has one; it ``caches`` casts of weights."""
+    if not scenario.autocast:
+        return nullcontext()
+    return torch.autocast(scenario.device, torch.bfloat16, cache_enabled=caches)
+
+
+def _loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch) -> Tensor:
     if scenario.forwards == "no_grad":
         with torch.no_grad():
             module(**batch)

@@ -1,4 +1,4 @@
-"""DeepSpeed stages 2 and 3: load_checkpoint raises if a parameter is frozen that trained when the checkpoint was saved."""
+"""DeepSpeed stages 2 and 3: load_checkpoint raises if a parameter is frozen that trained at the save."""
 
 from __future__ import annotations
 
