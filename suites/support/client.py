@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -103,15 +104,16 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
     found: list[str] = []
     with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
         found += _differing("building", before, _of_process())
+        state = partial(_of_model, subject, model, scenario)
         for index in range(scenario.steps):
             prepare(subject, scenario, index)
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
-                found += _changed_by("micro_step", subject, model, batch, lambda batch=batch: subject.micro_step(batch))  # type: ignore[misc]
+                found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
             for call, make in _calls(subject, scenario, directory if saving else None).items():
-                found += _changed_by(call, subject, model, {}, make)
+                found += _changed_by(call, state, {}, make)
             batch = held_out(scenario)
-            found += _changed_by("evaluate", subject, model, batch, lambda batch=batch: subject.evaluate(batch))  # type: ignore[misc]
+            found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
         before = _of_process()
     return found + _differing("close", before, _of_process())
 
@@ -129,13 +131,13 @@ def _calls(subject: Subject, scenario: Scenario, directory: Path | None) -> dict
 
 
 def _changed_by(
-    call: str, subject: Subject, model: nn.Module, batch: Batch, make: Callable[[], object]
+    call: str, state: Callable[[], dict[str, object]], batch: Batch, make: Callable[[], object]
 ) -> Iterator[str]:
     given = {name: value.clone() for name, value in batch.items() if isinstance(value, Tensor)}
     _draw_numbers()
-    before = _of_process() | _of_model(subject, model)
+    before = _of_process() | state()
     make()
-    yield from _differing(call, before, _of_process() | _of_model(subject, model))
+    yield from _differing(call, before, _of_process() | state())
     yield from (f"batch {name}, by {call}" for name, value in given.items() if not torch.equal(value, batch[name]))
 
 
@@ -164,10 +166,11 @@ def _of_process() -> dict[str, object]:
     }
 
 
-def _of_model(subject: Subject, model: nn.Module) -> dict[str, object]:
-    """The modes of its modules, the parameters that train, and the hyperparameters that the client has set."""
+def _of_model(subject: Subject, model: nn.Module, scenario: Scenario) -> dict[str, object]:
+    """The modes of its modules, the parameters that train, and the hyperparameters that the client sets."""
     found: dict[str, object] = {f"the mode of {name or 'the model'}": m.training for name, m in model.named_modules()}
     found |= {f"requires_grad of {name}": p.requires_grad for name, p in model.named_parameters()}
     groups = subject.param_groups() if subject.schedules else ()
-    set_by_client = ((i, key, group[key]) for i, group in enumerate(groups) for key in _HYPERPARAMETERS if key in group)
+    keys = [key for key in _HYPERPARAMETERS if not (key == "lr" and scenario.engine_schedules)]
+    set_by_client = ((i, key, group[key]) for i, group in enumerate(groups) for key in keys if key in group)
     return found | {f"{key} of group {i}": value for i, key, value in set_by_client}
