@@ -14,9 +14,10 @@ costs at most half of the smallest subnormal number of its dtype each time. This
 has finer roundings than bf16, and larger subnormal numbers.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
-has them only if A is a power of two, and in fp16 only if nothing underflows: there the bound also has the sum of the
-absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of two,
-which an engine may add to its accumulator one after the other. In 16 bits with A > 1 this parameter has no bound.
+has them only if A is a power of two, and in fp16 only if nothing underflows. In other cases the bound also has the sum
+of the absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of two,
+which an engine may add to its accumulator one after the other. In 16 bits, also under autocast, with A > 1 this
+parameter has no bound.
 
 A reentrant recomputation runs a backward of its own, so a parameter with n uses receives n contributions of a leaf, and
 an engine may round and send each by itself. Then the x_i are the n L contributions, and k has n L in place of L. The
@@ -41,7 +42,7 @@ def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = N
     for a step.
     """
     divided = dict(lost or {})
-    if scenario.accumulation > 1 and scenario.dtype != "fp32":
+    if scenario.accumulation > 1 and (scenario.dtype != "fp32" or scenario.autocast):
         divided |= {name: torch.full_like(m, torch.inf) for name, m in magnitudes.items() if _uses(scenario, name) > 1}
     subnormal = max(_smallest(dtype) for dtype in _dtypes(scenario))
     absolute = scenario.leaves * (scenario.accumulation + 2) * subnormal / _least_loss_scale(scenario)

@@ -161,7 +161,8 @@ class Trainer:
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
         self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
         self.losses: list[Tensor] = []
-        self.divides = magnitudes and dtypes.model == torch.float16 and scenario.accumulation > 1
+        rounds = scenario.accumulation.bit_count() != 1 or dtypes.model == torch.float16  # fp16 underflows as well
+        self.divides = magnitudes and scenario.accumulation > 1 and rounds
         self.contributions = Contributions(self.working if magnitudes else {})
         self.lost: State = {}
         self.reads: State = {}
