@@ -15,8 +15,8 @@ has finer roundings than bf16, and larger subnormal numbers.
 
 The leaves' own gradients must be the same bits in both engines. An engine that divides the loss by A before backward
 has them only if A is a power of two, and in fp16 only if nothing underflows. In other cases the bound also has the sum
-of the absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of two,
-which an engine may add to its accumulator one after the other. In 16 bits, also under autocast, with A > 1 this
+of the absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of
+two, which an engine may add to its accumulator one after the other. In 16 bits, also under autocast, with A > 1 this
 parameter has no bound.
 
 A reentrant recomputation runs a backward of its own, so a parameter with n uses receives n contributions of a leaf, and
