@@ -26,11 +26,12 @@ _LINK = re.compile(r"https?://[^\s]+")
 
 
 def badge(engine: Json) -> str:
-    """The JSON of a shields.io endpoint."""
+    """The JSON of a shields.io endpoint; gray if the engine offered no Scenario of any property."""
     tried = [each for each in cells(engine).values() if each.verdict != NOT_OFFERED]
     held = sum(each.verdict == PASS for each in tried)
     red = any(each.verdict == FINDING for each in tried)
-    color = "red" if red else "brightgreen" if held == len(tried) else "yellow"
+    all_held = "brightgreen" if tried else "lightgrey"
+    color = "red" if red else all_held if held == len(tried) else "yellow"
     message = f"{held} of {len(tried)} properties"
     return json.dumps({"schemaVersion": 1, "label": "zerobench", "message": message, "color": color}) + "\n"
 

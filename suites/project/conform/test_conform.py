@@ -106,6 +106,8 @@ def test_a_row_has_the_stages_of_a_property() -> None:
     found = {words: cell.text for words, cell in matrix.cells(engine).items()}
     assert found == {"a": "finding at stage 1", "b": "pass 4"}
     assert json.loads(page.badge(engine))["message"] == "1 of 2 properties"
+    nothing = {**engine, "properties": [each for each in engine["properties"] if each["verdict"] == "not offered"]}
+    assert json.loads(page.badge(nothing))["color"] == "lightgrey"
 
 
 def test_a_result_names_no_folder_of_a_machine() -> None:
