@@ -8,6 +8,7 @@ from zerobench.subjects.reference import Reference
 from zerobench.suites.meta.mutants.historical import catalogue
 
 _NAMES = (
+    "autocast",
     "ignored",
     "late",
     "offload",
