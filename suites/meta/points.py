@@ -26,6 +26,11 @@ class Points:
         return found.part in self.parts and all(value in (None, there) for value, there in wanted)
 
 
+#: Any value that a step, a reading or a load can have wrong, and an error.
+VALUES = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
+                "optimizer_state", "reads", "raised")  # fmt: skip
+
+
 def matches(at: Points | tuple[Points, ...], found: Finding) -> bool:
     """Whether a failure's place is one of several."""
     return any(each.match(found) for each in (at if isinstance(at, tuple) else (at,)))

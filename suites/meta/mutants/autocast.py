@@ -9,16 +9,13 @@ import torch
 
 from zerobench.engine.engine import Engine
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.meta.points import Points
-
-_VALUES = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
-                 "optimizer_state", "reads", "raised")  # fmt: skip
+from zerobench.suites.meta.points import VALUES, Points
 
 
 class _OtherForward(Mutant):
     """The engine's forward runs in another context."""
 
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
+    points_at: ClassVar[Points | tuple[Points, ...]] = VALUES
 
     def forward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A forward; ``run`` is the right one."""
@@ -46,14 +43,15 @@ class CastsEachUse(_OtherForward):
     """Turns off the cache of casts, as sharded views would, so that gradients of several uses are added in fp32."""
 
     def forward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(self.scenario.device, torch.bfloat16, torch.is_autocast_enabled("cpu"), False):
+        device = self.scenario.device
+        with torch.autocast(device, torch.bfloat16, torch.is_autocast_enabled(device), False):
             return run(*args, **kwargs)
 
 
 class KeepsCasts(Mutant):
     """The casts of the first step's weights stay."""
 
-    points_at = _VALUES
+    points_at = VALUES
 
     def sabotage(self) -> None:
         torch.autocast_increment_nesting()

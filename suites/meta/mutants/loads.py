@@ -17,10 +17,8 @@ from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.record import Contents, read
 from zerobench.engine.checkpoint.safetensors import memory_of
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.meta.points import Points
+from zerobench.suites.meta.points import VALUES, Points
 
-_VALUES = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
-                 "optimizer_state", "reads", "raised")  # fmt: skip
 _PROGRESS = Points("progress")
 
 
@@ -49,7 +47,7 @@ class _Patched(Mutant):
 class _LoadsOtherValues(_Patched):
     """Asks for other ranges of the checkpoint."""
 
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
+    points_at: ClassVar[Points | tuple[Points, ...]] = VALUES
 
     def wanted(self, find: Callable[[Choice], list[Want]], choice: Choice) -> list[Want]:
         """The ranges; ``find(choice)`` are the right ones."""
@@ -90,7 +88,7 @@ def _kinds(want: Want) -> tuple[str, str]:
 class KeepsBuffersThatAreNotPersistent(_Patched):
     """Takes every buffer for a persistent one."""
 
-    points_at = _VALUES
+    points_at = VALUES
 
     def patches(self) -> Sequence[AbstractContextManager[Any]]:
         return [mock.patch.object(each, "buffers", _every_buffer) for each in (pieces, matching, progress, apply)]
@@ -103,7 +101,7 @@ def _every_buffer(module: Any) -> dict[str, Tensor]:
 class _AfterAPart(Mutant):
     """Right until a part of the state is loaded, and then changed; ``saved`` is what was saved."""
 
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
+    points_at: ClassVar[Points | tuple[Points, ...]] = VALUES
     #: The loads that are wrong.
     wrong: ClassVar[tuple[str, ...]] = ("without_optimizer", "model")
 
@@ -153,7 +151,7 @@ class KeepsTheHyperparametersOfEveryLoad(_AfterAPart):
 class ForgetsTheSchedulerWithoutOptimizerStates(Mutant):
     """The engine's scheduler begins again if the optimizer states are not loaded."""
 
-    points_at = _VALUES
+    points_at = VALUES
 
     def load(self, directory: Path) -> None:
         if self.scenario.loads != "without_optimizer":

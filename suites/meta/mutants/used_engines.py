@@ -10,19 +10,15 @@ from unittest import mock
 
 from zerobench.engine.checkpoint import loading, matching
 from zerobench.engine.checkpoint.matching import Choice, Want
-from zerobench.engine.checkpoint.record import read
 from zerobench.suites.meta.mutants.loads import _Patched
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.meta.points import Points
-
-_VALUES = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
-                 "optimizer_state", "reads", "raised")  # fmt: skip
+from zerobench.suites.meta.points import VALUES, Points
 
 
 class _LeavesValues(_Patched):
     """Leaves out some values of the checkpoint that the trained engine has, too."""
 
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
+    points_at: ClassVar[Points | tuple[Points, ...]] = VALUES
 
     def left(self, want: Want, steps: Callable[[str], int]) -> bool:
         """Whether it is left out; ``steps`` gives the saved number of steps of a parameter."""
@@ -58,7 +54,7 @@ class KeepsFirstMomentsInTraining(_LeavesValues):
 class LeavesWholeUnits(_Patched):
     """Goes on with the units that were whole before the load."""
 
-    points_at = _VALUES
+    points_at = VALUES
 
     def patches(self) -> Sequence[AbstractContextManager[Any]]:
         unsharder = self.engine.unsharder
@@ -68,7 +64,7 @@ class LeavesWholeUnits(_Patched):
 class LeavesWhatWasRead(_Patched):
     """Goes on with the states that the client has read before the load."""
 
-    points_at = _VALUES
+    points_at = VALUES
 
     def patches(self) -> Sequence[AbstractContextManager[Any]]:
         return [mock.patch.object(self.engine.read_cache, "clear")]
@@ -77,12 +73,12 @@ class LeavesWhatWasRead(_Patched):
 class _AfterTraining(Mutant):
     """Right in a new engine; one that has trained then changes its state."""
 
-    points_at: ClassVar[Points | tuple[Points, ...]] = _VALUES
+    points_at: ClassVar[Points | tuple[Points, ...]] = VALUES
 
     def before(self) -> Any:
         """A state of the trained engine that the change needs."""
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         """Change the state."""
         raise NotImplementedError
 
@@ -90,7 +86,7 @@ class _AfterTraining(Mutant):
         trained, before = self.engine.global_steps > 0, self.before()
         super().load(directory)
         if trained:
-            self.after(before, read(directory / (directory / "latest").read_text().strip()).contents)
+            self.after(before)
 
 
 class AddsSkippedSteps(_AfterTraining):
@@ -99,7 +95,7 @@ class AddsSkippedSteps(_AfterTraining):
     def before(self) -> Any:
         return self.engine.skipped_steps
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         self.engine.skipped_steps += before
 
 
@@ -109,7 +105,7 @@ class KeepsLaterStepCounts(_AfterTraining):
     def before(self) -> Any:
         return list(self.engine.stepper.steps)
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         steps = self.engine.stepper.steps
         self.engine.stepper.steps = [max(own, loaded) for own, loaded in zip(before, steps, strict=True)]
 
@@ -118,7 +114,7 @@ class KeepsTheLowerLossScale(_AfterTraining):
     def before(self) -> Any:
         return self.engine.scaler.scale
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         self.engine.scaler.scale = min(before, self.engine.scaler.scale)
 
 
@@ -126,7 +122,7 @@ class KeepsTheLaterOverflow(_AfterTraining):
     def before(self) -> Any:
         return self.engine.scaler._last_overflow
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         self.engine.scaler._last_overflow = max(before, self.engine.scaler._last_overflow)
 
 
@@ -136,7 +132,7 @@ class KeepsTheRatesOfTraining(_AfterTraining):
     def before(self) -> Any:
         return self.rates()
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         self.set_rates(before)
 
 
@@ -146,7 +142,7 @@ class KeepsTheScheduleOfTraining(_AfterTraining):
     def before(self) -> Any:
         return None if self.engine.lr_scheduler is None else self.engine.lr_scheduler.state_dict()
 
-    def after(self, before: Any, saved: Any) -> None:
+    def after(self, before: Any) -> None:
         if before is not None:
             self.engine.lr_scheduler.load_state_dict(before)
 
