@@ -37,10 +37,14 @@ _BUFFERS: dict[str, Any] = {"buffers": among("buffers", False, True), "persisten
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 #: An engine that has just been built loads what was saved, or one whose states it must replace.
 _INTO = among("loads_into", "new", "trained", "same")
+#: A schedule shows once it has gone on after a load.
+_RATES = among("lr_factors", (0.25, 2.0, 0.5), ())
 
 
 @drawn_at_each_stage(
-    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, loads_into=_INTO), share=0.125, least=0.0
+    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, loads_into=_INTO, lr_factors=_RATES),
+    share=0.125,
+    least=0.0,
 )
 def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """If an engine, of a model with other values or with other steps behind it, loads the saved state, every number of
@@ -57,8 +61,7 @@ def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     engine alone."""
     model = models(frozen=among("frozen", False, True), **_BUFFERS)
     loads = among("loads", "without_optimizer", "model")
-    rates = among("lr_factors", (0.25, 2.0, 0.5), ())  # a schedule shows once it has gone on after a load
-    given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": rates}
+    given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": _RATES}
     one = draw(scenarios(**given | fixed))
     frozen = isinstance(one.model, Odd) and one.model.frozen
     return one.but(frozen_in=draw(among("frozen_in", "saved", "loaded", "all"))) if frozen else one
