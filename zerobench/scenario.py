@@ -206,8 +206,12 @@ class Scenario:
 
     @property
     def resumed_frozen(self) -> bool:
-        """Whether a new engine loads a state before the first block has trained."""
-        return any(set(self.frozen_steps).issuperset(range(resume)) for resume in self.resumes)
+        """Whether a new engine loads a state before the first block has trained, as it was frozen at first."""
+        frozen = set(self.frozen_steps)
+        return any(
+            (frozen | self.bad_steps).issuperset(range(resume)) and min(frozen, default=resume) < resume
+            for resume in self.resumes
+        )
 
     @property
     def loads_frozen(self) -> bool:

@@ -1,6 +1,7 @@
-"""FSDP1 with use_orig_params: optim_state_dict raises if the model has a parameter with no element.
+"""FSDP1 with use_orig_params: optim_state_dict raises if only some parameters of a flat parameter have states.
 
-The parameter is used in the forward, and plain Adam trains the model; only reading the optimizer's state fails.
+One with no element has none, and one that was frozen until now has none. Plain Adam trains the model in either case;
+only reading the optimizer's state fails.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ class Model(nn.Module):
         return loss if self.empty is None else loss + self.empty.sum()
 
 
-def read(empty: bool) -> str:
-    """The names of the read states, or the exception."""
+def read(empty: bool, thawed: bool) -> str:
+    """The names of the read states, or the exception; ``thawed``: the bias was frozen in the step before."""
     model = FullyShardedDataParallel(Model(empty), device_id=torch.device("cpu"), use_orig_params=True)
     optimizer = torch.optim.Adam(model.parameters())
+    bias = model.module.layer.bias
+    bias.requires_grad_(not thawed)
     model(torch.ones(2, 4)).backward()
     optimizer.step()
+    bias.requires_grad_(True)
     try:
         return f"read {sorted(FullyShardedDataParallel.optim_state_dict(model, optimizer)['state'])}"
     except RuntimeError as error:
@@ -45,13 +49,13 @@ def read(empty: bool) -> str:
 
 
 def on_rank(rank: int, folder: str) -> None:
-    """With and without the parameter."""
+    """A plain model, one with an empty parameter, and one with a bias that was frozen."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for empty in (False, True):
-        got = read(empty)
+    for empty, thawed in ((False, False), (True, False), (False, True)):
+        got = read(empty, thawed)
         if rank == 0:
-            print(f"empty={empty}: expected the states to be read, got {got}", flush=True)
+            print(f"empty={empty}, thawed={thawed}: expected the states to be read, got {got}", flush=True)
             if not got.startswith("read"):
                 Path(folder, "wrong").touch()
     dist.destroy_process_group()
