@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from zerobench.compat.activation import SITE
 from zerobench.compat.config import resolve
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.runtime_functions import move_to_device, set_random_seed
+from zerobench.compat.zero_to_fp32 import convert_zero_checkpoint_to_state_dict
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import call_loops, loops
@@ -280,15 +282,36 @@ def test_functions_of_scripts() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_in_a_checkpoint(pool: Pool, tmp_path: Path) -> None:
-    """``python zero_to_fp32.py . out`` in the folder of a checkpoint writes the weights."""
+def test_the_scripts_in_a_checkpoint(pool: Pool, tmp_path: Path) -> None:
+    """``python zero_to_fp32.py . out`` in the folder of a checkpoint writes the weights; zero_to_torch.py rounds them.
+
+    Files of 100 bytes at most each hold one tensor, and an index names the file of each.
+    """
     pool.run(_saved, str(tmp_path), world=_WORLD)
-    command = [sys.executable, "zero_to_fp32.py", ".", "out", "--safe_serialization"]
+    whole = _weights(tmp_path, "zero_to_fp32.py", "--safe_serialization")
+    assert list(whole) == ["model.safetensors"]
+    rounded = _weights(tmp_path, "zero_to_torch.py", "--dtype", "bf16")["pytorch_model.bin"]
+    assert {name: value.dtype for name, value in rounded.items()} == dict.fromkeys(rounded, torch.bfloat16)
+    pytest.importorskip("huggingface_hub")
+    convert_zero_checkpoint_to_state_dict(tmp_path, tmp_path / "parts", "bf16", max_shard_size=100)
+    parts = {path.name: _read(path) for path in (tmp_path / "parts").glob("*.bin")}
+    index = json.loads((tmp_path / "parts" / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    assert len(parts) > 1
+    assert {name: str(parts[index[name]][name]) for name in rounded} == {n: str(v) for n, v in rounded.items()}
+
+
+def _weights(folder: Path, *script: str) -> dict[str, dict[str, torch.Tensor]]:
+    """What a script in the folder of a checkpoint writes: the tensors of each file."""
+    command = [sys.executable, script[0], ".", "out", *script[1:]]
     done = subprocess.run(
-        command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command, cwd=folder, env={**outside(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    return {path.name: _read(path) for path in (folder / "out").iterdir()}
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    return {} if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
 
 
 def _saved(group: object, folder: str) -> None:

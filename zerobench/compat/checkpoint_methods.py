@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zerobench.compat.export import save_whole
 from zerobench.compat.zero.gathered import GatheredParameters
-from zerobench.compat.zero_to_fp32 import write_script
+from zerobench.compat.zero_to_fp32 import write_scripts
 from zerobench.engine import Engine
 
 
@@ -38,10 +38,10 @@ class CheckpointMethods:
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save a checkpoint; a collective. Rank 0 puts the script ``zero_to_fp32.py`` beside it."""
+        """Save a checkpoint; a collective. Rank 0 puts scripts that read its weights beside it."""
         self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
         if self._engine.ranks.rank == 0:
-            write_script(Path(save_dir))
+            write_scripts(Path(save_dir))
         return True
 
     def load_checkpoint(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -27,15 +29,42 @@ def save_whole(engine: Engine, folder: Path, name: str, *, exclude_frozen: bool)
         save_state_dict(state, folder, name)
 
 
+def save_parts(state: Mapping[str, Tensor], folder: Path, name: str, max_shard_size: str | int | None) -> None:
+    """Write tensors on the CPU to ``folder/name``, or to several files and an index, none above ``max_shard_size``.
+
+    The size is in bytes, or a text such as "5GB". huggingface_hub divides the tensors and names the files; without it
+    they are one file.
+    """
+    if max_shard_size is None or find_spec("huggingface_hub") is None:
+        save_state_dict(state, folder, name)
+        return
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    stem, kind = name.rsplit(".", 1)
+    parts = split_torch_state_dict_into_shards(
+        dict(state), filename_pattern=f"{stem}{{suffix}}.{kind}", max_shard_size=max_shard_size
+    )
+    for file, names in parts.filename_to_tensors.items():
+        save_state_dict({each: state[each] for each in names}, folder, file)
+    if parts.is_sharded:
+        index = {"metadata": parts.metadata, "weight_map": parts.tensor_to_filename}
+        write_whole(folder / f"{name}.index.json", lambda path: path.write_text(json.dumps(index, indent=2) + "\n"))
+
+
 def save_state_dict(state: Mapping[str, Tensor], folder: Path, name: str) -> None:
     """Write tensors on the CPU to ``folder/name``, in the format of the name; it appears when it is complete."""
     if name.endswith(".safetensors"):
         write_file(folder / name, [Entry(key, tuple(t.shape), t.dtype) for key, t in state.items()], state.values(), {})
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{name}.{os.getpid()}"
+    write_whole(folder / name, lambda path: torch.save(state, path))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` make the file; it appears when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        torch.save(state, unfinished)
-        unfinished.replace(folder / name)
+        write(unfinished)
+        unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

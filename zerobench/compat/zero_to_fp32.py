@@ -1,14 +1,14 @@
-"""``deepspeed.utils.zero_to_fp32``: the whole fp32 weights of a checkpoint, without an engine, in one process."""
+"""``deepspeed.utils.zero_to_fp32``: the whole weights of a checkpoint, without an engine, in one process."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from zerobench.compat.export import save_state_dict
+from zerobench.compat.export import save_parts, write_whole
 from zerobench.engine.checkpoint.offline import read_weights
 
 
@@ -26,21 +26,60 @@ def get_fp32_state_dict_from_zero_checkpoint(
     return read_weights(checkpoint_dir, tag, frozen=not exclude_frozen_parameters)
 
 
-def convert_zero_checkpoint_to_fp32_state_dict(
+#: The names of dtypes that weights can be written in.
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+}
+
+
+def convert_zero_checkpoint_to_state_dict(
     checkpoint_dir: str | Path,
     output_dir: str | Path,
-    max_shard_size: str | None = "5GB",
+    dtype: str | torch.dtype = torch.float32,
+    max_shard_size: str | int | None = "5GB",
     safe_serialization: bool = False,
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Write the weights to one file, ``pytorch_model.bin`` or ``model.safetensors``; ``max_shard_size`` has no effect.
+    """Write the weights, rounded to ``dtype``, to ``pytorch_model.bin`` or ``model.safetensors``.
+
+    If they are larger than ``max_shard_size``, they are several files with an index; see :func:`save_parts`.
 
     Raises:
-        CheckpointError: there is no such checkpoint, it is damaged, or the file cannot be written.
+        CheckpointError: there is no such checkpoint, it is damaged, or a file cannot be written.
+        ValueError: an unknown dtype.
     """
+    target = _dtype(dtype)
     state = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
-    save_state_dict(state, Path(output_dir), "model.safetensors" if safe_serialization else "pytorch_model.bin")
+    rounded = {name: value.to(target) if value.is_floating_point() else value for name, value in state.items()}
+    name = "model.safetensors" if safe_serialization else "pytorch_model.bin"
+    save_parts(rounded, Path(output_dir), name, max_shard_size)
+
+
+def _dtype(given: str | torch.dtype) -> torch.dtype:
+    found = _DTYPES.get(str(given).removeprefix("torch.").lower())
+    if found is None:
+        raise ValueError(f"dtype {given!r} is not offered; expected one of {', '.join(_DTYPES)}")
+    return found
+
+
+def convert_zero_checkpoint_to_fp32_state_dict(
+    checkpoint_dir: str | Path,
+    output_dir: str | Path,
+    max_shard_size: str | int | None = "5GB",
+    safe_serialization: bool = False,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+) -> None:
+    """:func:`convert_zero_checkpoint_to_state_dict` in fp32."""
+    convert_zero_checkpoint_to_state_dict(
+        checkpoint_dir, output_dir, torch.float32, max_shard_size, safe_serialization, tag, exclude_frozen_parameters
+    )
 
 
 def load_state_dict_from_zero_checkpoint(
@@ -56,37 +95,58 @@ def load_state_dict_from_zero_checkpoint(
 
 
 _SCRIPT = '''#!/usr/bin/env python
-"""Writes the whole fp32 weights of the checkpoint in this folder: zero_to_fp32.py CHECKPOINT_DIR OUTPUT_DIR."""
+"""Writes the whole weights of the checkpoint in this folder: {script}.py CHECKPOINT_DIR OUTPUT_DIR{more}."""
 
-from zerobench.compat.zero_to_fp32 import main
+from zerobench.compat.zero_to_fp32 import {main}
 
 if __name__ == "__main__":
-    main()
+    {main}()
 '''
 
 
-def write_script(folder: Path) -> None:
-    """Write ``zero_to_fp32.py`` to the folder; it appears when it is complete."""
-    unfinished = folder / f".zero_to_fp32.{os.getpid()}"
-    unfinished.write_text(_SCRIPT, encoding="utf-8")
-    unfinished.replace(folder / "zero_to_fp32.py")
+def write_scripts(folder: Path) -> None:
+    """Write ``zero_to_fp32.py`` and ``zero_to_torch.py`` to the folder; each appears when it is complete."""
+    _write_script(folder, "zero_to_fp32", main="main")
+    _write_script(folder, "zero_to_torch", main="main_of_dtype", more=" --dtype DTYPE")
+
+
+def _write_script(folder: Path, script: str, main: str, more: str = "") -> None:
+    text = _SCRIPT.format(script=script, main=main, more=more)
+    write_whole(folder / f"{script}.py", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command of this script, with DeepSpeed's arguments."""
-    parser = argparse.ArgumentParser(description="Write the whole fp32 weights of a checkpoint.")
+    """The command of ``zero_to_fp32.py``, with DeepSpeed's arguments."""
+    _convert(_parser("Write the whole fp32 weights of a checkpoint.").parse_args(arguments), torch.float32)
+
+
+def main_of_dtype(arguments: list[str] | None = None) -> None:
+    """The command of ``zero_to_torch.py``, with DeepSpeed's arguments."""
+    parser = _parser("Write the whole weights of a checkpoint in a dtype.")
+    parser.add_argument("--dtype", required=True, choices=sorted(_DTYPES), help="of the floating-point tensors")
+    given = parser.parse_args(arguments)
+    _convert(given, given.dtype)
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("checkpoint_dir", help="the folder with the file 'latest'")
     parser.add_argument("output_dir", help="the folder for the weights")
-    parser.add_argument("--max_shard_size", default="5GB", help="without effect: the weights are one file")
+    parser.add_argument("--max_shard_size", default="5GB", help="of a file of weights; needs huggingface_hub")
     parser.add_argument("--safe_serialization", action="store_true", help="write safetensors")
     parser.add_argument("-t", "--tag", help="the checkpoint; by default the latest one")
     parser.add_argument("--exclude_frozen_parameters", action="store_true", help="leave frozen parameters out")
     parser.add_argument("-d", "--debug", action="store_true", help="without effect")
-    given = parser.parse_args(arguments)
-    convert_zero_checkpoint_to_fp32_state_dict(
+    return parser
+
+
+def _convert(given: argparse.Namespace, dtype: str | torch.dtype) -> None:
+    convert_zero_checkpoint_to_state_dict(
         given.checkpoint_dir,
         given.output_dir,
-        safe_serialization=given.safe_serialization,
-        tag=given.tag,
-        exclude_frozen_parameters=given.exclude_frozen_parameters,
+        dtype,
+        given.max_shard_size,
+        given.safe_serialization,
+        given.tag,
+        given.exclude_frozen_parameters,
     )
