@@ -46,6 +46,20 @@ def test_what_the_engine_offers_is_left_alone() -> None:
     assert nearest(_OnTwoReplicas, drawn, []) == drawn
 
 
+class _SkipsInFp16(TorchDdp):
+    """Checks for overflow in fp16 alone, as torch's gradient scaler does."""
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        return "skips in fp16 alone" if scenario.poison and scenario.dtype != "fp16" else None
+
+
+def test_autocast_stays_in_fp32() -> None:
+    """If the dtype changes to 16 bits, the forwards are no longer under autocast, which is of fp32 parameters."""
+    found = nearest(_SkipsInFp16, Scenario(autocast=True, poison=((1, 0),)), ["poison"])
+    assert (found.dtype, found.autocast) == ("fp16", False)
+
+
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(
     ("stage", "scale", "bad", "ends"),

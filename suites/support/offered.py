@@ -132,9 +132,10 @@ def _changed(scenario: Scenario, name: str, value: Any) -> Scenario:
 
 
 def _fitted(scenario: Scenario) -> Scenario:
-    """With bad leaves, zeroed leaves and readings that the world and the number of micro-steps have."""
+    """With bad leaves, zeroed leaves and readings that the world and the micro-steps have; autocast in fp32 alone."""
     poison = tuple((step, leaf % scenario.leaves) for step, leaf in scenario.poison)
     zeroed = tuple((step, leaf) for step, leaf in scenario.zeroed if leaf < scenario.leaves)
     last = scenario.accumulation
     reads = tuple(replace(each, at=last if each.what == "gradients" else min(each.at, last)) for each in scenario.reads)
-    return scenario.but(poison=poison, zeroed=zeroed, reads=reads)
+    autocast = scenario.autocast and scenario.dtype == "fp32"
+    return scenario.but(poison=poison, zeroed=zeroed, reads=reads, autocast=autocast)
