@@ -15,7 +15,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.model_specs import Odd
-from zerobench.scenario import LoadsInto, Scenario
+from zerobench.scenario import LoadsInto, LossScale, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
@@ -98,10 +98,32 @@ def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> 
     trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
-@drawn(
-    scenarios(dtype="fp16", loss_scale=DYNAMIC, steps=5, resumes=st.sampled_from([(1,), (2,), (3,)]), loads_into=_INTO),
-    share=0.1,
-)
+@st.composite
+def _of_a_scaler(draw: st.DrawFn, /) -> Scenario:
+    """Scenarios in which an overflow comes right before the resume, and either the scale grows a window after it, or
+    further overflows use up the hysteresis: what the scaler has counted before the save decides after the load."""
+    resume, window = draw(st.integers(1, 3)), draw(among("window", 2, 3))
+    grows = draw(st.booleans())
+    hysteresis = draw(among("hysteresis", 1, 2)) if grows else draw(among("hysteresis", 2, 3))
+    bad = (resume - 1, *(() if grows else range(resume, resume + hysteresis - 1)))
+    scale = LossScale(
+        initial_power=draw(st.sampled_from([3, 8])),
+        window=window,
+        hysteresis=hysteresis,
+        consecutive_hysteresis=grows and draw(st.booleans()),
+        minimum=0.25,
+    )
+    steps = resume + (window + 2 if grows else hysteresis + 1)
+    one = draw(
+        scenarios(dtype="fp16", loss_scale=scale, steps=steps, poison=(), resumes=(resume,), loads_into=_INTO, reads=())
+    )
+    return one.but(poison=tuple((step, draw(st.integers(0, one.leaves - 1))) for step in bad), zeroed=())
+
+
+_FP16: dict[str, Any] = {"dtype": "fp16", "loss_scale": DYNAMIC, "steps": 5}
+
+
+@drawn(_of_a_scaler() | scenarios(**_FP16, resumes=st.sampled_from([(1,), (2,), (3,)]), loads_into=_INTO), share=0.2)
 def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
     """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
     _demand_resumes(bits)
