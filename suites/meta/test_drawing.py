@@ -150,18 +150,32 @@ def test_a_hang_of_an_engine(pool: Pool) -> None:
 
 @pytest.mark.parametrize("subject", ["torch-ddp", "torch-ddp-copies"])
 def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatch, subject: str) -> None:
-    """So is one of the engine that a subject derives from; the property goes on to other draws."""
+    """So is one of the engine that a subject derives from; the property goes on to the Scenario beside it, and if there
+    is none to other draws."""
     finding = KnownFinding("a/b", "torch", ">=2", ("torch-ddp",), "wrong", "", "", [{"accumulation": [2]}], None)
     monkeypatch.setattr(findings, "everything", lambda: [finding])
     made, seen = Trials(pool, subject), []
+    assert made.nearest(Scenario(accumulation=2, clip=1.0)) == Scenario(clip=1.0)
 
     def sees(drawn: int) -> None:
-        seen.append(made.nearest(Scenario(accumulation=1 + drawn % 2)).accumulation)
+        seen.append(made.nearest(Scenario(accumulation=1 + drawn % 2), "accumulation").accumulation)
 
     _drawn(sees)()
     assert set(seen) == {1}
     with pytest.raises(pytest.skip.Exception, match="all draws have the known finding a/b"):
-        _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2)).accumulation))()
+        _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2), "accumulation").accumulation))()
+
+
+def test_a_draw_set_aside_counts_where_it_runs() -> None:
+    """If a known finding describes a draw in fp16 and the draw runs in fp32, fp16 has none that ran."""
+    counts, known, beside = tally.Tally(), Scenario(dtype="fp16"), Scenario()
+    counts.begin(known)
+    counts.put_aside("a/b")
+    counts.runs_beside(known, beside)
+    counts.runs_beside(known, Scenario(stage=3))
+    counts.passed()
+    assert (counts.set_aside, counts.ran) == ({(0, "fp16"): 1}, {(0, "fp32"): 1})
+    assert counts.drawn == {(0, "fp16"): 1, (0, "fp32"): 1}
 
 
 def test_a_draw_counts_where_it_runs() -> None:

@@ -90,6 +90,12 @@ def note_known(finding: KnownFinding) -> None:
     tally.current.put_aside(finding.slug)
 
 
+def note_beside(known: Scenario, found: Scenario) -> None:
+    """The draw under way runs as ``found`` and not as ``known``, which is set aside; it covers nothing."""
+    _course.changed = True
+    tally.current.runs_beside(known, found)
+
+
 def note_nearest(drawn: Scenario, found: Scenario, reason: str) -> None:
     """The draw under way runs as ``found``; if that is another Scenario, for the engine's reason, it covers nothing."""
     _course.changed |= found != drawn

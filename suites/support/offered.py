@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from zerobench import findings
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
@@ -58,6 +59,10 @@ def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
+#: The reason not to run a Scenario, or None.
+Obstacle = Callable[[Scenario], str | None]
+
+
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
     """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
 
@@ -65,34 +70,55 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
     without a need; in the end such a field gets its value back. The reason if the engine refuses the Scenario with
     every change.
     """
-    found, kept, reason = scenario, set(fixed), subject.not_offered(scenario)
+    return _nearest(subject.not_offered, scenario, fixed, (_with_one, _with_two))
+
+
+def nearest_unknown(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | None:
+    """So changed, the Scenario that no known finding of the engine describes either; None if there is none."""
+
+    def obstacle(each: Scenario) -> str | None:
+        if (reason := subject.not_offered(each)) is not None:
+            return reason
+        finding = findings.matching(subject, each)
+        return None if finding is None else finding.slug
+
+    found = _nearest(obstacle, scenario, fixed, (_with_one,))
+    return None if isinstance(found, str) else found
+
+
+def _nearest(
+    obstacle: Obstacle, scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
+) -> Scenario | str:
+    found, kept, reason = scenario, set(fixed), obstacle(scenario)
     while reason is not None:
-        better = _better(subject, _with_one(found), kept, reason) or _better(subject, _with_two(found), kept, reason)
+        tries = (_better(obstacle, each(found), kept, reason) for each in changes)
+        better = next((each for each in tries if each is not None), None)
         if better is None:
             return reason
         names, found, reason = better
         kept |= names
-    return _restored(subject, found, scenario, kept.difference(fixed))
+    return _restored(obstacle, found, scenario, kept.difference(fixed))
 
 
-def _restored(subject: type[Subject], found: Scenario, drawn: Scenario, changed: Collection[str]) -> Scenario:
-    """With the drawn value of each changed field for which the engine offers it, if need be after another field's."""
+def _restored(obstacle: Obstacle, found: Scenario, drawn: Scenario, changed: Collection[str]) -> Scenario:
+    """With the drawn value of each changed field that meets no obstacle, if need be after another field's."""
     for name in sorted(changed):
         restored = _changed(found, name, _value(drawn, name))
-        if subject.not_offered(restored) is None:
-            return _restored(subject, restored, drawn, set(changed) - {name})
+        if obstacle(restored) is None:
+            return _restored(obstacle, restored, drawn, set(changed) - {name})
     return found
 
 
 #: Fields, and the Scenario with these made plain.
 _Near = tuple[set[str], Scenario]
+_Changes = Callable[[Scenario], Iterator[_Near]]
 
 
 def _better(
-    subject: type[Subject], near: Iterable[_Near], kept: Collection[str], reason: str
+    obstacle: Obstacle, near: Iterable[_Near], kept: Collection[str], reason: str
 ) -> tuple[set[str], Scenario, str | None] | None:
-    """The first that the engine offers, otherwise the first that it refuses for another reason."""
-    tried = [(names, each, subject.not_offered(each)) for names, each in near if not names & set(kept)]
+    """The first without an obstacle, otherwise the first with another one."""
+    tried = [(names, each, obstacle(each)) for names, each in near if not names & set(kept)]
     offered = (each for each in tried if each[2] is None)
     return next(offered, None) or next((each for each in tried if each[2] != reason), None)
 

@@ -54,6 +54,14 @@ class Tally:
         if self.failing is None:
             self.known[slug] += 1
 
+    def runs_beside(self, known: Scenario, scenario: Scenario) -> None:
+        """The draw, or the first Scenario in it, was put aside as ``known`` and runs as this one."""
+        if self._scenario != known:
+            return
+        self._scenario = scenario
+        if _cell(scenario) != _cell(known):
+            self._count(self.drawn)
+
     def passed(self) -> None:
         """The draw ran, and the property held."""
         self._count(self.ran)

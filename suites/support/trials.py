@@ -27,8 +27,8 @@ from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
-from zerobench.suites.support.drawing import give_up, note_known, note_nearest, note_refusal, refuse
-from zerobench.suites.support.offered import nearest
+from zerobench.suites.support.drawing import give_up, note_beside, note_known, note_nearest, note_refusal, refuse
+from zerobench.suites.support.offered import nearest, nearest_unknown
 
 T = TypeVar("T")
 
@@ -82,14 +82,20 @@ class Trials:
         return obstacle is None
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
-        """The Scenario, with as few fields changed as the engine demands, none of ``fixed``; drop the draw if it
-        refuses all changes, or if a known finding describes it."""
+        """The Scenario, with as few fields changed as the engine demands, none of ``fixed``, and no known finding that
+        describes it; drop the draw if every change is refused, or known."""
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
         note_nearest(scenario, found, self.subject.not_offered(scenario) or "")
-        self._set_aside_known(found, self.subject)
-        return found
+        if (finding := findings.matching(self.subject, found)) is None:
+            return found
+        note_known(finding)
+        beside = nearest_unknown(self.subject, found, fixed)
+        if beside is None:
+            reject()
+        note_beside(found, beside)
+        return beside
 
     def _set_aside_known(self, scenario: Scenario, subject: type[Subject]) -> None:
         """Drop the draw if a known finding describes the Scenario."""

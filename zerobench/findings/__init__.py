@@ -67,6 +67,7 @@ def matching(subject: type[Subject], scenario: Scenario) -> KnownFinding | None:
     return next((each for each in known(subject) if each.describes(scenario)), None)
 
 
+@functools.cache
 def is_within(distribution: str, versions: str) -> bool:
     """Whether a package is installed in a range of versions."""
     try:

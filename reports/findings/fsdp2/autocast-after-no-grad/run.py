@@ -1,4 +1,4 @@
-"""FSDP2: under autocast, a forward without gradients takes the gradients of some modules from the next forward."""
+"""FSDP2: under autocast, a forward without backward takes the gradients of some modules from the next forward."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Model(torch.nn.Module):
         return self.last(self.first(x)).sum()
 
 
-def without_gradients(shards: bool, before: bool, caches: bool) -> list[str]:
-    """The parameters that get no gradient, with shards or without, after a forward without gradients or not."""
+def without_gradients(shards: bool, before: str, caches: bool) -> list[str]:
+    """The parameters that get no gradient, with shards or without, after a forward of the kind ``before``."""
     torch.manual_seed(0)
     model, x = Model(), torch.ones(2, 4)
     if shards:
@@ -37,8 +37,8 @@ def without_gradients(shards: bool, before: bool, caches: bool) -> list[str]:
         for module in (model.first, model.last, model):
             fully_shard(module, mesh=mesh)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=caches):
-        if before:
-            with torch.no_grad():
+        if before != "no forward":
+            with torch.set_grad_enabled(before == "a dropped forward"):
                 model(x)
         loss = model(x)
     loss.backward()
@@ -49,11 +49,19 @@ def on_rank(rank: int, folder: str) -> None:
     """Each combination; rank 0 tells."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for shards, before, caches in ((False, True, True), (True, False, True), (True, True, True), (True, True, False)):
+    without, dropped = "a forward without gradients", "a dropped forward"
+    plain = [(False, without, True), (False, dropped, True)]
+    for shards, before, caches in (
+        *plain,
+        (True, "no forward", True),
+        (True, without, True),
+        (True, dropped, True),
+        (True, without, False),
+    ):
         found = without_gradients(shards, before, caches)
         if rank == 0:
-            what = f"{'FSDP2' if shards else 'plain'}, {'after' if before else 'without'} a forward without gradients"
-            print(f"{what}{'' if caches else ', cache_enabled=False'}: expected none without a gradient, got {found}")
+            what = f"{'FSDP2' if shards else 'plain'}, after {before}{'' if caches else ', cache_enabled=False'}"
+            print(f"{what}: expected none without a gradient, got {found}")
             if found:
                 Path(folder, "wrong").touch()
     dist.destroy_process_group()
