@@ -37,6 +37,13 @@ def test_nothing_is_hidden(reference: Trials, scenario: Scenario) -> None:
     demand_account(reference, scenario, "hidden")
 
 
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.1)
+def test_nothing_is_hidden_whatever_the_scenario(reference: Trials, scenario: Scenario) -> None:
+    """So it is for all models and settings."""
+    assume(reference.offers(scenario))
+    demand_account(reference, scenario, "hidden")
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
