@@ -11,7 +11,8 @@ from typing import Literal
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import run_step, start
+from zerobench.bench.ledger import sizes_of_gradients
+from zerobench.driver import model_for, run_step, start, wrap
 from zerobench.meters import TrafficMeter, resident
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
@@ -38,24 +39,29 @@ class Call:
 
 @dataclass
 class History:
-    """One rank's costs, by step: its traffic without any reading, the bytes resident after it, whether it was
-    skipped; and the calls between the steps."""
+    """One rank's costs, by step: its traffic without any reading, the bytes resident after it, the most bytes of
+    gradients that waited for the engine at once, whether it was skipped; and the calls between the steps."""
 
     rank: int
     traffic: list[Costs] = field(default_factory=list)
     resident: list[Bytes] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
     skipped: list[bool] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
 
 def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: Between) -> History:
     """One rank's part: train the Scenario, and make the calls before each step except the first."""
-    found = History(dist.get_rank(group))
-    with closing(start(subjects.load(subject), scenario, group)) as engine, directory_of(group) as directory:
+    found, kind = History(dist.get_rank(group)), subjects.load(subject)
+    model = model_for(kind, scenario, found.rank)
+    waiting = sizes_of_gradients(model)
+    with closing(wrap(model, kind, scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):
             for what, call in _calls(engine, scenario, between, directory).items() if index else ():
                 found.calls.append(_metered(engine, what, call))
+            waiting.clear()
             _step(engine, scenario, index, found, reads=between == "reading")
+            found.waiting.append(max(waiting, default=0))
     return found
 
 

@@ -15,6 +15,7 @@ from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.accounting import bounds, grid
 from zerobench.suites.accounting.history import Between, Call, Costs, History, long_run, trace
 from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
+from zerobench.suites.support.client import offers_saving
 from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models as built
@@ -36,6 +37,7 @@ _LONG, _EARLY = 50, 3
 def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without evaluations; an evaluation leaves as many bytes
     resident as before it."""
+    assume(trials.offers(scenario))
     _demand_the_same(trials, scenario, "evaluation")
 
 
@@ -44,6 +46,7 @@ def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenari
     """Traffic and resident bytes of every step are those without readings of gradients, parameters and optimizer
     state. A reading leaves as many bytes resident as before it, and receives at most as many as an all-reduce of fp32
     values does."""
+    assume(trials.offers(scenario))
     _demand_the_same(trials, scenario, "reading")
 
 
@@ -53,8 +56,21 @@ def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) 
     it."""
     if not trials.subject.resumes:
         pytest.skip(f"{trials.name} has no save() and load()")
-    assume(trials.offers(scenario.but(resumes=(1,))))
+    assume(trials.offers(scenario) and trials.offers(scenario.but(resumes=(1,))))
     _demand_the_same(trials, scenario, "saving")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("between", ["evaluation", "reading", "saving"])
+@pytest.mark.parametrize("stage", range(4))
+def test_gradients_wait_no_longer_after_a_call(trials: Trials, stage: int, between: Between) -> None:
+    """If a model has blocks enough to reduce each while backward goes on, as many bytes of gradients wait at once after
+    an evaluation, a reading or a save as without it."""
+    scenario = Scenario(model=grid.DEEP, stage=stage, chunk=32, reduce_bucket=1)
+    skip_unless_offered(trials, scenario)
+    if between == "saving" and not offers_saving(trials.subject, scenario):
+        pytest.skip(f"{trials.name} has no save() and load()")
+    _demand_the_same(trials, scenario, between)
 
 
 @drawn(_SCENARIOS, share=0.125)
@@ -118,7 +134,6 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
 
 
 def _demand_the_same(trials: Trials, scenario: Scenario, between: Between) -> None:
-    assume(trials.offers(scenario))
     plain, other = _histories(trials, scenario, "nothing"), _histories(trials, scenario, between)
     for expected, got in zip(plain, other, strict=True):
         for call in got.calls:
@@ -149,6 +164,8 @@ def _demand_steps(
         for state, size in expected.resident[step].items():
             entry = Entry("resident", f"bytes of {state} resident after step {step}", state, step)
             demand(trials, scenario, got.rank, entry, got.resident[step][state], size, _FORMULA)
+        entry = Entry("unreduced", f"most bytes of gradients that wait at once in {what}", "gradients", step)
+        demand(trials, scenario, got.rank, entry, got.waiting[step], expected.waiting[step], _FORMULA)
 
 
 def _demand_traffic(

@@ -140,16 +140,25 @@ def settled() -> int:
 def most_gradients(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[int]:
     """One rank's part: the peak bytes of gradients that autograd had made and the engine had not taken, by step."""
     model = model_for(load(subject), scenario, dist.get_rank(group))
-    made: list[int] = []
-    parameters = list(model.parameters())  # once: listing them in a backward is a use of them
-    for parameter in parameters:  # before the subject, which may take the gradient in a hook of its own
-        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
-        )
-    most = []
+    made, most = sizes_of_gradients(model), []
     with closing(wrap(model, load(subject), scenario, group)) as engine:
         for index in range(scenario.steps):
             made.clear()
             run_step(engine, scenario, index, dist.get_rank(group))
             most.append(max(made))
     return most
+
+
+def sizes_of_gradients(model: nn.Module) -> list[int]:
+    """A list that grows by the bytes of all gradients of the model each time that autograd has made another one.
+
+    Call it before a subject takes the model, which may take a gradient in a hook of its own.
+    """
+    made: list[int] = []
+    parameters = list(model.parameters())  # once: listing them in a backward is a use of them
+    for parameter in parameters:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _: made.append(sum(p.grad.nbytes for p in parameters if p.grad is not None))
+            )
+    return made
