@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.accounting import test_history, test_within
+from zerobench.suites.accounting import test_history, test_memory, test_within
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.within import (
     AROUND_SAVES,
     GROWING,
+    HIDDEN,
     IN_AN_EVALUATION,
     IN_AN_UPDATE,
     IN_FILES,
     LEAVING,
     SENDING,
     UNDECLARED,
+    WAITING,
 )
 from zerobench.suites.meta.power.catching import Check, Failure, again, failure_of
 from zerobench.suites.support.trials import Trials
@@ -27,6 +29,13 @@ from zerobench.suites.support.trials import Trials
 def _at(test: Any, stage: int) -> Check:
     return lambda trials: test(trials, stage)
 
+
+def _after_an_evaluation(trials: Trials) -> None:
+    test_history.test_gradients_wait_no_longer_after_a_call(trials, 2, "evaluation")
+
+
+#: Its Scenarios of stage 1.
+_OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[1]  # type: ignore[attr-defined]
 
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
@@ -37,6 +46,8 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES),
     *((mutant, _at(test_history.test_memory_does_not_grow_in_a_long_run, 1)) for mutant in GROWING),
     *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
+    *((mutant, again(_OF_A_STAGE, 40)) for mutant in HIDDEN),
+    *((mutant, _after_an_evaluation) for mutant in WAITING),
 ]
 
 

@@ -172,6 +172,34 @@ class KeepsStatesAfterASave(_Within):
         return found | {"optimizer": [*found["optimizer"], *self.kept]}
 
 
+class KeepsAWideBufferOfNarrowSums(Mutant):
+    """Holds an fp32 buffer as large as each accumulator in 16 bits, once it has added micro-steps."""
+
+    points_at = Points("undeclared")
+
+    def sabotage(self) -> None:
+        finish, self.wide = self.engine.reducer.finish, list[Tensor]()
+
+        def widened() -> None:
+            finish()
+            sums = [state.own_gradient for state in self.engine.states if state.unit.trainable]
+            if self.scenario.accumulation > 1 and not self.wide and all(each.element_size() == 2 for each in sums):
+                self.wide = [each.float() for each in sums]
+
+        self.engine.reducer.finish = widened  # type: ignore[method-assign]
+
+
+class ReducesLateAfterAnEvaluation(Mutant):
+    """Reduces no gradient before the end of a backward, from the first evaluation on."""
+
+    points_at = Points("unreduced", name="gradients")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        self.engine.reducer.overlap = False
+        return loss
+
+
 #: By the property that catches them.
 IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
@@ -181,3 +209,5 @@ LEAVING = [LeavesADescriptor, LeavesAThread, LeavesTensors, LeavesAFile]
 IN_FILES = [WritesASecondFile]
 GROWING = [OpensADescriptorInEachStep]
 AROUND_SAVES = [SendsAfterASave, KeepsStatesAfterASave]
+HIDDEN = [KeepsAWideBufferOfNarrowSums]
+WAITING = [ReducesLateAfterAnEvaluation]
