@@ -119,6 +119,17 @@ RARE_VALUES = {
         persistence=50,
         optimizer=Optimizer(name="sgd", lr=0.1),
     ),
+    # under autocast the two forwards of a micro-step share their casts of the weights, and so a 16-bit sum of gradients
+    "autocast over two forwards": Scenario(
+        model=Odd(width=5, hidden=(7, 2), tied=True, functional=True),
+        steps=2,
+        accumulation=2,
+        chunk=32,
+        autocast=True,
+        forwards="two",
+        optimizer=Optimizer(lr=1e-2),
+        reads=(Read("evaluation", 1, 1),),
+    ),
     # a counter of micro-steps beyond eight, with an evaluation among the last
     "many micro-steps": Scenario(
         model=Odd(width=5, hidden=(7, 2), tied=True, frozen=True, buffers=True),
