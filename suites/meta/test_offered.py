@@ -56,8 +56,8 @@ class _SkipsInFp16(TorchDdp):
 
 def test_autocast_stays_in_fp32() -> None:
     """If the dtype changes to 16 bits, the forwards are no longer under autocast, which is of fp32 parameters."""
-    found = nearest(_SkipsInFp16, Scenario(autocast=True, poison=((1, 0),)), ["poison"])
-    assert (found.dtype, found.autocast) == ("fp16", False)
+    drawn = Scenario(autocast=True, poison=((1, 0),))
+    assert nearest(_SkipsInFp16, drawn, ["poison"]) == drawn.but(dtype="fp16", autocast=False)
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
