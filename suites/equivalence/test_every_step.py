@@ -93,6 +93,7 @@ def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
         accumulation=_EXACT_SHARES,
         steps=4,
         reads=(),
+        lr_factors=among("lr_factors", (), (0.25, 2.0, 0.5)),
         loss_scale=st.builds(
             LossScale,
             initial_power=st.sampled_from([3, 8, 14, 18]),  # the large ones overflow in some elements, on some ranks
