@@ -99,8 +99,8 @@ class Run:
 
     def recording(self) -> Trajectory:
         """The recording of all steps, and of an evaluation now if one is asked for."""
-        evaluation = _evaluation(self.subject, self.scenario) if self.evaluate else None
-        return Trajectory(self.subject.name, self.scenario, self.rank, self.steps, evaluation)
+        found = evaluation(self.subject, self.scenario) if self.evaluate else None
+        return Trajectory(self.subject.name, self.scenario, self.rank, self.steps, found)
 
     def end(self) -> Trajectory:
         """The recording; the subject is closed."""
@@ -319,7 +319,7 @@ def labelled(read: Read, time: int, values: State) -> State:
 
 def _read(subject: Subject, scenario: Scenario, read: Read) -> State:
     if read.what == "evaluation":
-        return {"": _evaluation(subject, scenario)}
+        return {"": evaluation(subject, scenario)}
     if read.what == "optimizer_state":
         return flat({name: to_cpu(state) for name, state in subject.optimizer_state().items()})
     return to_cpu(getattr(subject, read.what)())
@@ -330,7 +330,8 @@ def flat(states: Mapping[str, State]) -> State:
     return {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
 
-def _evaluation(subject: Subject, scenario: Scenario) -> Tensor:
+def evaluation(subject: Subject, scenario: Scenario) -> Tensor:
+    """The loss of the held-out batch, on the CPU."""
     with casting(scenario):
         return subject.evaluate(held_out(scenario)).detach().cpu()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NoReturn, TypeGuard
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 import torch
 from torch import nn
@@ -20,6 +20,23 @@ _NO_CHECKPOINT = (
 )
 
 
+class StateDict(dict[str, Any]):
+    """What ``state_dict()`` of an optimizer without its state gives: libraries ask for it and throw it away.
+
+    Reading its ``state``, or saving it, is an error, so that no file lacks the state in silence.
+    """
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise RuntimeError(_NO_CHECKPOINT) if key == "state" else KeyError(key)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise RuntimeError(_NO_CHECKPOINT)
+
+
+def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
 class ZeroOptimizer(torch.optim.Optimizer):
     """The optimizer that ``initialize`` returns: the parameter groups, for schedulers and for reading.
 
@@ -28,13 +45,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     #: The engine's outcomes.
     outcomes: Outcomes | None = None
+    #: The step of a surface whose callers may step the optimizer; the engine's own API has none.
+    stepped_by: Callable[[], object] | None = None
 
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
         super().__init__(groups, defaults)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Refuse: only the engine has the gradients of all ranks that a step needs."""
+        """Refuse, unless a surface offers it: only the engine has the gradients of all ranks that a step needs."""
+        if self.stepped_by is not None and closure is None:
+            self.stepped_by()
+            return
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -47,12 +69,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     _opt_called = True
 
-    def state_dict(self) -> NoReturn:
-        """Refuse: torch would save the groups without the state."""
-        raise RuntimeError(_NO_CHECKPOINT)
+    def state_dict(self) -> StateDict:
+        """The groups alone; an object that refuses to be saved and has no state."""
+        return StateDict(param_groups=[_without_parameters(group) for group in self.param_groups])
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
-        """Refuse, like state_dict."""
+        """Refuse: the state is not in it."""
         raise RuntimeError(_NO_CHECKPOINT)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +162,21 @@ def test_an_exception_while_parameters_are_edited() -> None:
 
 
 def test_optimizer_states_have_no_checkpoint() -> None:
-    """torch's would be the groups alone, and would load without an error."""
+    """A library may ask for a state dict and throw it away; it is the groups alone, so it is neither saved nor read."""
     _, optimizer, _, _ = zerobench.initialize(
-        _model(), {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {}}}
+        _model(), {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.5}}}
     )
-    with pytest.raises(RuntimeError, match=r"cannot save or load it; call engine.save_checkpoint"):
-        optimizer.state_dict()
+    state = optimizer.state_dict()
+    assert [group["lr"] for group in state["param_groups"]] == [0.5]
+    refusal = r"cannot save or load it; call engine.save_checkpoint"
+    with pytest.raises(RuntimeError, match=refusal):
+        torch.save({"optimizer": state}, io.BytesIO())
+    with pytest.raises(RuntimeError, match=refusal):
+        copy.deepcopy(state)
+    with pytest.raises(RuntimeError, match=refusal):
+        state["state"]
+    with pytest.raises(KeyError):
+        state["other"]
     with pytest.raises(RuntimeError, match="the optimizer alone cannot"):
         optimizer.load_state_dict({"state": {}, "param_groups": []})
 

@@ -385,3 +385,32 @@ def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
         seen.append(str(caught.value))
     engine.destroy()
     return seen
+
+
+def stepped_as_lightning(group: dist.ProcessGroup, stage: int, lightning: bool) -> Tensor:
+    """The masters after two steps of the engine and its schedule, or of the optimizer and a schedule taken over.
+
+    Lightning steps the schedule itself and asks for a state dict of the optimizer; Fabric steps the optimizer.
+    """
+    ds, net = loops.deepspeed(), loops.model()
+    config = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    config.pop("scheduler", None)
+    halving = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    given = {"model": net, "training_data": loops.data(), "config": config, "lr_scheduler": halving}
+    engine, optimizer, loader, schedule = ds.initialize(**given)
+    engine.lr_scheduler = None if lightning else schedule
+    for batch in itertools.islice(loader, 2):
+        engine.backward(loops.loss(engine, batch))
+        if lightning:
+            optimizer.step()
+            schedule.step()
+        else:
+            engine.step()
+    assert (engine.global_steps, engine.is_compiled) == (2, False)
+    assert optimizer.state_dict()["param_groups"]
+    if stage == 3:
+        parameter: Any = next(iter(net.parameters()))
+        assert parameter.partition_numel() == -(-parameter.numel() // dist.get_world_size())
+    after = loops.masters(net)
+    engine.destroy()
+    return after

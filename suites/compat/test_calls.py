@@ -271,6 +271,16 @@ def test_estimates(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.count("GB | ") == 2 * (2 + 6)
 
 
+def test_calls_of_lightning(pool: Pool) -> None:
+    """A schedule that the caller takes over, ``step()`` and ``state_dict()`` of the optimizer: the same steps."""
+    usual, others = (
+        pool.run(loops.at_every_stage, call_loops.stepped_as_lightning, lightning, world=_WORLD)
+        for lightning in (False, True)
+    )
+    for stages in (*usual, *others):
+        assert all(torch.equal(after, usual[0][0]) for after in stages)
+
+
 def test_functions_of_scripts() -> None:
     """Seeds and nested data."""
     set_random_seed(3)

@@ -165,7 +165,7 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str,
     other = one.but(stage=stage, steps=4, **changes)
     assume(bits.offers(one))
     assume(bits.offers(other))
-    _agree(bits, one, other, [part for part in ALL_PARTS if part != "evaluation"])
+    _agree(bits, one, other, ALL_PARTS)
 
 
 @drawn(

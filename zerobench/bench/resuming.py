@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import Keep, loaded, loaded_client_state, run_step, save, start
+from zerobench.driver import Keep, evaluation, loaded, loaded_client_state, run_step, save, start
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 
@@ -23,11 +23,19 @@ def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, director
 
 
 def resume_at(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, first: int, directory: Path, every: Keep, last: Keep
+    group: dist.ProcessGroup,
+    name: str,
+    scenario: Scenario,
+    first: int,
+    directory: Path,
+    every: Keep,
+    last: Keep,
+    evaluate: bool,
 ) -> Trajectory:
     """Load what was saved, and train a Scenario from step ``first`` on; the recording of these steps.
 
-    It holds the states in ``every`` of each step, and those in ``last`` of the last one.
+    It holds the states in ``every`` of each step, those in ``last`` of the last one, and an evaluation after it if one
+    is asked for.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
     with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
@@ -35,4 +43,5 @@ def resume_at(
         kept = [every] * (scenario.steps - 1) + [every | last]
         steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
         steps[0].progress |= client_state
-    return Trajectory(name, scenario, rank, steps)
+        evaluated = evaluation(subject, scenario) if evaluate else None
+    return Trajectory(name, scenario, rank, steps, evaluated)

@@ -132,7 +132,7 @@ class Runner:
         self, command: ReplayCommand, reading: Reading, saved_by: Scenario
     ) -> Difference | None:
         _, got = self.resumed(command, reading, saved_by)
-        whole = self.submit(command.subject, command.scenario, replace(reading, keep=ALL)).result()
+        whole = self.submit(command.subject, command.scenario, reading).result()
         expected = [replace(each, steps=each.steps[saved_by.steps :]) for each in whole]
         return compared(command, got, expected, reading.parts)
 
@@ -143,7 +143,8 @@ class Runner:
         saving, every = ReplayCommand(saved_by, command.subject), reading.every
         with tempfile.TemporaryDirectory() as directory:
             before = self.ask(saving, save_after, Path(directory), every).result()
-            after = self.ask(command, resume_at, saved_by.steps, Path(directory), every, reading.last).result()
+            asked = saved_by.steps, Path(directory), every, reading.last, "evaluation" in reading.parts
+            after = self.ask(command, resume_at, *asked).result()
         return before, after
 
     def first_that_does_not_follow(self, command: ReplayCommand) -> Difference | None:

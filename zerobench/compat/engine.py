@@ -63,6 +63,7 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
+        engine.optimizer.stepped_by = self.step  # as the optimizer that DeepSpeed returns, which Lightning Fabric steps
         setattr(engine.optimizer, "zero_stage", self.zero_optimization_stage())  # noqa: B010  # for DeepSpeed's classes
         if self.zero_optimization_partition_weights():
             offload = ParameterOffload(self.module)
@@ -170,8 +171,12 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
 
     @property
     def lr_scheduler(self) -> Any:
-        """The schedule that the engine steps."""
+        """The schedule that the engine steps; None if the caller steps it."""
         return self._engine.lr_scheduler
+
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: Any) -> None:
+        self._engine.lr_scheduler = scheduler
 
     @property
     def timers(self) -> SynchronizedWallClockTimer:
@@ -224,7 +229,7 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
 
     def get_mom(self) -> list[Any]:
         """The momentum or betas of each group."""
-        return self._of_groups("momentum" if self.optimizer_name() == "sgd" else "betas")
+        return [group.get("momentum", group.get("betas", 0.0)) for group in self._engine.optimizer.param_groups]
 
     def get_type(self) -> list[Any]:
         """The ``type`` of each group, if the caller has set one."""

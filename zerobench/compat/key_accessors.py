@@ -83,8 +83,13 @@ class KeyAccessors:
     random_ltd_enabled = _never("token dropping")
     autotuning_enabled = autotuning_profile_model_info = _never("autotuning")
     checkpoint_writer_enabled = _never("writer of checkpoints")
-    is_compiled = is_deepcompile_enabled = is_deepcompile_active = _never("compiler")
-    compile_zero_optimization_stage = compile_autosp = compile_autotp = uses_parallelization_pass_only = is_compiled
+    is_deepcompile_enabled = is_deepcompile_active = compile_zero_optimization_stage = _never("compiler")
+    compile_autosp = compile_autotp = uses_parallelization_pass_only = is_deepcompile_enabled
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compile() was called: the engine has no compiler."""
+        return False
 
     def zero_force_ds_cpu_optimizer(self: Any) -> bool:
         """The key of this name; the engine steps offloaded states itself."""

@@ -45,6 +45,13 @@ def test_threads_and_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(_Watched.limits) == {2 * TIME_LIMIT}
 
 
+def test_a_run_that_goes_on_after_a_save() -> None:
+    """With all parts, of which each step has some and the last one all, and its evaluation, a right engine is right."""
+    scenario = Scenario(model=Odd(hidden=(4,)), world=1, stage=2)
+    verdict = compare_again(ReplayCommand(scenario, "reference", saved_by=scenario.but(steps=1)))
+    assert verdict.text == "reference: right, the same bits as the run that nothing interrupts"
+
+
 def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its states are compared after the last step only, which still catches a wrong engine."""
     monkeypatch.setattr("zerobench.bench.replay._ROOM", 0)

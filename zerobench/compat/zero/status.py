@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.state.resharded import Resharded
@@ -49,8 +51,14 @@ def mark(parameter: Any) -> None:
     if not hasattr(parameter, "ds_id"):
         parameter.ds_id = next(_ids)
         parameter.ds_shape, parameter.ds_numel = parameter.shape, parameter.numel()
+        parameter.partition_numel = functools.partial(_partition_numel, parameter.numel())
         parameter.ds_active_sub_modules = set()  # no module holds it: the engine has its own record
         vars(parameter)["ds_status"] = ZeroParamStatus.AVAILABLE  # past the property
+
+
+def _partition_numel(size: int) -> int:
+    """The elements of a rank's part of a parameter, rounded up, as DeepSpeed cuts it."""
+    return -(-size // (dist.get_world_size() if dist.is_initialized() else 1))
 
 
 def is_zero_param(parameter: object) -> bool:
