@@ -10,6 +10,7 @@ from deepspeed.utils import (
     tensor_fragment,
     timer,
     zero_to_fp32,
+    zero_to_torch,
 )
 from zerobench.compat import comm as dist
 from zerobench.compat.comm import *
