@@ -12,6 +12,7 @@ from zerobench.engine.config.schema import Config
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.rules import of_client, of_type
+from zerobench.engine.rules.client import options_of
 from zerobench.engine.rules.rule import Rule
 
 _NO_CHECKPOINT = (
@@ -31,10 +32,6 @@ class StateDict(dict[str, Any]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise RuntimeError(_NO_CHECKPOINT)
-
-
-def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
@@ -71,7 +68,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> StateDict:
         """The groups alone; an object that refuses to be saved and has no state."""
-        return StateDict(param_groups=[_without_parameters(group) for group in self.param_groups])
+        return StateDict(param_groups=[options_of(group) for group in self.param_groups])
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
         """Refuse: the state is not in it."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zerobench.compat.export import save_parts, write_whole
 from zerobench.engine.checkpoint.offline import read_weights
+from zerobench.engine.config.schema import DTYPES
 
 
 def get_fp32_state_dict_from_zero_checkpoint(
@@ -26,15 +27,8 @@ def get_fp32_state_dict_from_zero_checkpoint(
     return read_weights(checkpoint_dir, tag, frozen=not exclude_frozen_parameters)
 
 
-#: The names of dtypes that weights can be written in.
-_DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-}
+#: The names of dtypes that weights can be written in: DeepSpeed's and torch's.
+_DTYPES = DTYPES | {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
 
 
 def convert_zero_checkpoint_to_state_dict(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint.pieces import MASTER
 from zerobench.engine.errors import CheckpointError
+from zerobench.engine.rules.client import options_of
 
 #: 1-dimensional tensors whose elements follow each other.
 Pieces = list[Tensor]
@@ -62,7 +63,7 @@ def of_flat_groups(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]) ->
             end = offset + torch.Size(shape).numel()
             found.add(name, shape, {kind: narrow(each, offset, end, name) for kind, each in flat.items()}, step)
             offset = end + (paddings[group][index] if paddings else 0)
-        found.groups.append((list(members), plain(options)))
+        found.groups.append((list(members), options_of(options)))
     return found
 
 
@@ -97,7 +98,7 @@ def of_parameter_parts(shapes: Sequence[Shapes], ranks: Sequence[dict[str, Any]]
                 found.add(name, shape, values, step)
                 offset += part
             names += shapes[index]
-        found.groups.append((names, plain(options)))
+        found.groups.append((names, options_of(options)))
     return found
 
 
@@ -127,7 +128,7 @@ def of_whole(optimizer: dict[str, Any], model: Mapping[str, Tensor], members: Se
             masters = optimizer["fp32_groups"][group] if "fp32_groups" in optimizer else None
             master = model[name] if masters is None else masters[index]
             found.add(name, master.shape, _whole(master, state), step_of(state, options))
-        found.groups.append((list(names), plain(options)))
+        found.groups.append((list(names), options_of(options)))
     return found
 
 
@@ -151,11 +152,6 @@ def step_of(state: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
     """The step count, which fused optimizers keep with the group's options."""
     step = state.get("step", options.get("step"))
     return None if step is None else int(step)
-
-
-def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's options."""
-    return {key: value for key, value in options.items() if key != "params"}
 
 
 def narrow(pieces: Pieces, start: int, stop: int, name: str) -> Pieces:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.deepspeed.files import UNIVERSAL
-from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Shapes, Trained, plain, step_of
+from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Shapes, Trained, step_of
 from zerobench.engine.checkpoint.directory import failed
 from zerobench.engine.checkpoint.pieces import MASTER
 from zerobench.engine.errors import CheckpointError
+from zerobench.engine.rules.client import options_of
 
 _MASTER, _STEP, _SUFFIX = "fp32", "step", ".pt"
 
@@ -86,7 +87,7 @@ def of_universal(files: dict[str, list[Path]], shapes: Sequence[Shapes], common:
                 step = step_of(content if _STEP in content else of_stage_3.get(index, {}), options)
                 found.add(name, shape, _values(content, name, torch.Size(shape).numel()), step)
             names += shapes[index]
-        found.groups.append((names, plain(options)))
+        found.groups.append((names, options_of(options)))
     return found
 
 
