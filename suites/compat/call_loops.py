@@ -24,11 +24,11 @@ def _begun(stage: int, **keys: Any) -> tuple[Any, Any, nn.Sequential]:
     return ds, engine, net
 
 
-def _trained(engine: Any, net: nn.Module, micro_steps: int) -> Tensor:
-    """The masters after as many batches."""
+def _trained(engine: Any, net: nn.Module, micro_steps: int, step: Callable[[], object] | None = None) -> Tensor:
+    """The masters after as many batches; ``step`` replaces the engine's."""
     for batch in itertools.islice(engine.training_dataloader, micro_steps):
         engine.backward(loops.loss(engine, batch))
-        engine.step()
+        (step or engine.step)()
     return loops.masters(net)
 
 
@@ -392,25 +392,20 @@ def stepped_as_lightning(group: dist.ProcessGroup, stage: int, lightning: bool) 
 
     Lightning steps the schedule itself and asks for a state dict of the optimizer; Fabric steps the optimizer.
     """
-    ds, net = loops.deepspeed(), loops.model()
-    config = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
-    config.pop("scheduler", None)
-    halving = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    given = {"model": net, "training_data": loops.data(), "config": config, "lr_scheduler": halving}
-    engine, optimizer, loader, schedule = ds.initialize(**given)
-    engine.lr_scheduler = None if lightning else schedule
-    for batch in itertools.islice(loader, 2):
-        engine.backward(loops.loss(engine, batch))
-        if lightning:
-            optimizer.step()
-            schedule.step()
-        else:
-            engine.step()
+    _, engine, net = _begun(stage)
+    schedule = engine.lr_scheduler
+
+    def step() -> None:
+        engine.optimizer.step()
+        schedule.step()
+
+    if lightning:
+        engine.lr_scheduler = None
+    after = _trained(engine, net, 2, step if lightning else None)
     assert (engine.global_steps, engine.is_compiled) == (2, False)
-    assert optimizer.state_dict()["param_groups"]
+    assert engine.optimizer.state_dict()["param_groups"]
     if stage == 3:
         parameter: Any = next(iter(net.parameters()))
         assert parameter.partition_numel() == -(-parameter.numel() // dist.get_world_size())
-    after = loops.masters(net)
     engine.destroy()
     return after

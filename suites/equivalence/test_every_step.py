@@ -16,6 +16,7 @@ from zerobench.scenario import LossScale, Read, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import boundaries
 from zerobench.suites.support.strategies import (
+    OFTEN_SCHEDULED,
     ONE_GROUP,
     SMALL_DYADIC,
     drawn_at_each_stage,
@@ -93,7 +94,7 @@ def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
         accumulation=_EXACT_SHARES,
         steps=4,
         reads=(),
-        lr_factors=among("lr_factors", (), (0.25, 2.0, 0.5)),
+        lr_factors=OFTEN_SCHEDULED,
         loss_scale=st.builds(
             LossScale,
             initial_power=st.sampled_from([3, 8, 14, 18]),  # the large ones overflow in some elements, on some ranks

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from zerobench import findings
+from zerobench.findings import KnownFinding
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
+
+#: A reason not to run a Scenario.
+R = TypeVar("R")
 
 #: A Scenario that every engine offers at its stages.
 PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
@@ -59,8 +64,10 @@ def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
-#: The reason not to run a Scenario, or None.
-Obstacle = Callable[[Scenario], str | None]
+def obstacle(subject: type[Subject], scenario: Scenario) -> str | KnownFinding | None:
+    """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
+    reason = subject.not_offered(scenario)
+    return findings.matching(subject, scenario) if reason is None else reason
 
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
@@ -75,37 +82,32 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
 
 def nearest_unknown(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | None:
     """So changed, the Scenario that no known finding of the engine describes either; None if there is none."""
-
-    def obstacle(each: Scenario) -> str | None:
-        if (reason := subject.not_offered(each)) is not None:
-            return reason
-        finding = findings.matching(subject, each)
-        return None if finding is None else finding.slug
-
-    found = _nearest(obstacle, scenario, fixed, (_with_one,))
-    return None if isinstance(found, str) else found
+    found = _nearest(partial(obstacle, subject), scenario, fixed, (_with_one,))
+    return found if isinstance(found, Scenario) else None
 
 
 def _nearest(
-    obstacle: Obstacle, scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
-) -> Scenario | str:
-    found, kept, reason = scenario, set(fixed), obstacle(scenario)
+    reason_of: Callable[[Scenario], R | None], scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
+) -> Scenario | R:
+    found, kept, reason = scenario, set(fixed), reason_of(scenario)
     while reason is not None:
-        tries = (_better(obstacle, each(found), kept, reason) for each in changes)
+        tries = (_better(reason_of, each(found), kept, reason) for each in changes)
         better = next((each for each in tries if each is not None), None)
         if better is None:
             return reason
         names, found, reason = better
         kept |= names
-    return _restored(obstacle, found, scenario, kept.difference(fixed))
+    return _restored(reason_of, found, scenario, kept.difference(fixed))
 
 
-def _restored(obstacle: Obstacle, found: Scenario, drawn: Scenario, changed: Collection[str]) -> Scenario:
-    """With the drawn value of each changed field that meets no obstacle, if need be after another field's."""
+def _restored(
+    reason_of: Callable[[Scenario], R | None], found: Scenario, drawn: Scenario, changed: Collection[str]
+) -> Scenario:
+    """With the drawn value of each changed field that gives no reason, if need be after another field's."""
     for name in sorted(changed):
         restored = _changed(found, name, _value(drawn, name))
-        if obstacle(restored) is None:
-            return _restored(obstacle, restored, drawn, set(changed) - {name})
+        if reason_of(restored) is None:
+            return _restored(reason_of, restored, drawn, set(changed) - {name})
     return found
 
 
@@ -115,10 +117,10 @@ _Changes = Callable[[Scenario], Iterator[_Near]]
 
 
 def _better(
-    obstacle: Obstacle, near: Iterable[_Near], kept: Collection[str], reason: str
-) -> tuple[set[str], Scenario, str | None] | None:
-    """The first without an obstacle, otherwise the first with another one."""
-    tried = [(names, each, obstacle(each)) for names, each in near if not names & set(kept)]
+    reason_of: Callable[[Scenario], R | None], near: Iterable[_Near], kept: Collection[str], reason: R
+) -> tuple[set[str], Scenario, R | None] | None:
+    """The first without a reason, otherwise the first with another one."""
+    tried = [(names, each, reason_of(each)) for names, each in near if not names & set(kept)]
     offered = (each for each in tried if each[2] is None)
     return next(offered, None) or next((each for each in tried if each[2] != reason), None)
 

@@ -180,6 +180,9 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(0, 1000),
 }
 
+#: A schedule of the rate in half of the runs, for properties of what it depends on.
+OFTEN_SCHEDULED = among("lr_factors", (), (0.25, 2.0, 0.5))
+
 #: In each micro-step one forward, and the same parameters train in all steps, as the closed forms of bytes have it.
 USUAL_STEPS: dict[str, Any] = {"forwards": "one", "edits": (), "frozen_steps": ()}
 

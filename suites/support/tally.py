@@ -35,12 +35,10 @@ class Tally:
         """The draw, or the first of several Scenarios in it, runs as this one for the engine's reason."""
         if self._scenario is None or not self._as_drawn:
             return
-        elsewhere = _cell(scenario) != _cell(self._scenario)
-        if elsewhere:
+        self._as_drawn = False
+        if _cell(scenario) != _cell(self._scenario):
             self.refuse(reason)
-        self._scenario, self._as_drawn = scenario, False
-        if elsewhere:
-            self._count(self.drawn)
+        self._move(self._scenario, scenario)
 
     def refuse(self, reason: str) -> None:
         """The engine does not offer the draw, for its reason if it was asked."""
@@ -56,10 +54,12 @@ class Tally:
 
     def runs_beside(self, known: Scenario, scenario: Scenario) -> None:
         """The draw, or the first Scenario in it, was put aside as ``known`` and runs as this one."""
-        if self._scenario != known:
-            return
+        if self._scenario == known:
+            self._move(known, scenario)
+
+    def _move(self, before: Scenario, scenario: Scenario) -> None:
         self._scenario = scenario
-        if _cell(scenario) != _cell(known):
+        if _cell(scenario) != _cell(before):
             self._count(self.drawn)
 
     def passed(self) -> None:

@@ -28,7 +28,7 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
 from zerobench.suites.support.drawing import give_up, note_beside, note_known, note_nearest, note_refusal, refuse
-from zerobench.suites.support.offered import nearest, nearest_unknown
+from zerobench.suites.support.offered import nearest, nearest_unknown, obstacle
 
 T = TypeVar("T")
 
@@ -74,12 +74,12 @@ class Trials:
 
         If that holds for no draw, the test skips with the most frequent reason.
         """
-        obstacle = _obstacle(subject or self.name, scenario)
-        if isinstance(obstacle, KnownFinding):
-            note_known(obstacle)
-        elif obstacle is not None:
-            note_refusal(obstacle)
-        return obstacle is None
+        found = obstacle(subjects.load(subject or self.name), scenario)
+        if isinstance(found, KnownFinding):
+            note_known(found)
+        elif found is not None:
+            note_refusal(found)
+        return found is None
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``, and no known finding that
@@ -106,8 +106,8 @@ class Trials:
     def offered(self, scenarios: Sequence[Scenario], field: str) -> list[Scenario]:
         """Those of several Scenarios, which differ in one field, that the engine offers and no known finding describes;
         drop the draw if there are no two."""
-        obstacles = {each: _obstacle(self.name, each) for each in scenarios}
-        found = [each for each, obstacle in obstacles.items() if obstacle is None]
+        obstacles = {each: obstacle(self.subject, each) for each in scenarios}
+        found = [each for each, obstructs in obstacles.items() if obstructs is None]
         if len(found) < 2:
             listed, some = (", ".join(str(getattr(each, field)) for each in those) for those in (scenarios, found))
             first = next(each for each in obstacles.values() if each is not None)
@@ -227,13 +227,6 @@ class Trials:
     def close(self) -> None:
         """End the ranks that belong to these Trials."""
         self.runner.close()
-
-
-def _obstacle(subject: str, scenario: Scenario) -> str | KnownFinding | None:
-    """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
-    chosen = subjects.load(subject)
-    reason = chosen.not_offered(scenario)
-    return findings.matching(chosen, scenario) if reason is None else reason
 
 
 @lru_cache(maxsize=64)
