@@ -16,25 +16,9 @@ from torch import Tensor, nn
 from zerobench.suites.compat import loops
 
 
-def _begun(stage: int, **keys: Any) -> tuple[Any, Any, nn.Sequential]:
-    """The stand-in, an engine of one micro-step without clipping, and its model."""
-    ds, net = loops.deepspeed(), loops.model()
-    keys = {"gradient_accumulation_steps": 1, "train_batch_size": 8, "gradient_clipping": 0.0, **keys}
-    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage, **keys))
-    return ds, engine, net
-
-
-def _trained(engine: Any, net: nn.Module, micro_steps: int, step: Callable[[], object] | None = None) -> Tensor:
-    """The masters after as many batches; ``step`` replaces the engine's."""
-    for batch in itertools.islice(engine.training_dataloader, micro_steps):
-        engine.backward(loops.loss(engine, batch))
-        (step or engine.step)()
-    return loops.masters(net)
-
-
 def coalesced(group: dist.ProcessGroup, stage: int, block: bool) -> Tensor:
     """Two backwards in a block of coalesce_grad_reduction() and one step(), or the same by declarations."""
-    _, engine, net = _begun(stage)
+    _, engine, net = loops.begun(stage)
     batches = list(engine.training_dataloader)
     for first, second in (batches[:2], batches[2:4]):
         if block:
@@ -59,8 +43,8 @@ def coalesced(group: dist.ProcessGroup, stage: int, block: bool) -> Tensor:
 
 def autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[torch.dtype]]:
     """Three steps under the section torch_autocast; the masters, and the dtypes of an output and a parameter."""
-    _, engine, net = _begun(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
-    after = _trained(engine, net, 3)
+    _, engine, net = loops.begun(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    after = loops.trained(engine, net, 3)
     seen = [engine(torch.ones(2, 5)).dtype, next(net.parameters()).dtype]
     engine.destroy()
     return after, seen
@@ -68,7 +52,7 @@ def autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[torch.d
 
 def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
     """The output's dtype if the caller has entered torch.autocast and the section is not enabled."""
-    _, engine, _ = _begun(stage)
+    _, engine, _ = loops.begun(stage)
     with torch.autocast("cpu", torch.bfloat16):
         found = engine(torch.ones(2, 5)).dtype
     engine.destroy()
@@ -77,7 +61,7 @@ def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
 
 def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, str]:
     """Steps with allreduce_gradients() after each backward; the masters, and the error of a step without it."""
-    _, engine, net = _begun(stage)
+    _, engine, net = loops.begun(stage)
     engine.enable_backward_allreduce = False
     for batch in itertools.islice(engine.training_dataloader, 2):
         engine.backward(loops.loss(engine, batch))
@@ -93,12 +77,12 @@ def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor,
 
 def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple[float, list[int]]:
     """The norm as a number, and the samples before and after a checkpoint is loaded."""
-    _, engine, net = _begun(stage)
-    _trained(engine, net, 2)
+    _, engine, net = loops.begun(stage)
+    loops.trained(engine, net, 2)
     norm, samples = engine.get_global_grad_norm().item(), [engine.global_samples]
     engine.save_checkpoint(folder)
     engine.destroy()
-    _, engine, _ = _begun(stage)
+    _, engine, _ = loops.begun(stage)
     engine.load_checkpoint(folder)
     samples.append(engine.global_samples)
     engine.destroy()
@@ -107,7 +91,7 @@ def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple
 
 def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
     """The norm after a step whose scaled gradients are not finite."""
-    _, engine, _ = _begun(stage, fp16={"enabled": True, "initial_scale_power": 60})
+    _, engine, _ = loops.begun(stage, fp16={"enabled": True, "initial_scale_power": 60})
     engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
     engine.step()
     norm = engine.get_global_grad_norm().item()
@@ -117,7 +101,7 @@ def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
 
 def module_states(group: dist.ProcessGroup, stage: int) -> bool:
     """load_module_state_dict(): rank 0's whole weights, the names that may be missing, and a function."""
-    ds, engine, net = _begun(stage)
+    ds, engine, net = loops.begun(stage)
     given = {name: torch.full_like(p, 1.5, device="cpu") for name, p in loops.model().state_dict().items()}
     engine.load_module_state_dict({"module": given}, fetch_z3_params=True)
     right = bool((loops.masters(net) == 1.5).all())
@@ -134,7 +118,7 @@ def module_states(group: dist.ProcessGroup, stage: int) -> bool:
 
 def another_batch(group: dist.ProcessGroup, stage: int) -> list[int]:
     """The steps after each micro-step, if the batch is doubled after the first step."""
-    _, engine, _ = _begun(stage)
+    _, engine, _ = loops.begun(stage)
     steps = []
     for batch in itertools.islice(engine.training_dataloader, 5):
         engine.backward(loops.loss(engine, batch))
@@ -144,23 +128,6 @@ def another_batch(group: dist.ProcessGroup, stage: int) -> list[int]:
             engine.set_train_batch_size(16)
     engine.destroy()
     return steps
-
-
-def some_parameters(group: dist.ProcessGroup, stage: int, client: bool) -> list[bool]:
-    """The parameters that two steps have changed, if only the last layer's are given."""
-    ds, net = loops.deepspeed(), loops.model()
-    before, given = loops.model(), list(net[2].parameters())
-    left_out = ("scheduler", "optimizer") if client else ("scheduler",)
-    keys = {key: value for key, value in loops.config(stage).items() if key not in left_out}
-    optimizer = torch.optim.AdamW(given, lr=1e-2) if client else None
-    engine, *_ = ds.initialize(
-        model=net, optimizer=optimizer, model_parameters=given, training_data=loops.data(), config=keys
-    )
-    _trained(engine, net[2], 4)
-    with ds.zero.GatheredParameters(list(net.parameters())):
-        changed = [not torch.equal(p, old) for p, old in zip(net.parameters(), before.parameters(), strict=True)]
-    engine.destroy()
-    return changed
 
 
 def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> tuple[Tensor, list[float]]:
@@ -188,35 +155,9 @@ def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> t
     return after, rates
 
 
-class _Heads(nn.Module):
-    """A body and two heads, of which a forward uses one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = loops.model()  # it seeds the heads, too
-        self.heads = nn.ModuleList(nn.Linear(3, 1) for _ in range(2))
-
-    def forward(self, x: Tensor, task: int) -> Any:
-        return self.heads[task](self.body(x))
-
-
-def alternating_heads(group: dist.ProcessGroup, stage: int, explicit: bool) -> Tensor:
-    """The masters after steps that use one of two heads each; the other one has no gradient, or one of zeros."""
-    ds, net = loops.deepspeed(), _Heads()
-    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
-    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=keys)
-    for step, (x, _) in enumerate(itertools.islice(engine.training_dataloader, 4)):
-        loss = engine(x, step % 2).square().mean()
-        engine.backward(loss + 0 * net.heads[1 - step % 2](torch.zeros(1, 3)).sum() if explicit else loss)
-        engine.step()
-    after = loops.masters(net)
-    engine.destroy()
-    return after
-
-
 def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]:
     """Whether the optimizer is of DeepSpeed's class for stages 1 and 2, and of that for stage 3."""
-    ds, engine, _ = _begun(stage)
+    ds, engine, _ = loops.begun(stage)
     zero = ds.runtime.zero
     classes = zero.stage_1_and_2.DeepSpeedZeroOptimizer, zero.stage3.DeepSpeedZeroOptimizer_Stage3
     found = isinstance(engine.optimizer, classes[0]), isinstance(engine.optimizer, classes[1])
@@ -226,7 +167,7 @@ def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]
 
 def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
     """Gradients set by a function and then in parts, read whole."""
-    ds, engine, net = _begun(stage)
+    ds, engine, net = loops.begun(stage)
     utils, parameters = ds.utils, list(net.parameters())
     engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
     utils.safe_update_full_grad_vectorized(parameters, lambda gradient, p: torch.full_like(gradient, p.dim()))
@@ -241,7 +182,7 @@ def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
 
 def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
     """Optimizer states in files below a folder that nobody has made; its name after a step."""
-    _, engine, _ = _begun(
+    _, engine, _ = loops.begun(
         3,
         zero_optimization={
             "stage": 3,
@@ -254,122 +195,9 @@ def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
     return [path.name for path in Path(folder).iterdir()]
 
 
-def in_sixteen_bits(group: dist.ProcessGroup, stage: int, dtype: str) -> tuple[Tensor, torch.dtype]:
-    """A model in 16 bits, with a configuration that does not say so; the masters and the dtype of its parameters."""
-    ds, net = loops.deepspeed(), loops.model().to(getattr(torch, dtype))
-    engine, *_ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
-    after = _trained(engine, net, len(engine.training_dataloader))
-    engine.destroy()
-    return after, next(net.parameters()).dtype
-
-
-def compiled(group: dist.ProcessGroup, stage: int) -> Tensor:
-    """A model that was given to torch.compile before."""
-    net = loops.model()
-    ds, model = loops.deepspeed(), torch.compile(net, backend="eager")
-    engine, *_ = ds.initialize(model=model, training_data=loops.data(), config=loops.config(stage))
-    after = _trained(engine, net, 4)
-    engine.destroy()
-    return after
-
-
-class _Product(torch.autograd.Function):
-    """A product written in Python, whose backward gathers the weight if it is not whole, as TRL's chunked losses do."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight.T
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        ds = loops.deepspeed()
-        missing = [weight] if weight.ds_status != ds.zero.ZeroParamStatus.AVAILABLE else []
-        with ds.zero.GatheredParameters(missing):
-            return gradient @ weight, gradient.T @ x
-
-
-class _Head(nn.Linear):
-    def forward(self, input: Tensor) -> Any:  # noqa: A002  # the name of nn.Linear
-        return _Product.apply(input, self.weight)  # type: ignore[no-untyped-call]
-
-
-def in_python(group: dist.ProcessGroup, stage: int) -> Tensor:
-    """Three steps of a model whose head is a function written in Python."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), _Head(16, 3, bias=False))
-    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
-    engine, *_ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=keys)
-    after = _trained(engine, net, 3)
-    engine.destroy()
-    return after
-
-
-def weights_loaded(group: dist.ProcessGroup, stage: int, dtype: str) -> Tensor:
-    """Weights loaded by the module's own load_state_dict between two steps; the masters."""
-    keys = {dtype: {"enabled": True, "auto_cast": True} if dtype == "fp16" else {"enabled": True}}
-    ds, engine, net = _begun(stage, **(keys if dtype != "fp32" else {}))
-    whole = ds.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3)
-    loaded = {name: value / 2 for name, value in loops.model().state_dict().items()}
-    x = torch.ones(2, 5, dtype=next(net.parameters()).dtype)
-    for step in range(3):
-        if step == 2:
-            with whole:
-                net.load_state_dict(loaded)
-        engine.backward(engine(x).float().pow(2).mean())
-        engine.step()
-    after = loops.masters(net)
-    engine.destroy()
-    return after
-
-
-def in_two_engines(group: dist.ProcessGroup, stage: int, destroys: bool) -> list[Tensor]:
-    """An engine that evaluates, one that trains a part, and one that trains all of the same model; masters of each."""
-    ds, net, results = loops.deepspeed(), loops.model(), list[Tensor]()
-    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
-    without = {name: value for name, value in keys.items() if name != "optimizer"}
-    earlier, *_ = ds.initialize(model=net, config=without)
-    with torch.no_grad():
-        results.append(earlier(torch.ones(2, 5)))
-    for trained in (net[2], net):
-        if destroys:
-            earlier.destroy()
-        net.requires_grad_(False)
-        trained.requires_grad_(True)
-        engine, *_ = ds.initialize(model=net, model_parameters=trained.parameters(), config=keys)
-        for x in (torch.ones(2, 5), torch.eye(5)[:2]):
-            engine.backward(engine(x).pow(2).mean())
-            engine.step()
-        if destroys or stage == 3:
-            with pytest.raises(RuntimeError, match="this engine was destroyed"):
-                earlier.step()
-        earlier = engine
-        results.append(torch.cat([loops.masters(net[2]), loops.masters(trained)]))
-    earlier.destroy()
-    return results
-
-
-def unfrozen(group: dist.ProcessGroup, stage: int) -> str:
-    """The error of a step if a parameter trains that was given to initialize() frozen; its groups are as torch's."""
-    ds, net = loops.deepspeed(), loops.model()
-    net[0].requires_grad_(False)
-    groups = [{"params": net[0].parameters()}, {"params": net[2].weight}, {"params": [net[2].bias], "lr": 0.5}]
-    engine, *_ = ds.initialize(model=net, model_parameters=groups, config=loops.config(stage))
-    for frozen in (True, False):
-        net[0].requires_grad_(not frozen)
-        engine.backward(engine(torch.ones(2, 5)).mean())
-        if frozen:
-            engine.step()
-    with pytest.raises(RuntimeError) as caught:
-        engine.step()
-    engine.destroy()
-    return str(caught.value)
-
-
 def misused(group: dist.ProcessGroup, stage: int) -> list[str]:
     """The errors of calls that would train something else, or nothing."""
-    _, engine, net = _begun(stage)
+    _, engine, net = loops.begun(stage)
     calls: list[Callable[[], object]] = [
         lambda: engine.step(lr_kwargs={"metrics": 1.0}),
         lambda: engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
@@ -392,7 +220,7 @@ def stepped_as_lightning(group: dist.ProcessGroup, stage: int, lightning: bool) 
 
     Lightning steps the schedule itself and asks for a state dict of the optimizer; Fabric steps the optimizer.
     """
-    _, engine, net = _begun(stage)
+    _, engine, net = loops.begun(stage)
     schedule = engine.lr_scheduler
 
     def step() -> None:
@@ -401,7 +229,7 @@ def stepped_as_lightning(group: dist.ProcessGroup, stage: int, lightning: bool) 
 
     if lightning:
         engine.lr_scheduler = None
-    after = _trained(engine, net, 2, step if lightning else None)
+    after = loops.trained(engine, net, 2, step if lightning else None)
     assert (engine.global_steps, engine.is_compiled) == (2, False)
     assert engine.optimizer.state_dict()["param_groups"]
     if stage == 3:

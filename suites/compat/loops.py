@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -265,6 +266,22 @@ def edited(group: dist.ProcessGroup, stage: int) -> bool:
         right &= bool((utils.safe_get_full_grad(parameter) == 0.25).all())
     engine.destroy()
     return right
+
+
+def begun(stage: int, **keys: Any) -> tuple[Any, Any, nn.Sequential]:
+    """The stand-in, an engine of one micro-step without clipping, and its model."""
+    ds, net = deepspeed(), model()
+    keys = {"gradient_accumulation_steps": 1, "train_batch_size": 8, "gradient_clipping": 0.0, **keys}
+    engine, *_ = ds.initialize(model=net, training_data=data(), config=config(stage, **keys))
+    return ds, engine, net
+
+
+def trained(engine: Any, net: nn.Module, micro_steps: int, step: Callable[[], object] | None = None) -> Tensor:
+    """The masters after as many batches; ``step`` replaces the engine's."""
+    for batch in itertools.islice(engine.training_dataloader, micro_steps):
+        engine.backward(loss(engine, batch))
+        (step or engine.step)()
+    return masters(net)
 
 
 def at_every_stage(group: dist.ProcessGroup, loop: Callable[..., Any], *given: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from zerobench.compat.runtime_functions import move_to_device, set_random_seed
 from zerobench.compat.zero_to_fp32 import convert_zero_checkpoint_to_state_dict
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
-from zerobench.suites.compat import call_loops, loops
+from zerobench.suites.compat import call_loops, loops, model_loops
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -85,7 +85,7 @@ def test_another_batch(pool: Pool) -> None:
 def test_some_parameters(pool: Pool, client: bool) -> None:
     """Parameters that are in no group stay as they are, as in DeepSpeed."""
     expected = [[False, False, True, True]] * 4
-    assert pool.run(loops.at_every_stage, call_loops.some_parameters, client, world=_WORLD) == [expected] * _WORLD
+    assert pool.run(loops.at_every_stage, model_loops.some_parameters, client, world=_WORLD) == [expected] * _WORLD
 
 
 def test_schedule_of_the_client(pool: Pool) -> None:
@@ -99,8 +99,8 @@ def test_schedule_of_the_client(pool: Pool) -> None:
 
 def test_alternating_heads(pool: Pool) -> None:
     """A parameter that no forward of the step uses is stepped with zeros, as in DeepSpeed."""
-    [[expected, *_], *_] = pool.run(loops.at_every_stage, call_loops.alternating_heads, True, world=_WORLD)
-    for stages in pool.run(loops.at_every_stage, call_loops.alternating_heads, False, world=_WORLD):
+    [[expected, *_], *_] = pool.run(loops.at_every_stage, model_loops.alternating_heads, True, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, model_loops.alternating_heads, False, world=_WORLD):
         assert all(torch.equal(after, expected) for after in stages)
 
 
@@ -113,7 +113,7 @@ def test_optimizer_classes(pool: Pool) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_model_in_sixteen_bits(pool: Pool, dtype: str) -> None:
     """Without a precision in the configuration it stays as it is, at every stage, as in DeepSpeed."""
-    ranks = pool.run(loops.at_every_stage, call_loops.in_sixteen_bits, dtype, world=_WORLD)
+    ranks = pool.run(loops.at_every_stage, model_loops.in_sixteen_bits, dtype, world=_WORLD)
     for stages in ranks:
         assert all(torch.equal(after, ranks[0][0][0]) for after, _ in stages)
         assert all(kept == getattr(torch, dtype) for _, kept in stages)
@@ -122,14 +122,14 @@ def test_a_model_in_sixteen_bits(pool: Pool, dtype: str) -> None:
 @pytest.mark.slow
 def test_a_compiled_model(pool: Pool) -> None:
     """torch.compile before initialize() changes no bit, and has no effect at stage 3."""
-    ranks = pool.run(loops.at_every_stage, call_loops.compiled, world=_WORLD)
+    ranks = pool.run(loops.at_every_stage, model_loops.compiled, world=_WORLD)
     for stages in ranks:
         assert all(torch.equal(after, ranks[0][0]) for after in stages)
 
 
 def test_a_function_in_python(pool: Pool) -> None:
     """Its backward sees by ds_status that the weight it saved is whole, at every stage."""
-    ranks = pool.run(loops.at_every_stage, call_loops.in_python, world=_WORLD)
+    ranks = pool.run(loops.at_every_stage, model_loops.in_python, world=_WORLD)
     for stages in ranks:
         assert all(torch.equal(after, ranks[0][0]) for after in stages)
 
@@ -137,7 +137,7 @@ def test_a_function_in_python(pool: Pool) -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_weights_are_loaded(pool: Pool, dtype: str) -> None:
     """The step after load_state_dict starts from the loaded weights at every stage, not from masters of before."""
-    ranks = pool.run(loops.at_every_stage, call_loops.weights_loaded, dtype, world=_WORLD)
+    ranks = pool.run(loops.at_every_stage, model_loops.weights_loaded, dtype, world=_WORLD)
     for stages in ranks:
         assert all(torch.equal(after, ranks[0][3]) for after in stages)
 
@@ -145,7 +145,7 @@ def test_weights_are_loaded(pool: Pool, dtype: str) -> None:
 @pytest.mark.parametrize("destroys", [True, False], ids=["destroyed", "kept"])
 def test_a_model_of_several_engines(pool: Pool, destroys: bool) -> None:
     """A later engine takes the model over, also from one that has sharded it; all stages agree."""
-    ranks = pool.run(loops.at_every_stage, call_loops.in_two_engines, destroys, world=_WORLD)
+    ranks = pool.run(loops.at_every_stage, model_loops.in_two_engines, destroys, world=_WORLD)
     for stages in ranks:
         for results in stages:
             assert all(torch.equal(one, other) for one, other in zip(results, ranks[0][0], strict=True))
@@ -153,7 +153,7 @@ def test_a_model_of_several_engines(pool: Pool, destroys: bool) -> None:
 
 def test_a_parameter_is_unfrozen(pool: Pool) -> None:
     """An engine has no state for it; without an error it would keep its values."""
-    for stages in pool.run(loops.at_every_stage, call_loops.unfrozen, world=_WORLD):
+    for stages in pool.run(loops.at_every_stage, model_loops.unfrozen, world=_WORLD):
         assert all("parameter '0.weight' was frozen at initialize() and has requires_grad now" in s for s in stages)
 
 
