@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _HERE = "suites/project/docs"
 _GATE = "suites/meta/gate/test_gate.py"
+_GATE_COMMAND = "suites/meta/gate/test_gate_command.py"
+_BASELINE = "suites/meta/gate/test_baseline.py"
 _REVISIONS = "suites/meta/gate/test_revisions.py"
 _CONFORM = "suites/project/conform/test_conform.py"
 _JOBS = "suites/compat/test_jobs.py"
@@ -18,7 +20,7 @@ COMMANDS: dict[str, str] = {
     r"zerobench run --model vit-tiny .*": f"{_HERE}/test_commands.py::test_a_vit_that_recomputes",
     r"zerobench run --model nano --steps 4": "suites/project/cli/test_cli.py::test_main_job_is_right",
     r"zerobench run --subjects package\.module:Class,torch-ddp( --stages 0,1,2,3)?": (
-        f"{_GATE}::test_the_example_of_the_pages_has_a_baseline"
+        f"{_BASELINE}::test_the_example_of_the_pages_has_a_baseline"
     ),
     r"zerobench replay \S+ .* --(against|bytes) .*": f"{_HERE}/test_commands.py::test_replay_of_runs_and_of_bytes",
     r"zerobench replay .*": f"{_HERE}/test_commands.py::test_replay",
@@ -36,9 +38,11 @@ COMMANDS: dict[str, str] = {
     ),
     r"zerobench gate --baseline \S+": "noxfile.py::gate",
     r"zerobench gate --baseline \S+ --results \S+": f"{_GATE}::test_the_same_passes",
-    r"zerobench gate (--subject package\.module:Class )?--baseline \S+ --update": f"{_GATE}::test_update_makes_it_pass",
+    r"zerobench gate (--subject package\.module:Class )?--baseline \S+ --update": (
+        f"{_BASELINE}::test_update_makes_it_pass"
+    ),
     r"zerobench gate (--subject package\.module:Class )?--baseline \S+ --time-against \S+": (
-        f"{_GATE}::test_slower_fails"
+        f"{_GATE_COMMAND}::test_slower_fails"
     ),
     r"zerobench conform --subjects \S+ --profile \S+ --out \S+": f"{_CONFORM}::test_an_engine_of_ones_own",
     r"zerobench conform --merge .*": f"{_CONFORM}::test_an_engine_of_ones_own",
