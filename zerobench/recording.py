@@ -40,6 +40,9 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(self.calls + other.calls, self.sent + other.sent, self.received + other.received)
 
+    def __mul__(self, times: int) -> Traffic:
+        return Traffic(self.calls * times, self.sent * times, self.received * times)
+
 
 @dataclass(frozen=True)
 class Memory:

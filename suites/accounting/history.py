@@ -13,7 +13,7 @@ import torch.distributed as dist
 from zerobench import subjects
 from zerobench.bench.ledger import sizes_of_gradients
 from zerobench.driver import model_for, run_step, start, wrap
-from zerobench.meters import TrafficMeter, resident
+from zerobench.meters import TrafficMeter, resident_states
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
@@ -80,10 +80,10 @@ def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Pat
 
 
 def _metered(engine: Subject, what: str, call: Callable[[], object]) -> Call:
-    before = _states(engine)
+    before = resident_states(engine.resident())
     with TrafficMeter() as meter:
         call()
-    return Call(what, meter.traffic, before, _states(engine))
+    return Call(what, meter.traffic, before, resident_states(engine.resident()))
 
 
 def _step(engine: Subject, scenario: Scenario, index: int, found: History, *, reads: bool) -> None:
@@ -101,12 +101,8 @@ def _step(engine: Subject, scenario: Scenario, index: int, found: History, *, re
     with TrafficMeter() as meter:
         step = run_step(engine, scenario, index, found.rank, mark=read)
     found.traffic.append(meter.traffic)
-    found.resident.append(_states(engine))
+    found.resident.append(resident_states(engine.resident()))
     found.skipped.append(step.skipped)
-
-
-def _states(engine: Subject) -> Bytes:
-    return {state: resident(tensors) for state, tensors in engine.resident().items()}
 
 
 _NOTHING = Held(0, 0, 0)

@@ -53,8 +53,7 @@ def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenari
 def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without saves; a save leaves as many bytes resident as before
     it."""
-    if not trials.subject.resumes:
-        pytest.skip(f"{trials.name} has no save() and load()")
+    trials.skip_unless_it_saves()
     assume(trials.offers(scenario) and trials.offers(scenario.but(resumes=(1,))))
     _demand_the_same(trials, scenario, "saving")
 

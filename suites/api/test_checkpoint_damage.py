@@ -20,6 +20,7 @@ import zerobench
 from zerobench.engine.checkpoint import record
 from zerobench.suites.api import saved
 from zerobench.suites.api.loading import demand_refused
+from zerobench.suites.api.spoiling import RunsCode
 
 #: The names that tests give to the two checkpoints of the fixture.
 _LAST = "global_step2"
@@ -125,21 +126,11 @@ def test_an_extra_file_is_ignored(whole: tuple[Path, dict[str, Any]], copy: Path
     assert saved.states(loading) == whole[1]
 
 
-class _Runs:
-    """Makes a directory if it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("name", ["latest", f"{_LAST}/{record.FILE}", f"{_LAST}/rank-00000.safetensors"])
 def test_no_file_can_run_code(name: str, copy: Path) -> None:
     """A pickle in the place of any file is refused, and not run, even if it has the size of the file."""
     size = (copy / name).stat().st_size
-    (copy / name).write_bytes(pickle.dumps(_Runs(copy / "ran")).ljust(size, b"\0"))
+    (copy / name).write_bytes(pickle.dumps(RunsCode(copy / "ran")).ljust(size, b"\0"))
     demand_refused(saved.engine(1), copy, "damaged|cannot be read|wrong")
     assert not (copy / "ran").exists()
 

@@ -20,17 +20,11 @@ import zerobench
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.suites.api import saved
 from zerobench.suites.api.loading import comparable, demand_refused
+from zerobench.suites.api.spoiling import RunsCode, replace_by_link
 
 _STAGE_3 = {"zero_optimization": {"stage": 3, "sub_group_size": 150}, "bf16": {"enabled": True}}
 _STAGE_2 = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
 _TAG = "global_step2"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A directory with a checkpoint of this engine's, and its states."""
-    directory = tmp_path_factory.mktemp("own")
-    return directory, saved.states(saved.checkpoint(directory))
 
 
 @pytest.fixture
@@ -116,16 +110,6 @@ def _globals(path: Path) -> set[str]:
         return {str(arg) for op, arg, _ in pickletools.genops(archive.read(name)) if op.name == "GLOBAL"}
 
 
-class _Runs:
-    """Makes a directory if it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 def _save(path: Path, content: Any) -> None:
     torch.save(content, path)
 
@@ -135,7 +119,10 @@ def _save(path: Path, content: Any) -> None:
 def test_no_file_can_run_code(name: str, write: Callable[[Path, Any], Any], exported: Path) -> None:
     """A file of either kind that would run code is refused, and is not run: as torch.save writes it, or a bare
     pickle."""
-    write(exported / _TAG / name, {"module": _Runs(exported / "ran"), "optimizer_state_dict": _Runs(exported / "ran")})
+    write(
+        exported / _TAG / name,
+        {"module": RunsCode(exported / "ran"), "optimizer_state_dict": RunsCode(exported / "ran")},
+    )
     demand_refused(
         saved.engine(1),
         exported,
@@ -146,7 +133,7 @@ def test_no_file_can_run_code(name: str, write: Callable[[Path, Any], Any], expo
 
 def test_latest_can_run_no_code(exported: Path) -> None:
     """Nor a pickle in the place of ``latest``."""
-    (exported / "latest").write_bytes(pickle.dumps(_Runs(exported / "ran")))
+    (exported / "latest").write_bytes(pickle.dumps(RunsCode(exported / "ran")))
     demand_refused(saved.engine(1), exported, "damaged or was written by another program")
     assert not (exported / "ran").exists()
 
@@ -163,7 +150,7 @@ def test_latest_can_run_no_code(exported: Path) -> None:
         (lambda d: os.truncate(d / "mp_rank_00_model_states.pt", 900), "is damaged or was not written by torch.save"),
         (lambda d: _save(d / "mp_rank_00_model_states.pt", [1]), "holds a list, not a dict"),
         (lambda d: _save(d / "mp_rank_00_model_states.pt", {}), "is no checkpoint of DeepSpeed's, or of a version"),
-        (lambda d: _link(d / "mp_rank_00_model_states.pt"), "is not a plain file"),
+        (lambda d: replace_by_link(d / "mp_rank_00_model_states.pt"), "is not a plain file"),
         (lambda d: (d / "offloaded_tensors").mkdir(), "optimizer offloaded to NVMe: .* nobody can tell whose values"),
     ],
 )
@@ -180,11 +167,6 @@ def test_a_missing_rank_of_stage_3(own: tuple[Path, dict[str, Any]], tmp_path: P
     demand_refused(saved.engine(1), tmp_path, "of 1 ranks, and was saved by 2")
     with pytest.raises(zerobench.CheckpointError, match="of 1 ranks, and was saved by 2"):
         zerobench.describe_checkpoint(tmp_path)
-
-
-def _link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to(path.with_name("elsewhere"))
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 20))])

@@ -18,6 +18,7 @@ import zerobench
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.suites.api import saved
 from zerobench.suites.api.loading import demand_refused
+from zerobench.suites.api.spoiling import rewrite
 from zerobench.suites.api.universal import convert
 
 pytestmark = pytest.mark.ci
@@ -174,7 +175,7 @@ def test_other_versions_of_deepspeed(version: str, own: tuple[Path, dict[str, An
     for path in sorted(foreign.rglob("*.pt")):
         content = pickles.read_any(path)
         if isinstance(content, dict) and "ds_version" in content:
-            _rewrite(path, {**content, "ds_version": version})
+            rewrite(path, {**content, "ds_version": version})
     loading = saved.engine(1)
     loading.load_checkpoint(foreign.parent, foreign.name)
     assert _states(loading) == own[1]
@@ -184,19 +185,13 @@ def _states(engine: zerobench.Engine) -> dict[str, Any]:
     return {name: value for name, value in saved.states(engine).items() if name != "other"}
 
 
-def _rewrite(path: Path, content: Any) -> None:
-    with path.with_name("new").open("wb") as file:
-        pickles.write(file, content)
-    path.with_name("new").replace(path)
-
-
 @pytest.mark.parametrize("part", ["param_shapes", "buffer_names", "module", "dp_world_size", "global_steps"])
 def test_a_model_without_a_part(part: str, foreign: Path) -> None:
     """A version whose model file lacks a part is one error."""
     for path in foreign.glob("*_model_states.pt"):
         content = pickles.read(path)
         del content[part]
-        _rewrite(path, content)
+        rewrite(path, content)
     _refused(saved.engine(1), foreign, "is no checkpoint of DeepSpeed's, or of a version that is not known: KeyError")
 
 
@@ -223,7 +218,7 @@ def test_without_states(stage: int, own: tuple[Path, dict[str, Any]], tmp_path: 
             content["optimizer_state_dict"]["base_optimizer_state" if stage == 2 else "optimizer_state_dict"][
                 "state"
             ] = {}
-            _rewrite(path, content)
+            rewrite(path, content)
         if directory == own[0]:
             _refused(loading, tag, "tensor 'exp_avg.body.0.weight' is missing")
         else:

@@ -18,18 +18,12 @@ from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.suites.api import saved
 from zerobench.suites.api.loading import comparable, demand_refused
+from zerobench.suites.api.spoiling import RunsCode, replace_by_link, rewrite
 from zerobench.suites.api.universal import convert
 
 _TAG = "global_step2"
 _WEIGHT = "zero/body.0.weight"
 _MODEL = "mp_rank_00_model_states.pt"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A directory with a checkpoint of this engine's, and its states."""
-    directory = tmp_path_factory.mktemp("own")
-    return directory, saved.states(saved.checkpoint(directory))
 
 
 def _universal(own: Path, directory: Path, stage: int, world: int) -> Path:
@@ -83,22 +77,12 @@ def test_the_latest(universal: Path) -> None:
     assert loading.load_checkpoint(universal.parent)[0] == str(universal.parent / "own")
 
 
-class _Runs:
-    """Makes a directory if it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize(
     "name", ["zero/optimizer_state.pt", f"{_WEIGHT}/fp32.pt", f"{_WEIGHT}/exp_avg.pt", f"{_WEIGHT}/step.pt", _MODEL]
 )
 def test_no_file_can_run_code(name: str, universal: Path) -> None:
     """A file of each kind that would run code is refused, and is not run."""
-    torch.save({"param": _Runs(universal / "ran")}, universal / name)
+    torch.save({"param": RunsCode(universal / "ran")}, universal / name)
     demand_refused(saved.engine(1), universal.parent, r"names posix\.mkdir, which no checkpoint .* could run code")
     assert not (universal / "ran").exists()
 
@@ -108,29 +92,18 @@ def _move_out(path: Path) -> None:
     path.symlink_to(path.parent.parent.parent / "outside")
 
 
-def _link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to(path.with_name("elsewhere"))
-
-
 def _climb(model: Path) -> None:
     """Name a parameter so that its folder lies outside."""
     content = pickles.read(model)
     [shapes] = content["param_shapes"]
     content["param_shapes"] = [OrderedDict({"../../body.0.weight": shapes.pop("body.0.weight"), **shapes})]
-    _replace(model, content)
+    rewrite(model, content)
 
 
 def _round_robin(model: Path) -> None:
     content = pickles.read(model)
     content["ds_config"]["zero_optimization"]["round_robin_gradients"] = True
-    _replace(model, content)
-
-
-def _replace(path: Path, content: Any) -> None:
-    with path.with_name("new").open("wb") as file:
-        pickles.write(file, content)
-    path.with_name("new").replace(path)
+    rewrite(model, content)
 
 
 def _extra_state(path: Path) -> None:
@@ -148,15 +121,15 @@ def _extra_state(path: Path) -> None:
         (lambda d: shutil.rmtree(d / "zero"), "has no file of the optimizer: neither '.*_optim_states.pt' nor"),
         (lambda d: _move_out(d / _WEIGHT), "parameter 'body.0.weight' lie outside .*symbolic link"),
         (lambda d: _move_out(d / "zero"), "lie outside .*symbolic link"),
-        (lambda d: _link(d / _WEIGHT / "fp32.pt"), "'fp32.pt' in .* is not a plain file"),
+        (lambda d: replace_by_link(d / _WEIGHT / "fp32.pt"), "'fp32.pt' in .* is not a plain file"),
         (lambda d: _climb(d / _MODEL), r"parameter '\.\./\.\./body.0.weight' lie outside"),
         (lambda d: _round_robin(d / _MODEL), "conversion gives parameters the states of others"),
         (lambda d: os.truncate(d / _WEIGHT / "fp32.pt", 900), "'fp32.pt' in .* is damaged"),
-        (lambda d: _replace(d / _WEIGHT / "fp32.pt", torch.zeros(7)), "'fp32.pt' of parameter .* has 7 elements, and"),
-        (lambda d: _replace(d / _WEIGHT / "fp32.pt", [1]), "is no checkpoint of DeepSpeed's, or of a version"),
-        (lambda d: _replace(d / _WEIGHT / "step.pt", "many"), "is no checkpoint of DeepSpeed's, or of a version"),
-        (lambda d: _replace(d / _WEIGHT / "step.pt", float("inf")), "is no checkpoint of DeepSpeed's, or of a version"),
-        (lambda d: _replace(d / "zero/optimizer_state.pt", {}), "is no checkpoint of DeepSpeed's, or of a version"),
+        (lambda d: rewrite(d / _WEIGHT / "fp32.pt", torch.zeros(7)), "'fp32.pt' of parameter .* has 7 elements, and"),
+        (lambda d: rewrite(d / _WEIGHT / "fp32.pt", [1]), "is no checkpoint of DeepSpeed's, or of a version"),
+        (lambda d: rewrite(d / _WEIGHT / "step.pt", "many"), "is no checkpoint of DeepSpeed's, or of a version"),
+        (lambda d: rewrite(d / _WEIGHT / "step.pt", float("inf")), "is no checkpoint of DeepSpeed's, or of a version"),
+        (lambda d: rewrite(d / "zero/optimizer_state.pt", {}), "is no checkpoint of DeepSpeed's, or of a version"),
         (lambda d: _extra_state(d / _WEIGHT / "exp_avg_sq.pt"), "the optimizer has the rule of another kind"),
     ],
 )

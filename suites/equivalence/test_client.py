@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import hypothesis.strategies as st
-import pytest
 
 from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
@@ -34,8 +33,7 @@ _PARTS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluati
 def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[int, ...]]) -> None:
     """An engine that saves and trains on, before the first step, after a skipped one, or twice in a row, has the bits
     of the same run without a save."""
-    if not trials.subject.resumes:
-        pytest.skip(f"{trials.name} has no save() and load()")
+    trials.skip_unless_it_saves()
     drawn, saves = scenario
     one = trials.nearest(drawn.but(resumes=tuple(sorted(set(saves)))), "resumes").but(resumes=())
     got = trials.ask(ReplayCommand(one, trials.name), client.train_and_save, saves)

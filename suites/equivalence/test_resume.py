@@ -50,7 +50,7 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
     """If an engine, of a model with other values or with other steps behind it, loads the saved state, every number of
     the run is the canonical trainer's, bit for bit: losses, norms, decisions, loss scales, parameters, masters and
     optimizer states."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes"))
     bits.agree(trajectories, expected)
 
@@ -71,7 +71,7 @@ def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
 def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -> None:
     """If it loads everything but the optimizer's states, or the model alone, what it does not load is new, bit for bit:
     optimizer states, step counts, loss scale, hyperparameters, schedule and counters."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "loads"))
     bits.agree(trajectories, expected)
 
@@ -94,7 +94,7 @@ def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> 
     """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything, also
     into an engine that has trained, and of a part: bit for bit, or within a derived bound. The counters and the
     client's state are exact."""
-    _demand_resumes(trials)
+    trials.skip_unless_it_saves()
     trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
@@ -126,7 +126,7 @@ _FP16: dict[str, Any] = {"dtype": "fp16", "loss_scale": DYNAMIC, "steps": 5}
 @drawn(_of_a_scaler() | scenarios(**_FP16, resumes=st.sampled_from([(1,), (2,), (3,)]), loads_into=_INTO), share=0.2)
 def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
     """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "dtype", "loss_scale"))
     bits.agree(trajectories, expected)
 
@@ -146,7 +146,7 @@ def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> Non
 def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """A resumed run has the bits of the uninterrupted one; on two ranks, where the sum of two gradients has one value
     in every order."""
-    _demand_resumes(trials)
+    trials.skip_unless_it_saves()
     one = trials.nearest(scenario, "resumes")
     trials.agree(trials.run(one), trials.run(one.but(resumes=())), ALL_PARTS)
 
@@ -160,7 +160,7 @@ def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
 def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str, object]]) -> None:
     """If an engine of another stage, with other buckets and other offload, loads the saved state, it goes on with the
     same bits."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     one, stage, changes = scenario
     other = one.but(stage=stage, steps=4, **changes)
     assume(bits.offers(one))
@@ -178,7 +178,7 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str,
 )
 def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
     """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     whole, (before, then), stage = scenario
     leaves = leaves_of(before, then)
     one = whole.but(world=before, accumulation=leaves // before, steps=2)
@@ -213,7 +213,7 @@ _LARGE = Odd(width=100, hidden=(6000,), norm=False, activation="tanh")
 )
 def test_resume_of_several_blocks(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
     """So it does if a rank reads several blocks of a file, and begins in the middle of one."""
-    _demand_resumes(bits)
+    bits.skip_unless_it_saves()
     whole, (before, then), stage = scenario
     leaves = before * then
     one = whole.but(world=before, accumulation=leaves // before, steps=1)
@@ -229,8 +229,3 @@ def _agree(trials: Trials, one: Scenario, other: Scenario, parts: Sequence[Part]
     found = trials.runner.difference(command, Reading(frozenset(parts), keep))
     if found is not None:
         raise disagreement(found, command)
-
-
-def _demand_resumes(trials: Trials) -> None:
-    if not trials.subject.resumes:
-        pytest.skip(f"{trials.name} has no save() and load()")

@@ -110,7 +110,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
-            for call, make in _calls(subject, scenario, directory if saving else None).items():
+            for call, make in _calls(subject, directory if saving else None).items():
                 found += _changed_by(call, state, {}, make)
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
@@ -118,7 +118,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
     return found + _differing("close", before, _of_process())
 
 
-def _calls(subject: Subject, scenario: Scenario, directory: Path | None) -> dict[str, Callable[[], object]]:
+def _calls(subject: Subject, directory: Path | None) -> dict[str, Callable[[], object]]:
     """The calls from the last backward of a step on, in order."""
     made: dict[str, Callable[[], object]] = {
         "gradients": subject.gradients,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
+import pytest
 import torch
 from hypothesis import reject
 
@@ -80,6 +81,11 @@ class Trials:
         elif found is not None:
             note_refusal(found)
         return found is None
+
+    def skip_unless_it_saves(self) -> None:
+        """Skip the test, with the engine's own reason, if the engine has no save() and load()."""
+        if reason := self.subject.lacks(Scenario(steps=2, resumes=(1,))):
+            pytest.skip(reason)
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario, with as few fields changed as the engine demands, none of ``fixed``, and no known finding that

@@ -23,6 +23,7 @@ from zerobench.meters import (
     live_tensors,
     off_device,
     resident,
+    resident_states,
     unattributed,
 )
 from zerobench.recording import OffloadBytes, Traffic
@@ -60,11 +61,11 @@ def fill_ledger(group: dist.ProcessGroup, subject: str, scenario: Scenario, aske
     rank = dist.get_rank(group)
     model = model_for(load(subject), scenario, rank)
     with closing(wrap(model, load(subject), scenario, group)) as engine:
-        ledger = Ledger(rank, _states(engine))
+        ledger = Ledger(rank, resident_states(engine.resident()))
         for index in range(STEPS):
             with _METERED[asked](ledger, engine, model):
                 run_step(engine, scenario, index, rank)
-            ledger.resident.append(_states(engine))
+            ledger.resident.append(resident_states(engine.resident()))
     return ledger
 
 
@@ -96,10 +97,6 @@ def _offload(ledger: Ledger, engine: Subject, model: nn.Module) -> Iterator[None
 
 
 _METERED = {"states": _unmetered, "traffic": _traffic, "peaks": _peak, "offload": _offload}
-
-
-def _states(engine: Subject) -> dict[str, int]:
-    return {state: resident(tensors) for state, tensors in engine.resident().items()}
 
 
 @dataclass

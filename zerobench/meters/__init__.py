@@ -7,6 +7,7 @@ from zerobench.meters.memory import (
     live_tensors,
     pinned,
     resident,
+    resident_states,
     unattributed,
 )
 from zerobench.meters.metering import METERED_STEP, Metered, meter_subject, off_device
@@ -32,5 +33,6 @@ __all__ = [
     "off_device",
     "pinned",
     "resident",
+    "resident_states",
     "unattributed",
 ]

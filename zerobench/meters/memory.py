@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,11 @@ from zerobench.tensors import unwrapped
 def resident(tensors: Iterable[Tensor]) -> int:
     """Bytes of the distinct storages behind ``tensors``; of a DTensor, those of its local part."""
     return sum(_storages(tensors).values())
+
+
+def resident_states(states: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
+    """Bytes of each state that ``Subject.resident`` names."""
+    return {state: resident(tensors) for state, tensors in states.items()}
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from zerobench.digests import held
 from zerobench.driver import model_for, run_step, wrap
-from zerobench.meters.memory import ParameterPeak, PeakMeter, pinned, resident
+from zerobench.meters.memory import ParameterPeak, PeakMeter, pinned, resident, resident_states
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.traffic import TrafficMeter
 from zerobench.meters.wire import crossing
@@ -52,7 +52,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
             peak.restart()
             with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
-            sizes = {category: resident(tensors) for category, tensors in subject.resident().items()}
+            sizes = resident_states(subject.resident())
             digest = digest or _digest(subject, scenario)
             offload = off_device(subject, moved)
             locked = max(pinned() - pinned_before, _page_locked(subject)) if cuda else None

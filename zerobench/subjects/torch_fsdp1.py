@@ -156,13 +156,6 @@ class TorchFsdp1(Plain):
             return self.module.clip_grad_norm_(self.scenario.clip or math.inf)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> Tensor:
-        self.module.eval()
-        loss: Tensor = self.module(**batch)
-        self.module.train()
-        return loss
-
-    @torch.no_grad()
     def set_parameters(self, values: State) -> None:
         with warnings.catch_warnings(action="ignore"), FullyShardedDataParallel.summon_full_params(self.module):
             for name, value in values.items():

@@ -245,10 +245,10 @@ def _fsdp2_traffic(scenario: Scenario, model: nn.Module, rank: int, step: int) -
             reduced += _moved(mesh, 1, shard * wire)
             summed += _all_reduce(mesh.replicate, rank // mesh.shard, shard, wire)
     reductions = scenario.accumulation if scenario.reduction == "micro_step" else 1
-    sums = _times(summed, reductions) if mesh.replicate > 1 else Traffic()
+    sums = summed * reductions if mesh.replicate > 1 else Traffic()
     if (scenario.clip or scenario.dtype == "fp16") and mesh.shard > 1:
         sums += _all_reduce(mesh.shard, rank % mesh.shard, len(active), _FP32)
-    total = {"all_gather": _times(gathered, scenario.accumulation), "reduce_scatter": _times(reduced, reductions)}
+    total = {"all_gather": gathered * scenario.accumulation, "reduce_scatter": reduced * reductions}
     return (total if mesh.shard > 1 else {}) | ({"all_reduce": sums} if sums.calls else {})
 
 
@@ -266,7 +266,3 @@ def _fsdp2_groups(model: nn.Module) -> dict[str, _Parameters]:
 def _moved(mesh: Mesh, calls: int, size: int) -> Traffic:
     moved = (mesh.shard - 1) * size * calls
     return Traffic(calls, moved, moved)
-
-
-def _times(traffic: Traffic, number: int) -> Traffic:
-    return Traffic(traffic.calls * number, traffic.sent * number, traffic.received * number)

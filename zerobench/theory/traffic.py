@@ -114,11 +114,7 @@ def _moved(scenario: Scenario, moved: Iterable[Unit], bucket: int, itemsize: int
 def _gradients(scenario: Scenario, cut: list[Unit]) -> Traffic:
     size = DTYPES[scenario.communication_dtype or scenario.dtype].itemsize
     once = _moved(scenario, (unit for unit in cut if unit.trainable), scenario.reduce_bucket, size)
-    return _times(once, scenario.accumulation if scenario.reduction == "micro_step" else 1)
-
-
-def _times(traffic: Traffic, number: int) -> Traffic:
-    return Traffic(traffic.calls * number, traffic.sent * number, traffic.received * number)
+    return once * (scenario.accumulation if scenario.reduction == "micro_step" else 1)
 
 
 def _norm_check(scenario: Scenario, model: nn.Module, cut: list[Unit]) -> Traffic:
