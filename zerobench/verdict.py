@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 #: How the ranks of a case failed.
 Failure = Literal["raised", "crashed", "timeout"]
 #: ``measured`` is a case that ran and was not judged.
 Verdict = Literal["right", "wrong", "measured", "unsupported", "raised", "crashed", "timeout", "not measured"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 #: The case ran to its end: it has numbers.
 RAN: frozenset[Verdict] = frozenset(("right", "wrong", "measured"))

@@ -50,7 +50,6 @@ _ADAGRAD = {"lr": 1e-2, "lr_decay": 0.5, "eps": 1e-6, "weight_decay": 0.1}
 _OTHER_ADAGRAD = {"lr": 2e-2, "lr_decay": 0.0, "eps": 1e-10, "weight_decay": 0.0}
 _NESTEROV = {"lr": 1e-2, "betas": (0.8, 0.9), "momentum_decay": 0.1, "weight_decay": 0.1}
 _RMSPROP = {"lr": 1e-2, "alpha": 0.9, "momentum": 0.5, "centered": True, "eps": 1.0, "weight_decay": 0.1}
-_ADADELTA = {"lr": 0.5, "rho": 0.5}
 _RULES = {
     "adam": _Rule(Adam, _ADAM, _OTHER_ADAM, {"type": "Adam", "params": {**_ADAM, "adam_w_mode": False}}),
     "adamw": _Rule(AdamW, _ADAM, _OTHER_ADAM, {"type": "AdamW", "params": _ADAM}),

@@ -106,7 +106,6 @@ def _only(value: torch.Tensor) -> torch.Tensor:
 
 
 _NAN = float("nan")
-_EMPTY = torch.tensor([0.0, 1.0])
 
 #: By hint: a change after which it is right, and one after which it is wrong, each maybe with another Scenario.
 _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {

@@ -127,7 +127,7 @@ def median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float]:
     """The percentile bootstrap's interval of the median of an odd number of values, without resampling.
 
     The median of n values drawn with replacement from n is at most the k-th smallest of them if and only if more than
@@ -135,7 +135,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     1982, section 10.3). So the bootstrap's distribution is a binomial sum, and nothing here is random.
     """
     ordered, n = sorted(values), len(values)
-    below = next(k for k in range(1, n + 1) if _at_most(k, n) > (1 - confidence) / 2)
+    below = next(k for k in range(1, n + 1) if _at_most(k, n) > (1 - CONFIDENCE) / 2)
     return ordered[below - 1], ordered[n - below]
 
 

@@ -155,19 +155,19 @@ def _filled(trajectory: Trajectory, other: Trajectory) -> Trajectory:
     return replace(trajectory, steps=steps)
 
 
-def error_against(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> float:
-    """The relative error of all fp32 parameters after ``step``, in the 2-norm, against the float64 run's.
+def error_against(trajectory: Trajectory, reference64: Trajectory) -> float:
+    """The relative error of all fp32 parameters after the last step, in the 2-norm, against the float64 run's.
 
     Infinite if names or shapes are not the same.
     """
-    expected = reference64.steps[step].parameters
-    apart = sum(_squares(trajectory, reference64, step).values())
+    expected = reference64.steps[-1].parameters
+    apart = sum(_squares(trajectory, reference64).values())
     return math.sqrt(apart / (sum(float(p.square().sum()) for p in expected.values()) or 1.0))
 
 
-def _squares(trajectory: Trajectory, reference64: Trajectory, step: int = -1) -> dict[str, float]:
+def _squares(trajectory: Trajectory, reference64: Trajectory) -> dict[str, float]:
     """Each parameter's sum of squared errors."""
-    got, expected = trajectory.steps[step].parameters, reference64.steps[step].parameters
+    got, expected = trajectory.steps[-1].parameters, reference64.steps[-1].parameters
     return {name: _square(got.get(name), expected.get(name)) for name in expected | got}
 
 

@@ -63,9 +63,9 @@ class Row:
         return [self.name, *map(str, counts), share(self.killed, self.tried), share(self.killed, self.noticeable)]
 
 
-def read_survivors(path: Path = SURVIVORS) -> dict[str, Survivor]:
+def read_survivors() -> dict[str, Survivor]:
     """The survivors that someone has read, by the mutant's id."""
-    plain = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    plain = json.loads(SURVIVORS.read_text(encoding="utf-8")) if SURVIVORS.exists() else {}
     return {id_: Survivor(each["class"], each["reason"], each["edit"]) for id_, each in plain.items()}
 
 

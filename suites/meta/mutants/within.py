@@ -24,22 +24,22 @@ from zerobench.suites.meta.points import Points
 
 
 class _Within(Mutant):
-    def copies(self, number: int = 1) -> list[Tensor]:
-        """Memory of so many copies of the whole model in fp32."""
-        return [torch.ones(sum(state.unit.padded for state in self.engine.states)) for _ in range(number)]
+    def copy(self) -> Tensor:
+        """Memory of as many bytes as the whole model has in fp32."""
+        return torch.ones(sum(state.unit.padded for state in self.engine.states))
 
     def send(self) -> None:
         """All-reduce as many bytes."""
-        dist.all_reduce(self.copies()[0], group=self.group)
+        dist.all_reduce(self.copy(), group=self.group)
 
 
 class HoldsTheModelWithinAnUpdate(_Within):
     points_at = Points("within", name="update")
 
     def step(self) -> Outcome:
-        copies = self.copies()
+        copy = self.copy()
         outcome = super().step()
-        copies.clear()
+        del copy
         return outcome
 
 
@@ -47,9 +47,9 @@ class HoldsTheModelWithinAnEvaluation(_Within):
     points_at = Points("within", name="evaluation")
 
     def evaluate(self, batch: Batch) -> Tensor:
-        copies = self.copies()
+        copy = self.copy()
         loss = super().evaluate(batch)
-        copies.clear()
+        del copy
         return loss
 
 
@@ -101,7 +101,7 @@ class LeavesTensors(_Within):
     left: ClassVar[list[Tensor]] = []
 
     def close(self) -> None:
-        self.left.extend(self.copies())
+        self.left.append(self.copy())
         super().close()
 
 
@@ -123,7 +123,7 @@ class WritesASecondFile(_InFiles):
     points_at = Points("files", name="files")
 
     def step(self) -> Outcome:
-        self.path.write_bytes(self.copies()[0].numpy().tobytes())
+        self.path.write_bytes(self.copy().numpy().tobytes())
         return super().step()
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class KeepsStatesAfterASave(_Within):
 
     def save(self, directory: Path) -> None:
         super().save(directory)
-        self.kept = (*self.kept, *self.copies())
+        self.kept = (*self.kept, self.copy())
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         found = super().resident()
