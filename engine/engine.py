@@ -245,8 +245,8 @@ class Engine(CheckpointCalls):
     def _check_whole(self) -> None:
         if self._ended_early is not None:
             raise RuntimeError(
-                f"an exception ended {self._ended_early} of this engine early, and what it left half done cannot be "
-                "trained on; build a new model and engine, and start from parameters that were saved"
+                f"an exception ended {self._ended_early} of this engine early: gradients or states may be incomplete; "
+                "build a new model and engine, and load a checkpoint"
             )
 
     def _check_trains(self) -> None:

@@ -108,7 +108,7 @@ class Run:
             return self.recording()
 
     def close(self) -> None:
-        """Close the subject, and remove what it saved."""
+        """Close the subject, and remove its checkpoints."""
         self.subject.close()
         if self._saved is not None and self.rank == 0:
             shutil.rmtree(self._saved, ignore_errors=True)
@@ -155,7 +155,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
 
 
 def go_astray(subject: Subject, scenario: Scenario, step: int, rank: int) -> None:
-    """Take step ``step`` on other data, as before a client goes back to what it has saved. A collective.
+    """Take step ``step`` on other data, as before a client goes back to a saved state. A collective.
 
     An overflow follows if the loss scale depends on it, and then the readings that follow the load, too.
     """
@@ -176,7 +176,7 @@ def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> No
 def loaded(
     subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int
 ) -> Subject:
-    """A new subject that has loaded what was saved before a step. A collective.
+    """A new subject that has loaded the state of before a step. A collective.
 
     Its model starts from other values, so that a state that is not loaded shows.
     """

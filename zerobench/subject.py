@@ -131,7 +131,7 @@ class Subject(ABC):
     moves: ClassVar[bool] = False
     #: Has :meth:`save` and :meth:`load`.
     resumes: ClassVar[bool] = False
-    #: :meth:`load` also takes what another number of ranks has saved.
+    #: :meth:`load` also takes a checkpoint of another number of ranks.
     resumes_at_any_world: ClassVar[bool] = False
     #: :meth:`load` also loads a part of the state, as the Scenario's ``loads`` says.
     loads_parts: ClassVar[bool] = False

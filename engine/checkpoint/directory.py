@@ -33,7 +33,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 @contextmanager
 def failed(what: str) -> Iterator[None]:
-    """Turn an error of the operating system into a CheckpointError that says what could not be done."""
+    """Turn an error of the operating system into a CheckpointError that names the operation."""
     try:
         yield
     except OSError as error:

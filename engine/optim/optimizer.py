@@ -22,7 +22,7 @@ _NO_CHECKPOINT = (
 
 
 class StateDict(dict[str, Any]):
-    """What ``state_dict()`` of an optimizer without its state gives: libraries ask for it and throw it away.
+    """The ``state_dict()`` of an optimizer without its state: libraries ask for it and do not use it.
 
     Reading its ``state``, or saving it, is an error, so that no file lacks the state in silence.
     """

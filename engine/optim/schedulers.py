@@ -32,7 +32,7 @@ def make_scheduler(given: Any, optimizer: ZeroOptimizer) -> Any:
 
 
 def _move(scheduler: Any, optimizer: ZeroOptimizer) -> None:
-    """Move it, and the schedulers in it, from the client's optimizer, which the engine no longer reads."""
+    """Move it, and the schedulers in it, from the client's optimizer, which the engine does not read."""
     scheduler.optimizer = optimizer
     for part in getattr(scheduler, "_schedulers", ()):
         _move(part, optimizer)

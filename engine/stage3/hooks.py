@@ -192,8 +192,8 @@ def _explaining() -> Iterator[None]:
     except RuntimeError as error:
         if "saved tensor hooks" in str(error):
             error.add_note(
-                "Stage 3 gathers parameters in backward by saved-tensor hooks, so its forwards cannot use torch.func's "
-                "grad, vjp and what is built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
+                "Stage 3 gathers parameters in backward by saved-tensor hooks, so its forwards cannot use grad and vjp "
+                "of torch.func or functions built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
             )
         raise
 

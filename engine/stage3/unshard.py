@@ -42,7 +42,7 @@ class Unsharder:
         self.bucket, self.prefetch, self.max_live = bucket, prefetch, max_live
         self._position = {state: i for i, state in enumerate(self.states)}
         self._pins = dict.fromkeys(self.states, 0)
-        self._idle: set[UnitState] = set()  # whole, used, and not pinned any more
+        self._idle: set[UnitState] = set()  # whole and used, and pinned by no use
         self._arriving: dict[UnitState, list[Handle]] = {}
         self._unused: set[UnitState] = set()  # gathered ahead of their use
         self._stale: set[UnitState] = set()  # whole, but with values older than an optimizer step

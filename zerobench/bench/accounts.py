@@ -34,7 +34,7 @@ class UnknownForm(LookupError):
 
 @dataclass(frozen=True)
 class Books:
-    """The accounts of one subject in one Scenario; each method compares what the ranks measured.
+    """The accounts of one subject in one Scenario; each method compares the numbers of the ranks.
 
     Raises:
         UnknownForm: if the subject's theory has no form of a number.
@@ -54,7 +54,7 @@ class Books:
         return self._known(load(self.subject).theory(), "any")
 
     def differences(self, account: Account, measured: Sequence[Any]) -> Iterator[LedgerDifference]:
-        """The numbers that differ, of what :data:`TASKS` measured on each rank."""
+        """The numbers that differ; ``measured`` has the result of the account's task in :data:`TASKS` on each rank."""
         for rank, here in enumerate(measured):
             yield from _CHECKS[account](self, rank, here)
         if account == "received":

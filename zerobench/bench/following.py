@@ -50,7 +50,7 @@ def first_step_that_does_not_follow(
 
 @dataclass(frozen=True)
 class _Expected:
-    """What the oracle computes of one step."""
+    """The oracle's values of one step."""
 
     losses: list[Tensor]
     gradients: State

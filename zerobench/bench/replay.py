@@ -1,4 +1,4 @@
-"""Replay: do again what a failure compared, as its last line says, and give the verdict."""
+"""Replay: repeat the comparison that failed, by the command in the failure's last line, and give the verdict."""
 
 from __future__ import annotations
 

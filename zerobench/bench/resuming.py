@@ -32,7 +32,7 @@ def resume_at(
     last: Keep,
     evaluate: bool,
 ) -> Trajectory:
-    """Load what was saved, and train a Scenario from step ``first`` on; the recording of these steps.
+    """Load the saved state, and train a Scenario from step ``first`` on; the recording of these steps.
 
     It holds the states in ``every`` of each step, those in ``last`` of the last one, and an evaluation after it if one
     is asked for.

@@ -34,9 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a recording holds: of the states in ``parts``, those in ``keep`` of every step, and all of the last.
+    """The states that a recording holds: of ``parts``, those in ``keep`` of every step, and all of the last step.
 
-    Nobody watches the steps before, except by the Scenario's own reads; a wrong bit of theirs leads into the last.
+    The run reads no other states, except in the Scenario's own reads: an engine may be right only if each step is read.
+    A wrong bit of an earlier step makes bits of the last one wrong.
     """
 
     parts: Set[Part] = frozenset(ALL_PARTS)
@@ -95,7 +96,7 @@ class Runner:
         self.ran = 0
 
     def submit(self, subject: str, scenario: Scenario, reading: Reading) -> Told[Trajectory]:
-        """Train a subject; each rank records what ``reading`` says."""
+        """Train a subject; each rank records the states of ``reading``."""
         command = between((subject, scenario), parts=in_order(reading.parts))
         return self.ask(command, train, reading)
 
@@ -160,7 +161,7 @@ class Runner:
         return found
 
     def _alone(self, command: ReplayCommand, reading: Reading) -> Trajectory | list[Trajectory]:
-        """The recordings of a run that nobody disturbs: the canonical trainer's or, without a promise, its own."""
+        """The recordings of an uninterrupted run: the canonical trainer's or, without a promise, its own."""
         if load(command.subject).promises_bits:
             return self.canonical(command, reading)
         return self.submit(command.subject, command.scenario, reading).result()

@@ -35,7 +35,7 @@ def _configuration(given: argparse.Namespace) -> dict[str, Any]:
     """The configuration of DeepSpeed's job."""
     if given.config is None or given.ranks is None:
         raise UsageError(
-            "--format deepspeed needs --config, DeepSpeed's configuration, and --ranks, as many as its job has"
+            "--format deepspeed needs --config, the configuration of DeepSpeed's job, and --ranks, its number of ranks"
         )
     try:
         found = json.loads(given.config.read_text(encoding="utf-8"))

@@ -48,8 +48,8 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"zerobench {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands.add_parser("run", help="train a model with several engines and report", allow_abbrev=False))
-    add_replay(commands.add_parser("replay", help="find a failure again, as it prints it", allow_abbrev=False))
-    doctor = commands.add_parser("doctor", help="say what this machine has and what it lacks", allow_abbrev=False)
+    add_replay(commands.add_parser("replay", help="repeat a comparison that failed", allow_abbrev=False))
+    doctor = commands.add_parser("doctor", help="list this machine's devices, tools and packages", allow_abbrev=False)
     doctor.description = (
         "Lists devices, compilers, kernels (which it builds), backends and versions; exits with 1 if something is "
         "missing."
@@ -63,9 +63,9 @@ def parser() -> Parser:
     )
     _add_checkpoint(commands.add_parser("checkpoint", help="examine or export a checkpoint", allow_abbrev=False))
     _add_report(commands.add_parser("report", help="merge results and write their report", allow_abbrev=False))
-    _add_compare(commands.add_parser("compare", help="say what differs between two results", allow_abbrev=False))
-    _add_conform(commands.add_parser("conform", help="hold engines to the equivalence suite", allow_abbrev=False))
-    _add_gate(commands.add_parser("gate", help="hold results to a committed baseline", allow_abbrev=False))
+    _add_compare(commands.add_parser("compare", help="list the differences between two results", allow_abbrev=False))
+    _add_conform(commands.add_parser("conform", help="test engines with the equivalence suite", allow_abbrev=False))
+    _add_gate(commands.add_parser("gate", help="compare results with a committed baseline", allow_abbrev=False))
     add_launch(commands.add_parser("launch", help="run a DeepSpeed job on the reference engine", allow_abbrev=False))
     return top
 
@@ -115,7 +115,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("base", metavar="BASE", help="a results.json, or a git revision, whose own code is measured")
     compare.add_argument("head", metavar="HEAD", help="another, measured with the same options")
     compare.add_argument(
-        "--subject", default=SUBJECT, metavar="NAME", help=f"what is measured of revisions; default: {SUBJECT}"
+        "--subject", default=SUBJECT, metavar="NAME", help=f"the engine to measure in revisions; default: {SUBJECT}"
     )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
@@ -158,7 +158,7 @@ def _add_gate(gate: argparse.ArgumentParser) -> None:
         help="gate these; default: measure a small grid",
     )
     add("--time-against", metavar="REV", help="measure times, too, in alternation with this git revision")
-    add("--update", action="store_true", help="make the baseline of the present measurements")
+    add("--update", action="store_true", help="write the baseline from the present measurements")
     add("--subject", default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
     add("--summary", type=Path, metavar="FILE", help="append the Markdown to it; default: $GITHUB_STEP_SUMMARY, if set")
     add("--json", action="store_true", help="print JSON, not Markdown")
@@ -167,29 +167,31 @@ def _add_gate(gate: argparse.ArgumentParser) -> None:
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.description = (
         "Trains a GPT on text, a ViT on synthetic images, or a model whose first step is exact, with several engines "
-        "in alternating steps, judges what they computed, meters memory and traffic, and writes report.md, report.html "
-        "and results.json."
+        "in alternating steps, judges their results, meters memory and traffic, and writes report.md, report.html and "
+        "results.json."
     )
-    _add_subjects(run.add_argument_group("what is compared").add_argument)
-    _add_job(run.add_argument_group("what each trains").add_argument)
-    _add_ways(run.add_argument_group("how it is measured and told").add_argument)
+    _add_subjects(run.add_argument_group("engines").add_argument)
+    _add_job(run.add_argument_group("training").add_argument)
+    _add_ways(run.add_argument_group("measurement and output").add_argument)
 
 
 def _add_subjects(add: Callable[..., object]) -> None:
     add("--subjects", type=names, default=_SUBJECTS, metavar="A,B", help=f"default: {','.join(_SUBJECTS)}")
-    add("--stages", type=stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference; default: 0,1,2,3")
+    add(
+        "--stages", type=stages, default=STAGES_OF_ZERO, metavar="0,1", help="of the reference engine; default: 0,1,2,3"
+    )
     add(
         "--offload",
         type=offloads,
         default=("none",),
         metavar="none,cpu",
-        help="a case each from stage 1 on: none, cpu or nvme; default: none",
+        help="targets, a case for each from stage 1 on: none, cpu or nvme; default: none",
     )
-    add("--nvme-path", default="", metavar="DIR", help="for the files of nvme; default: the temporary directory")
+    add("--nvme-path", default="", metavar="DIR", help="folder of the files of nvme; default: the temporary directory")
 
 
 def _add_job(add: Callable[..., object]) -> None:
-    add("--ranks", type=whole("ranks", 1), metavar="N", help="default: 2, or as many as a launcher has started")
+    add("--ranks", type=whole("ranks", 1), metavar="N", help="number of ranks; default: 2, or the launched ranks")
     add(
         "--model",
         type=one_of("model", SIZES),
@@ -197,13 +199,19 @@ def _add_job(add: Callable[..., object]) -> None:
         metavar="NAME",
         help=f"{', '.join(SIZES)}; default: mini",
     )
-    add("--dtype", type=one_of("dtype", get_args(Dtype)), default="fp32", metavar="NAME", help="fp32, bf16 or fp16")
+    add(
+        "--dtype",
+        type=one_of("dtype", get_args(Dtype)),
+        default="fp32",
+        metavar="NAME",
+        help="fp32, bf16 or fp16; default: fp32",
+    )
     add(
         "--recompute",
         type=one_of("recomputation", get_args(Recompute)),
         default="none",
         metavar="HOW",
-        help="activations of blocks: none, reentrant or non_reentrant; default: none, kept",
+        help="recompute the activations of blocks: none, reentrant or non_reentrant; default: none",
     )
     add(
         "--accumulation",
@@ -218,11 +226,11 @@ def _add_job(add: Callable[..., object]) -> None:
         type=whole("steps", 1),
         default=_STEPS,
         metavar="N",
-        help="the first 3, or half, warm up; default: 15",
+        help="number of steps, of which the first 3, or half, warm up; default: 15",
     )
     add("--data", default="", metavar="FILE", help="text for a GPT; default: the English of pydoc_data.topics")
     add("--device", type=one_of("device", ("cpu", "cuda")), default="cpu", metavar="NAME", help="cpu or cuda")
-    add("--seed", type=whole("seed", 0), default=0, metavar="N", help="of weights and data; default: 0")
+    add("--seed", type=whole("seed", 0), default=0, metavar="N", help="seed of weights and data; default: 0")
 
 
 def _add_ways(add: Callable[..., object]) -> None:
@@ -234,7 +242,7 @@ def _add_ways(add: Callable[..., object]) -> None:
         type=number("time-limit"),
         default=120.0,
         metavar="S",
-        help="of one step, seconds; default: 120",
+        help="limit of one step in seconds; default: 120",
     )
 
 

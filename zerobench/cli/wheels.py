@@ -8,7 +8,7 @@ from zerobench.errors import UsageError
 
 #: Those that torch brings along; a machine with torch has them.
 _GIVEN = "torch"
-#: What the suites, the benchmarks and the report need.
+#: The extras that the suites, the benchmarks and the report need.
 _EXTRAS = ("report", "suites")
 
 

@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def reason(self) -> str:
-        """The engine's reason, for what it does not offer or what was not enough."""
+        """The reason of the verdict "not offered" or "not enough"."""
         return next((part["reason"] for part in self.parts if part["reason"]), "no reason was given")
 
 

@@ -117,7 +117,7 @@ def _known(engine: Json) -> str:
 
 
 def _reasons(column: Iterable[Cell]) -> str:
-    """What the engine does not offer, and what was not enough, with the reason."""
+    """The properties with the verdict "not offered" or "not enough", with the reasons."""
     grey = [each for each in column if each.verdict in (NOT_OFFERED, NOT_ENOUGH)]
     return "\n".join(f"{each.words}: {each.verdict}: {each.reason}" for each in grey)
 

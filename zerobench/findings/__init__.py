@@ -1,7 +1,7 @@
 """Known findings: defects of released engines, as data, each with a reproducer that needs no zerobench.
 
-A drawn property sets aside a Scenario that a known finding describes, so that it goes on to what nobody knows. Each
-finding is still run (suites/equivalence/test_known_findings.py), and must still fail in the stated way.
+A drawn property sets aside a Scenario that a known finding describes, so that its draws find unknown defects.
+suites/equivalence/test_known_findings.py still runs each finding, which must still fail in the stated way.
 """
 
 from __future__ import annotations

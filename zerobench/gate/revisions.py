@@ -89,8 +89,8 @@ def demand_own(tree: Path, subject: str) -> None:
     if not found or not (tree / found).resolve().is_relative_to(tree.resolve()):
         seen = found or (done.stderr.splitlines() or ["not found"])[-1]
         raise Unmeasured(
-            f"{subject} is not the code of a revision: in the root of one, {module} is {seen}; name with --subject "
-            "what lies in this repository, its package in the root, in src or where PYTHONPATH says"
+            f"{subject} is not the code of a revision: in the root of one, {module} is {seen}; name with --subject an "
+            "engine of this repository, whose package is in the root, in src or in a folder of PYTHONPATH"
         )
 
 

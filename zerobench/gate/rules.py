@@ -19,7 +19,7 @@ WARN = 0.8
 
 EXACT = "exact: equal to the baseline on every rank"
 BOUNDED = f"bounded: fails beyond 100 %, warns beyond {WARN:.0%}"
-VERDICT = "what was right stays right"
+VERDICT = "a right case stays right"
 MEASURED = "every entry of the baseline is measured"
 LISTED = "every case that is measured is in the baseline"
 BITS = "exact: the same bits on the same platform"

@@ -38,7 +38,7 @@ from zerobench.workload.data import DTYPES
 def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = None) -> State:
     """The largest difference between two right engines' mean gradients: fp64, one bound for each element, by name.
 
-    ``magnitudes`` are m above, and ``lost`` what dividing changes, as ``canonical(..., magnitudes=True)`` records them
+    ``magnitudes`` are m above, and ``lost`` the changes by dividing; ``canonical(..., magnitudes=True)`` records both
     for a step.
     """
     divided = dict(lost or {})

@@ -9,7 +9,7 @@ from typing import Literal
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.scenario import Scenario
 
-#: What a ledger accounts for, as ``--bytes`` takes it.
+#: The accounts of a ledger, by the names that ``--bytes`` takes.
 Account = Literal["states", "traffic", "received", "offload", "peaks", "hidden", "growth", "unreduced"]
 
 

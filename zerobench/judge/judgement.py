@@ -186,7 +186,7 @@ def _worst(trajectory: Trajectory, reference64: Trajectory) -> str:
 def is_yardstick(error: float, canonical: float, scenario: Scenario) -> bool:
     """Whether an error of torch DDP can be that of a right engine: at most a hundred times the canonical trainer's.
 
-    Either of them can be lucky. But if DDP is wrong, or does not offer what the Scenario asks for, the budget must not
+    Either of them can be lucky. But if DDP is wrong, or does not offer the Scenario, the budget must not
     grow with its error. NaN is no yardstick.
     """
     return error <= _MOST * max(canonical, torch.finfo(DTYPES[scenario.dtype]).eps / 2)

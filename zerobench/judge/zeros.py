@@ -1,4 +1,4 @@
-"""Zeros: what exact data leave open, because it depends on the order of a sum and on its start."""
+"""Zeros: their signs, which exact data leave open: a sign depends on the order of a sum and on its start."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import time
 
 from zerobench.meters.memory import live_tensors, resident
 
-#: Seconds in which other threads, such as gloo's, may still free what they have sent.
+#: Seconds in which other threads, such as gloo's, may still free the messages that they have sent.
 _SETTLING = 0.2
 
 

@@ -13,7 +13,7 @@ from zerobench.subject import State
 
 
 class Contributions:
-    """Adds the absolute values of what autograd adds to each parameter's gradient: ``sums``, in fp64, by name.
+    """Adds the absolute values of autograd's additions to each parameter's gradient: ``sums``, in fp64, by name.
 
     A backward adds once to each gradient, except that a reentrant recomputation runs a backward of its own: a weight
     with several uses then receives each of them by itself, and an engine may round and send each by itself.

@@ -1,4 +1,4 @@
-"""Loading: what a load changes in the oracle, which goes on as the new engine does (docs/reference/contract.md)."""
+"""Loading: the changes of a load in the oracle, which goes on as the new engine does (docs/reference/contract.md)."""
 
 from __future__ import annotations
 

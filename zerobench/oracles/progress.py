@@ -1,4 +1,4 @@
-"""Progress: what a run counts, which hyperparameters are in force, and what a load changes in both."""
+"""Progress: the counters of a run and the hyperparameters in force, and the changes of both by a load."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Progress:
             factors["lr"] = self.scenario.factors(updates, group)["lr"]
 
     def load(self) -> None:
-        """A new engine loads what the Scenario says."""
+        """A new engine loads the part that the Scenario names."""
         if self.scenario.loads == "model":
             self.steps = self.skipped = self.updates = 0
         if self.scenario.loads != "all":
             self._begin()
 
     def begin(self, step: int) -> None:
-        """The client sets what changes in a step."""
+        """The client sets the hyperparameters that change in a step."""
         for group, factors in enumerate(self.factors):
             factors.update(changed_factors(self.scenario, step, group))
 

@@ -273,7 +273,7 @@ def _is_empty(parameter: nn.Parameter) -> bool:
 
 
 def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
-    """What DeepSpeed documents as missing; everything that goes wrong is a finding (see zerobench.findings)."""
+    """The features that DeepSpeed documents as missing; any other failure is a finding (see zerobench.findings)."""
     plain, model = not scenario.placement.optimizer, scenario.model
     buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
     missing = {

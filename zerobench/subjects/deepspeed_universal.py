@@ -22,7 +22,7 @@ class DeepSpeedUniversal(DeepSpeed):
 
     name = "deepspeed-universal"
     resumes_at_any_world = True
-    loads_parts = False  # what is converted is loaded as a whole
+    loads_parts = False  # DeepSpeed loads a converted checkpoint as a whole
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

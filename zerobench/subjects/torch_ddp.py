@@ -16,7 +16,7 @@ from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import load_own, save_own
 from zerobench.theory import peers
 
-#: Documents what DDP reduces, accumulates and recomputes.
+#: Documents the reduction, accumulation and recomputation of DDP.
 _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
 
 

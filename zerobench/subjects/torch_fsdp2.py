@@ -133,9 +133,10 @@ class TorchFsdp2(Plain):
 
 
 def _unsupported_model(model: Odd) -> str | None:
-    """What FSDP2 refuses by name, in torch/distributed/fsdp/_fully_shard/_fsdp_param.py and _fsdp_init.py.
+    """The peculiarities that FSDP2 refuses by name.
 
-    Everything else that goes wrong is a finding: see :mod:`zerobench.findings`.
+    It does so in torch/distributed/fsdp/_fully_shard/_fsdp_param.py and _fsdp_init.py. Any other failure is a finding:
+    see :mod:`zerobench.findings`.
     """
     refused = {
         "a scalar parameter": model.scalar,

@@ -156,7 +156,7 @@ def _part(spec: Odd) -> tuple[str, ...]:
 def _block(
     model: nn.Module, name: str, layers: tuple[str, ...], recompute: Recompute, before: Set[str] = frozenset()
 ) -> Iterator[Event]:
-    """Backward of a block; recomputation first uses all of it, and without reentry also keeps what its backward needs.
+    """Backward of a block; recomputation first uses all of it, and without reentry keeps the units of its backward.
 
     ``before`` are the parameters whose gradients a later backward completes.
     """

@@ -89,7 +89,7 @@ WITHOUT_EFFECT: dict[str, str] = {
 
 _TRAINS_ANOTHER = "it would train another model"
 _NO_PARALLELISM = "the engine shards over all ranks and has no other parallelism"
-_QUANTIZED = "it would round what travels"
+_QUANTIZED = "it would round the values that ranks send"
 _MEMORY = "it asks for memory that the engine does not save"
 _DATA = "it changes the data, which is the caller's"
 _REMOVED = "DeepSpeed 0.19.8 has removed it"
@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 }
 
 _WHOLE = "its step depends on whole matrices, and the engine updates each element by itself; use AdamW"
-_COMPRESSED = "it compresses what travels, which would train another model; use Adam"
+_COMPRESSED = "it compresses gradients on the wire, which would train another model; use Adam"
 _MUP = "its rates come from the package mup; pass mup's parameter groups and the type without Mu"
 
 #: DeepSpeed's optimizers that the engine does not have, by ``optimizer.type`` in lower case.
