@@ -13,7 +13,7 @@ from zerobench.engine.accumulation import Accumulation
 from zerobench.engine.backward import AtOnce
 from zerobench.engine.checkpoint.calls import CheckpointCalls
 from zerobench.engine.comm.collectives import Ranks
-from zerobench.engine.comm.wire import CastFormat
+from zerobench.engine.comm.wire import CastFormat, WireFormat
 from zerobench.engine.config.schema import Config, accumulation_steps
 from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.layout import Layout
@@ -99,7 +99,14 @@ class Engine(CheckpointCalls):
         if sharded:
             self.unsharder, self.hooks = self._watch(sharded)
         self._lookups = Lookups(self.module)
-        self.reducer = GradientReducer(
+        self.reducer = self._build_reducer(wire, together)
+        self.outcomes = self.optimizer.outcomes = Outcomes(LossScaler(config.fp16), len(layout.trainable))
+        bucket = zero.allgather_bucket_size
+        self.stepper = Stepper(self.states, layout, self.ranks, self.optimizer, self.outcomes, gather_bucket=bucket)
+
+    def _build_reducer(self, wire: WireFormat, together: int) -> GradientReducer:
+        zero = self.config.zero_optimization
+        return GradientReducer(
             self.states,
             self.ranks,
             self.unsharder or AtOnce(),
@@ -108,15 +115,6 @@ class Engine(CheckpointCalls):
             together=together,
             every_micro_step=zero.reduces_every_micro_step,
             overlap=zero.overlap_comm,
-            gather_bucket=zero.allgather_bucket_size,
-        )
-        self.outcomes = self.optimizer.outcomes = Outcomes(LossScaler(config.fp16), len(layout.trainable))
-        self.stepper = Stepper(
-            self.states,
-            layout,
-            self.ranks,
-            self.optimizer,
-            self.outcomes,
             gather_bucket=zero.allgather_bucket_size,
         )
 

@@ -12,6 +12,7 @@ from zerobench.engine.engine import Engine
 from zerobench.engine.layout import Slot
 from zerobench.engine.registry import engine_of
 from zerobench.engine.replicated import same_values
+from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.unit import UnitState
 
 
@@ -66,13 +67,7 @@ def GatheredParameters(
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
     found = [locate(parameter) for parameter in chosen]
-    engines = {id(engine): engine for engine, _, _ in found}
-    sharded = list(dict.fromkeys(state for _, state, _ in found if state is not None and state.sharded))
-    unsharders = {
-        engine.unsharder: [state for state in sharded if state in engine.states]
-        for engine in engines.values()
-        if engine.unsharder
-    }
+    unsharders = _by_unsharder(found)
     for unsharder, states in unsharders.items():
         unsharder.begin("reading")
         unsharder.pin(states)
@@ -94,6 +89,19 @@ def GatheredParameters(
         unsharder.unpin(states)
         unsharder.finish()
         unsharder.hold()  # of an outer context
+
+
+def _by_unsharder(
+    found: Iterable[tuple[Engine, UnitState | None, Slot]],
+) -> dict[Unsharder, list[UnitState]]:
+    """The sharded units of parameters, each once, by the object that unshards them."""
+    unsharders: dict[Unsharder, dict[UnitState, None]] = {}
+    for engine, state, _ in found:
+        if engine.unsharder is not None:
+            units = unsharders.setdefault(engine.unsharder, {})
+            if state is not None and state.sharded:
+                units[state] = None
+    return {unsharder: list(units) for unsharder, units in unsharders.items()}
 
 
 def keep_edits(parameters: Iterable[nn.Parameter]) -> None:

@@ -245,13 +245,18 @@ def run_step(
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
     step.reads = reads | read_at(subject, scenario, index, -1)
     step.progress = progress | counted(subject)
+    _record_states(step, subject, keep)
+    return step
+
+
+def _record_states(step: Step, subject: Subject, keep: Keep) -> None:
+    """Read the states in ``keep`` after the update, in a fixed order; collectives."""
     if "parameters" in keep:
         step.parameters = to_cpu(subject.parameters())
     if "model_parameters" in keep:
         step.model_parameters = to_cpu(subject.model_parameters())
     if "optimizer_state" in keep:
         step.optimizer_state = {name: to_cpu(state) for name, state in subject.optimizer_state().items()}
-    return step
 
 
 def counted(subject: Subject, when: str = "") -> State:
