@@ -33,9 +33,7 @@ def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor 
     engine, state, slot = locate(parameter)
     if state is None or not state.unit.trainable:
         return None
-    names = engine.optimizer.state_names
-    if name not in names:
-        raise KeyError(f"no optimizer state {name!r}; there is {', '.join(names) or 'none'}")
+    check_state(engine, name)
     return _whole(engine, state, slot, name)
 
 
@@ -114,6 +112,17 @@ def keep_edits(parameters: Iterable[nn.Parameter]) -> None:
         if state is not None and not state.sharded:
             _persist(engine, state, slot, None)
             engine.read_cache.clear()
+
+
+def check_state(engine: Engine, name: str) -> None:
+    """Demand that the engine's optimizer has a state of this name.
+
+    Raises:
+        KeyError: it has not.
+    """
+    names = engine.optimizer.state_names
+    if name not in names:
+        raise KeyError(f"no optimizer state {name!r}; there is {', '.join(names) or 'none'}")
 
 
 def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.engine import Engine
-from zerobench.engine.inspect import locate
+from zerobench.engine.inspect import check_state, locate
 from zerobench.engine.layout import Slot
 from zerobench.engine.state.unit import UnitState
 
@@ -59,9 +59,8 @@ def check_kind(engine: Engine, kind: str) -> None:
     Raises:
         KeyError: there is no such state.
     """
-    names = (MASTER, *engine.optimizer.state_names)
-    if kind not in names:
-        raise KeyError(f"no optimizer state {kind!r}; there is {', '.join(names[1:]) or 'none'}")
+    if kind != MASTER:
+        check_state(engine, kind)
 
 
 def checked(param: nn.Parameter, slot: Slot, value: Tensor) -> Tensor:

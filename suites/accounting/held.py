@@ -1,4 +1,4 @@
-"""What a rank holds that no closed form names: tensors within a backward, and memory that is no tensor."""
+"""Memory of a rank that no closed form names: tensors within a backward, and memory that is no tensor."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ _NOTHING = Held(0, 0, 0)
 
 @dataclass
 class LongRun:
-    """What the process holds after some steps and after the last, and the traffic of the steps that were applied, by
+    """The memory of the process after some steps and after the last, and the traffic of the steps that were applied, by
     step."""
 
     early: Held = _NOTHING

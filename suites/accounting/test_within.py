@@ -1,5 +1,5 @@
-"""Where no ledger looks: memory within an update or an evaluation, undeclared tensors, traffic of building and saving,
-files, and all that is left of a closed engine. The bounds hold for every engine."""
+"""Bytes that no ledger counts: memory within an update or an evaluation, undeclared tensors, traffic of building and
+saving, files, and all that is left of a closed engine. The bounds hold for every engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEEP = Scenario(
     micro_batch=1,
 )
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
-#: Bytes of the messages in which ranks agree on what a model is and on what a checkpoint has, by name and shape.
+#: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
 _AGREEMENT = 1 << 18
 #: Engines that follow each other in one process.
 _TIMES = 4

@@ -1,4 +1,4 @@
-"""What an engine holds or sends where no ledger looks: within a call, when it is built, saved and closed, in files."""
+"""Bytes that no ledger counts: within a call, while an engine is built, saved and closed, and in files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Held:
 def held_after_closing(group: dist.ProcessGroup, name: str, scenario: Scenario, times: int) -> tuple[Held, Held]:
     """One rank's part: after the first engine is closed, and after the last of so many that follow each other.
 
-    The first one may leave what libraries allocate once.
+    The first one may leave memory that libraries allocate once.
     """
     found: list[Held] = []
     with directory_of(group) as directory:

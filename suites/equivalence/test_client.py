@@ -1,4 +1,4 @@
-"""The client's own affairs: its other calls change no bit, and no call of the engine changes what is the client's."""
+"""The client's side: its other calls change no bit, and no call of the engine changes an object of the client."""
 
 from __future__ import annotations
 

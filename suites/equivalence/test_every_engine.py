@@ -56,12 +56,12 @@ def _reading(kinds: Sequence[str], steps: int) -> st.SearchStrategy[tuple[Read, 
     return st.tuples(first, later).map(lambda drawn: (drawn[0], *drawn[1]))
 
 
-def _watched(trials: Trials, scenario: Scenario) -> None:
-    """Demand the bits of the same training that nobody watches; readings in a row have the same values."""
+def _demand_unread_bits(trials: Trials, scenario: Scenario) -> None:
+    """Demand the bits of the same training without reads; readings in a row have the same values."""
     scenario = trials.nearest(scenario, "reads")
-    watched = trials.run(scenario)
-    trials.agree(watched, trials.run(scenario.but(reads=())), _UNWATCHED)
-    for trajectory in watched:
+    read = trials.run(scenario)
+    trials.agree(read, trials.run(scenario.but(reads=())), _UNWATCHED)
+    for trajectory in read:
         once = replace(trajectory, steps=[replace(step, reads=_first(step.reads)) for step in trajectory.steps])
         twice = replace(trajectory, steps=[replace(step, reads=_second(step.reads)) for step in trajectory.steps])
         trials.agree_in_one_run(twice, once, ["reads"])
@@ -86,7 +86,7 @@ def _again(name: str) -> str:
 def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """Training has the same bits with and without readings of state, and a second reading in a row those of the
     first."""
-    _watched(trials, scenario)
+    _demand_unread_bits(trials, scenario)
 
 
 @drawn_at_each_stage(
@@ -100,7 +100,7 @@ def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
 )
 def test_evaluation_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """Training has the same bits with and without evaluations, and a second evaluation in a row that of the first."""
-    _watched(trials, scenario)
+    _demand_unread_bits(trials, scenario)
 
 
 @drawn_at_each_stage(
@@ -111,7 +111,7 @@ def test_evaluation_changes_nothing(trials: Trials, scenario: Scenario) -> None:
 )
 def test_reading_gradients_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """Training has the same bits if the gradients of an earlier step are read."""
-    _watched(trials, scenario)
+    _demand_unread_bits(trials, scenario)
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=0.1)

@@ -1,4 +1,4 @@
-"""Each known finding of the engine under test is still there: a repaired one is news."""
+"""Each known finding of the engine under test is still there; if one is repaired, its test fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's power over engines that are wrong for a client's other calls, or that change what is the client's."""
+"""The suite's power over engines that are wrong for a client's other calls, or that change an object of the client."""
 
 from __future__ import annotations
 

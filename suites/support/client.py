@@ -35,17 +35,17 @@ from zerobench.workload.data import held_out, seed_leaf
 
 @dataclass(frozen=True)
 class Changed:
-    """A thing of the client's that a call has changed; ``str()`` is the message."""
+    """An object of the client that a call has changed; ``str()`` is the message."""
 
     subject: str
     scenario: Scenario
     rank: int
-    name: str  # ``thing, by call``
+    name: str  # ``object, by call``
     step: int | None = None
     part: str = "client"
 
     def __str__(self) -> str:
-        return f"{self.subject} changes what is the client's\n  where     {self.name}\n  rank      {self.rank}"
+        return f"{self.subject} changes an object of the client\n  where     {self.name}\n  rank      {self.rank}"
 
 
 #: Hyperparameters that a client sets, and that only it changes.
@@ -93,7 +93,7 @@ def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
 
 
 def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool) -> list[str]:
-    """One rank's part: all that belongs to the client and that a call of the engine has changed, as ``thing, by call``.
+    """One rank's part: the client's objects that a call of the engine has changed, as ``object, by call``.
 
     The client draws random numbers before each call, as a data loader does.
     """

@@ -24,7 +24,7 @@ _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(_OPTION, type=Path, help="the file to which each test appends what became of it")
+    parser.addoption(_OPTION, type=Path, help="the file to which each test appends its outcome")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -68,7 +68,7 @@ class Covering(PrimitiveProvider):
         self._begun: Counter[tuple[str, int]] = Counter()  # rows with a value, whether they ran or not
         self._row: dict[str, int] = {}
         self._fields: dict[str, int] = {}  # the values that each field can have, as far as rows have asked
-        self._fixed: dict[str, int] = {}  # what every row of this test has
+        self._fixed: dict[str, int] = {}  # the values that every row of this test has
         self._target: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._open: list[Combination] = []  # that no row has tried to have
@@ -238,12 +238,12 @@ def possible(fields: dict[str, int]) -> Iterator[Combination]:
 
 
 def exported() -> dict[str, Any]:
-    """What this process's tests have covered, for :func:`merge` in another process."""
+    """The combinations that this process's tests have covered, for :func:`merge` in another process."""
     return {"fields": _all_fields(), "covered": [list(map(list, each)) for each in _all_covered()]}
 
 
 def merge(exported: dict[str, Any]) -> None:
-    """Add what another process has covered."""
+    """Add the combinations that another process has covered."""
     Covering.fields[f"process {len(Covering.fields)}"] = exported.get("fields", {})
     Covering.covered.setdefault("", set()).update(
         tuple((name, position) for name, position in each) for each in exported.get("covered", [])

@@ -32,7 +32,7 @@ class _Hung(BaseException):
 
 @dataclass
 class Course:
-    """What happened in the draws of one test."""
+    """The numbers and reasons of the draws of one test."""
 
     drawn: int = 0
     offered: int = 0  # by the engine, as drawn or after some fields changed
@@ -59,7 +59,7 @@ _course = Course()
 
 
 def course() -> Course:
-    """What happened in the draws of the latest test."""
+    """The course of the latest test."""
     return _course
 
 

@@ -140,7 +140,7 @@ RARE_VALUES = {
         optimizer=Optimizer(name="sgd", lr=0.1),
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
-    # accumulation, skipped steps and a block that rests, on uneven shards
+    # accumulation, skipped steps and a block that some steps do not use, on uneven shards
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
         world=3,

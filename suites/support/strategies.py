@@ -186,7 +186,7 @@ OFTEN_SCHEDULED = among("lr_factors", (), (0.25, 2.0, 0.5))
 #: In each micro-step one forward, and the same parameters train in all steps, as the closed forms of bytes have it.
 USUAL_STEPS: dict[str, Any] = {"forwards": "one", "edits": (), "frozen_steps": ()}
 
-#: Training that nothing disturbs: no step overflows, so every step is applied, and nobody reads.
+#: Undisturbed training: no step overflows, so every step is applied, and there are no readings.
 UNDISTURBED: dict[str, Any] = {
     "poison": (),
     "reads": (),

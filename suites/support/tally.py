@@ -1,4 +1,4 @@
-"""Tally: what became of the draws of the running test, by stage and dtype; ``zerobench conform`` shows it."""
+"""Tally: the outcomes of the draws of the running test, by stage and dtype; ``zerobench conform`` shows it."""
 
 from __future__ import annotations
 
