@@ -117,7 +117,7 @@ class Scenario:
     poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is multiplied by ``poison_by``
     poison_by: PoisonedBy = "inf"
     zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
-    reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on being watched
+    reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on them
     edits: tuple[int, ...] = ()  # before these steps the client sets some of the trained parameters
     frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0

@@ -155,7 +155,10 @@ def _check_cover(model: nn.Module, optimizer: ZeroOptimizer) -> None:
     covered = {p for group in optimizer.param_groups for p in group["params"]}
     names = {p: name for name, p in model.named_parameters()}
     for p in covered - names.keys():
-        raise ConfigError(f"the optimizer holds a parameter of shape {tuple(p.shape)} that the model does not have")
+        raise ConfigError(
+            f"the optimizer holds a parameter of shape {tuple(p.shape)} that the model does not have; give it parameters "
+            "of the model only"
+        )
     for p, name in names.items():
         if p.requires_grad and p not in covered:
             raise ConfigError(f"parameter {name!r} trains but is in no group; add it, or set requires_grad_(False)")
