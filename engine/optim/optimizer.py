@@ -156,8 +156,8 @@ def _check_cover(model: nn.Module, optimizer: ZeroOptimizer) -> None:
     names = {p: name for name, p in model.named_parameters()}
     for p in covered - names.keys():
         raise ConfigError(
-            f"the optimizer holds a parameter of shape {tuple(p.shape)} that the model does not have; give it parameters "
-            "of the model only"
+            f"the optimizer holds a parameter of shape {tuple(p.shape)} that the model does not have; give it "
+            "parameters of the model only"
         )
     for p, name in names.items():
         if p.requires_grad and p not in covered:
