@@ -40,7 +40,7 @@ _DUMPING = 5.0
 #: ... and for which its stacks stay unchanged if they are complete.
 _WRITTEN = 0.2
 #: Instead of a rank's output and stacks if a launcher has started it.
-_ELSEWHERE = "its output and its stacks are in its launcher's standard error"
+_ELSEWHERE = "its output, with its stacks, is in its launcher's standard error"
 
 #: Modules that the fork server imports besides its own; see :func:`preload`.
 _PRELOADED: list[str] = []
