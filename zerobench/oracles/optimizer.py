@@ -59,6 +59,7 @@ class ExactUpdate(DispatchMode):
     torch's fp32 root on a CPU is MKL's, which is wrong in the last bit for one value in 150. An fp64 root rounds to the
     right fp32, even if its own last bit is wrong. If the weight of ``lerp_`` is one half or more, the sign of a zero is
     another in torch's vector code than in the scalar code for a tensor's last elements; the contract has the former.
+    SGD's momentum begins at +0, so that its first value is never -0; torch begins with a copy of the gradient.
     """
 
     def __torch_dispatch__(
@@ -70,6 +71,8 @@ class ExactUpdate(DispatchMode):
             return args[0].copy_(args[0].double().sqrt())
         if func is torch.ops.aten.lerp_.Scalar and not kwargs:
             return args[0].copy_(_lerp(*args))
+        if func is torch.ops.aten.clone.default:
+            return args[0] + 0.0
         return func(*args, **(kwargs or {}))
 
 
