@@ -85,10 +85,10 @@ class Accumulation:
         """Whether ``step()`` needs a backward before it."""
         return self._pending is None
 
-    def restart(self, global_steps: int) -> None:
-        """Begin a step anew, after this many steps."""
+    def restart(self, global_steps: int, finished: int | None = None) -> None:
+        """Begin a step anew, after this many steps and micro-steps; None: each step had all of them."""
         self._micro_step, self._ahead, self._pending = 0, 0, None
-        self.finished = global_steps * self.steps
+        self.finished = global_steps * self.steps if finished is None else finished
 
     def change(self, steps: int) -> None:
         """Take another number of micro-steps; the next step ends at a multiple of it, counted from the beginning.

@@ -220,7 +220,7 @@ def run_step(
     mark: Callable[[str], None] = lambda phase: None,
     batches: Sequence[Batch] | None = None,
 ) -> Step:
-    """Step ``index`` on ``rank``: the A micro-steps and the update, with the Scenario's reads, then the readings.
+    """Step ``index`` on ``rank``: its micro-steps and the update, with the Scenario's reads, then the readings.
 
     To interleave subjects or to meter a step, call this for each; a process waits for the device only at its end.
     ``mark`` is called after each micro-step's backward and after the optimizer. ``batches`` are those of
@@ -265,8 +265,11 @@ def counted(subject: Subject, when: str = "") -> State:
 
 
 def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
-    """The client's changes before ``step``: of hyperparameters, of parameters, and of which of these train."""
+    """What the client does before ``step``: it sets hyperparameters, parameters, which of these train, and the number
+    of micro-steps."""
     set_hyperparameters(subject, scenario, step)
+    if scenario.shortens:
+        subject.set_micro_steps(scenario.micro_steps_of(step))
     if step in scenario.edits:
         subject.set_parameters(changes.edited(scenario, step))
     changes.let_train(subject.first_block, scenario, step)
@@ -302,7 +305,7 @@ def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batch
 
 def draw_batches(scenario: Scenario, index: int, rank: int) -> list[Batch]:
     """The batches of step ``index`` on ``rank``, one for each micro-step, on the Scenario's device."""
-    return [leaf(scenario, index, a * scenario.world + rank) for a in range(scenario.accumulation)]
+    return [leaf(scenario, index, a * scenario.world + rank) for a in range(scenario.micro_steps_of(index))]
 
 
 def read_at(subject: Subject, scenario: Scenario, step: int, at: int) -> State:

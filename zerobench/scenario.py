@@ -82,6 +82,8 @@ class Scenario:
     micro_batch: int = 2  # samples in one leaf
     ragged: bool = False  # every second leaf has half as many, rounded down, and at least one
     accumulation: int = 1  # micro-steps per step
+    # (step, number): the client ends that step so many micro-steps early, but not before the first
+    short_steps: tuple[tuple[int, int], ...] = ()
     forwards: Forwards = "one"  # of a micro-step, before its one backward: see zerobench.workload.forwards
     autocast: bool = False  # forwards run under torch.autocast in bf16; for fp32 parameters
     clip: float = 0.0  # 0 = off
@@ -145,8 +147,21 @@ class Scenario:
 
     @property
     def leaves(self) -> int:
-        """Micro-batches in one step over all ranks: L = N * A."""
+        """Micro-batches in one step over all ranks: L = N * A. A short step has fewer, and divides by L, too."""
         return self.world * self.accumulation
+
+    def micro_steps_of(self, step: int) -> int:
+        """The micro-steps of a step: A, or fewer if the client ends it early."""
+        return max(1, self.accumulation - dict(self.short_steps).get(step, 0))
+
+    def leaves_of(self, step: int) -> int:
+        """The micro-batches of a step over all ranks."""
+        return self.world * self.micro_steps_of(step)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether the client ends a step early."""
+        return any(self.micro_steps_of(step) < self.accumulation for step in range(self.steps))
 
     @property
     def reduction(self) -> Literal["micro_step", "boundary"]:
@@ -183,7 +198,7 @@ class Scenario:
     @property
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
-        return {step for step, _ in self.poison}
+        return {step for step, leaf in self.poison if leaf < self.leaves_of(step)}
 
     @property
     def resumed(self) -> bool:

@@ -4,7 +4,8 @@ The harness drives every engine through the same few calls, on every rank, in th
 
     subject = Engine(model, scenario, group)      # all ranks; the models are equal
     for each step:
-        for each of the A micro-steps:
+        subject.set_micro_steps(number)            # only if some steps have fewer than A
+        for each of the A micro-steps, or of this number:
             loss = subject.micro_step(batch)       # forward and backward of one leaf
         gradients = subject.gradients()            # only if requested; a collective
         outcome = subject.step()
@@ -145,6 +146,8 @@ class Subject(ABC):
     steps_scheduler: ClassVar[bool] = False
     #: Computes the loss of a micro-step by :func:`zerobench.workload.forwards.loss_of`, which may call the model again.
     calls_again: ClassVar[bool] = False
+    #: Has :meth:`set_micro_steps`.
+    shortens: ClassVar[bool] = False
     #: Has :meth:`set_parameters`.
     edits: ClassVar[bool] = False
     #: Gives every rank the parameters of rank 0's model when it is built.
@@ -174,6 +177,8 @@ class Subject(ABC):
             return f"{cls.name} has no save() and load()"
         if (scenario.forwards != "one" or scenario.autocast) and not cls.calls_again:
             return f"{cls.name} does not compute its losses by zerobench.workload.forwards.loss_of()"
+        if scenario.shortens and not cls.shortens:
+            return f"{cls.name} has no set_micro_steps()"
         if scenario.edits and not cls.edits:
             return f"{cls.name} has no set_parameters()"
         if scenario.ranks_differ and not cls.takes_rank_0:
@@ -207,7 +212,7 @@ class Subject(ABC):
 
     @abstractmethod
     def step(self) -> Outcome:
-        """Apply the optimizer after A micro-steps, or skip on overflow."""
+        """Apply the optimizer after the step's micro-steps, or skip on overflow."""
 
     def advance(self) -> None:
         """:meth:`step` without its outcome; an engine that can leave the outcome on the device does so."""
@@ -266,6 +271,14 @@ class Subject(ABC):
         If the device is the CPU the two are one memory; the setting counts.
         """
         return Offloaded()
+
+    def set_micro_steps(self, number: int) -> None:
+        """The next step has this many micro-steps: the Scenario's ``accumulation``, or fewer. Between steps.
+
+        The step divides the sum of its gradients by the ranks times ``accumulation``, however many micro-steps it has.
+        It is called before each step of a Scenario with short steps, and only if :attr:`shortens` is set.
+        """
+        raise NotImplementedError(f"{self.name} sets shortens and has no set_micro_steps()")
 
     def set_parameters(self, values: State) -> None:
         """Set trained parameters: the fp32 values on all ranks, by name; between steps. A collective.

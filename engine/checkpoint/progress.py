@@ -40,6 +40,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         lr_scheduler=_schedule(parts.lr_scheduler),
         global_steps=parts.global_steps,
         skipped_steps=parts.skipped_steps,
+        micro_steps=parts.accumulation.finished,
         client_state={key: encode(value, f"client_state[{key!r}]") for key, value in client_state.items()},
     )
 
@@ -114,7 +115,7 @@ def _schedule(scheduler: Any) -> ScheduleEntry | None:
 def restore_counters(parts: Parts, saved: Contents) -> None:
     """Set the counters; the engine is then at the beginning of a step."""
     parts.global_steps, parts.skipped_steps = saved.global_steps, saved.skipped_steps
-    parts.accumulation.restart(saved.global_steps)
+    parts.accumulation.restart(saved.global_steps, saved.micro_steps)
 
 
 def restore_optimizer(parts: Parts, saved: Contents) -> None:

@@ -95,7 +95,7 @@ class ScheduleEntry(Section):
 
 
 class Contents(Section):
-    """The part of the record that the engine gives; counters are in optimizer steps."""
+    """The part of the record that the engine gives; counters are in optimizer steps, if their name says no other."""
 
     world: Annotated[int, Field(gt=0)]
     dtype: Literal["fp32", "bf16", "fp16"]
@@ -108,6 +108,7 @@ class Contents(Section):
     lr_scheduler: ScheduleEntry | None
     global_steps: Count
     skipped_steps: Count
+    micro_steps: Count | None = None  # of DeepSpeed's layout, which does not have them
     client_state: dict[str, Any]
 
 

@@ -86,7 +86,7 @@ def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None
 @drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.35)
 def test_world_size_changes_nothing(bits: Trials, scenario: Scenario) -> None:
     """With gradients reduced at every micro-step, every world size that divides N * A gives the same bits."""
-    whole = scenario.but(world=1, accumulation=4, schedule="micro_step", poison=(), reads=())
+    whole = scenario.but(world=1, accumulation=4, schedule="micro_step", short_steps=(), poison=(), reads=())
     worlds = [whole.but(world=world, accumulation=4 // world) for world in (1, 2, 4)]
     parts: tuple[Part, ...] = ("norm", "gradients", "parameters", "optimizer_state")
     runs = [bits.run(each, parts) for each in bits.offered(worlds, "world")]

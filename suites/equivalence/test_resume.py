@@ -117,7 +117,7 @@ def _of_a_scaler(draw: st.DrawFn, /) -> Scenario:
     one = draw(
         scenarios(dtype="fp16", loss_scale=scale, steps=steps, poison=(), resumes=(resume,), loads_into=_INTO, reads=())
     )
-    return one.but(poison=tuple((step, draw(st.integers(0, one.leaves - 1))) for step in bad), zeroed=())
+    return one.but(poison=tuple((step, draw(st.integers(0, one.leaves_of(step) - 1))) for step in bad), zeroed=())
 
 
 _FP16: dict[str, Any] = {"dtype": "fp16", "loss_scale": DYNAMIC, "steps": 5}
@@ -170,7 +170,14 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str,
 
 @drawn(
     st.tuples(
-        scenarios(model=models(buffers=False), accumulator_dtype=None, schedule="micro_step", poison=(), reads=()),
+        scenarios(
+            model=models(buffers=False),
+            accumulator_dtype=None,
+            schedule="micro_step",
+            short_steps=(),
+            poison=(),
+            reads=(),
+        ),
         among("worlds", *WORLD_PAIRS),
         STAGES,
     ),
@@ -203,6 +210,7 @@ _LARGE = Odd(width=100, hidden=(6000,), norm=False, activation="tanh")
             loss_scale=STATIC,
             accumulator_dtype=None,
             schedule="micro_step",
+            short_steps=(),
             poison=(),
             reads=(),
         ),

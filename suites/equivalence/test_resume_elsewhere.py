@@ -42,8 +42,14 @@ _OF_SEVERAL_LEAVES = among("worlds", *WORLD_PAIRS)
 
 def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
     """Scenarios that resume before their last step, and whose states do not depend on a rank as buffers do."""
-    fixed = {"model": models(buffers=False), "steps": saved + 1, "reads": (), "resumes": (saved,)} | fixed
-    return scenarios(world=2, accumulation=1, **fixed)
+    given = {
+        "model": models(buffers=False),
+        "steps": saved + 1,
+        "reads": (),
+        "resumes": (saved,),
+        "short_steps": (),
+    }
+    return scenarios(world=2, accumulation=1, **given | fixed)
 
 
 @drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)

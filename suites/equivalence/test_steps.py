@@ -92,7 +92,7 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
 def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int]) -> None:
     """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says."""
     one, bad, leaf = scenario
-    one = one.but(poison=tuple((step, leaf % one.leaves) for step in sorted(bad)))
+    one = one.but(poison=tuple((step, leaf % one.leaves_of(step)) for step in sorted(bad)))
     assume(bits.offers(one))
     trajectories, expected = bits.run_beside_canonical(one)
     bits.agree(trajectories, expected)

@@ -33,6 +33,7 @@ from zerobench.suites.equivalence import (
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.accounting import HOARDERS, SPENDTHRIFTS, HoldsTheFirstGradients
 from zerobench.suites.meta.mutants.autocast import AUTOCAST
+from zerobench.suites.meta.mutants.boundaries import BOUNDARIES
 from zerobench.suites.meta.mutants.bytes import (
     AROUND_EVALUATIONS,
     AROUND_READINGS,
@@ -124,6 +125,7 @@ WRONG = [
     *STRUCTURE,
     *SCHEDULERS,
     *TRAINING_LOOPS,
+    *BOUNDARIES,
     *AUTOCAST,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.

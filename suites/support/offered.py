@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from zerobench import findings
 from zerobench.findings import KnownFinding
-from zerobench.scenario import LossScale, Optimizer, Scenario
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subject import Subject
 from zerobench.suites.support.covering import PECULIAR
 
@@ -40,6 +40,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "ragged": (False,),
     "forwards": ("one",),
     "autocast": (False,),
+    "short_steps": ((),),
     "edits": ((),),
     "frozen_steps": ((),),
     "ranks_differ": (False,),
@@ -155,15 +156,18 @@ def _value(scenario: Scenario, name: str) -> Any:
 def _changed(scenario: Scenario, name: str, value: Any) -> Scenario:
     holder = replace(_holder(scenario, name), **{name: value})
     if isinstance(holder, Scenario):
-        return _fitted(holder)
+        return fitted(holder)
     return scenario.but(**{"optimizer" if isinstance(holder, Optimizer) else "model": holder})
 
 
-def _fitted(scenario: Scenario) -> Scenario:
+def fitted(scenario: Scenario) -> Scenario:
     """With bad leaves, zeroed leaves and readings that the world and the micro-steps have; autocast in fp32 alone."""
-    poison = tuple((step, leaf % scenario.leaves) for step, leaf in scenario.poison)
-    zeroed = tuple((step, leaf) for step, leaf in scenario.zeroed if leaf < scenario.leaves)
-    last = scenario.accumulation
-    reads = tuple(replace(each, at=last if each.what == "gradients" else min(each.at, last)) for each in scenario.reads)
+    poison = tuple((step, leaf % scenario.leaves_of(step)) for step, leaf in scenario.poison)
+    zeroed = tuple((step, leaf) for step, leaf in scenario.zeroed if leaf < scenario.leaves_of(step))
+    reads = tuple(_fitted_read(each, scenario.micro_steps_of(each.step)) for each in scenario.reads)
     autocast = scenario.autocast and scenario.dtype == "fp32"
     return scenario.but(poison=poison, zeroed=zeroed, reads=reads, autocast=autocast)
+
+
+def _fitted_read(read: Read, last: int) -> Read:
+    return replace(read, at=last if read.what == "gradients" else min(read.at, last))

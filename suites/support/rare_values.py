@@ -130,23 +130,25 @@ RARE_VALUES = {
         optimizer=Optimizer(lr=1e-2),
         reads=(Read("evaluation", 1, 1),),
     ),
-    # a counter of micro-steps beyond eight, with an evaluation among the last
+    # a counter of micro-steps beyond eight, with an evaluation among the last, after a step of three
     "many micro-steps": Scenario(
         model=Odd(width=5, hidden=(7, 2), tied=True, frozen=True, buffers=True),
         steps=2,
         micro_batch=1,
         accumulation=17,
+        short_steps=((0, 14),),
         chunk=32,
         optimizer=Optimizer(name="sgd", lr=0.1),
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
-    # accumulation, skipped steps and a block that some steps do not use, on uneven shards
+    # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
         world=3,
         dtype="bf16",
         steps=8,
         accumulation=2,
+        short_steps=((2, 1), (7, 1)),
         chunk=32,
         clip=0.05,
         persistence=6,

@@ -17,6 +17,7 @@ from zerobench.scenario import LossScale, Optimizer, Read, Readable, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
 from zerobench.suites.support.drawing import course, draw
+from zerobench.suites.support.offered import fitted
 from zerobench.suites.support.sizes import chunks, settings_of
 
 WORLDS = among("world", 1, 2, 3, 4)
@@ -86,7 +87,7 @@ def poisons(draw: st.DrawFn, steps: int, leaves: int) -> tuple[tuple[int, int], 
 def skipping(scenario: Scenario, step: int, leaf: int) -> Scenario:
     """The Scenario in which a bad leaf alone decides about ``step``: it is skipped, and the client changes nothing."""
     edits = tuple(each for each in scenario.edits if each != step)
-    return scenario.but(poison=((step, leaf % scenario.leaves),), edits=edits)
+    return scenario.but(poison=((step, leaf % scenario.leaves_of(step)),), edits=edits)
 
 
 @st.composite
@@ -150,7 +151,7 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
     if "resumes" in rest and "reads" not in given_fields:
         chosen["reads"] += draw(after_loads(rest["resumes"]))
-    return Scenario(**chosen | rest)
+    return fitted(Scenario(**chosen | rest))
 
 
 #: The fields that depend on no other.
@@ -164,6 +165,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "micro_batch": among("micro_batch", 2, 1, 3),
     "ragged": among("ragged", False, True, rare=True),
     "forwards": among("forwards", "one", "two", "dropped", "no_grad", rare=True),
+    "short_steps": among("short_steps", (), ((0, 2),), ((1, 1),), rare=True),
     "edits": among("edits", (), (0,), (1,), rare=True),
     "frozen_steps": among("frozen_steps", (), (0,), (1,), rare=True),
     "ranks_differ": among("ranks_differ", False, True, rare=True),
@@ -183,8 +185,9 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
 #: A schedule of the rate in half of the runs, for properties of what it depends on.
 OFTEN_SCHEDULED = among("lr_factors", (), (0.25, 2.0, 0.5))
 
-#: In each micro-step one forward, and the same parameters train in all steps, as the closed forms of bytes have it.
-USUAL_STEPS: dict[str, Any] = {"forwards": "one", "edits": (), "frozen_steps": ()}
+#: Each step has all micro-steps, each of these one forward, and the same parameters train in all steps, as the closed
+#: forms of bytes have it.
+USUAL_STEPS: dict[str, Any] = {"short_steps": (), "forwards": "one", "edits": (), "frozen_steps": ()}
 
 #: Undisturbed training: no step overflows, so every step is applied, and there are no readings.
 UNDISTURBED: dict[str, Any] = {

@@ -71,7 +71,7 @@ class _Follower:
     def differences(self, before: Sequence[Step]) -> Iterator[Difference]:
         for index, step in enumerate(before):
             self.trainer.progress.begin(index)
-            self._take(step)
+            self._take(index, step)
         for index, step in enumerate(self.got.steps, len(before)):
             loads = index in self.scenario.resumes or 0 < index == len(before)
             if loads:
@@ -87,7 +87,7 @@ class _Follower:
             yield from self._backward(index, step, expected)
             yield from self._still(index, step) if step.skipped else self._moved(index, step)
             yield from self._model(index, step)
-            self._take(step)
+            self._take(index, step)
             yield from self._progress(index, step, self.trainer.progress.counters())
 
     def _load(self, index: int) -> None:
@@ -197,12 +197,12 @@ class _Follower:
             right = step.parameters[name].to(dtype) if name in step.parameters else p.detach()
             yield from self._same(index, "model_parameters", name, step.model_parameters.get(name), right)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, index: int, step: Step) -> None:
         """Go on from the engine's values."""
         for name in self.masters:
             applied = not step.skipped and self._gradient(step, name) is not None
             self.counts[name] += applied or (step.skipped and self.policies.counts_skipped_steps)
-        self.trainer.progress.end(step.skipped)
+        self.trainer.progress.end(index, step.skipped)
         self.masters = dict(step.parameters)
         self.states = step.optimizer_state
         self.trainer.scaler.update(step.skipped)

@@ -244,14 +244,14 @@ def _values_of(trajectory: Trajectory, part: Part, step: int | None, compared: T
     """A part's values by name; empty if there was no such step (None: after the last)."""
     if step is None:
         return {} if trajectory.evaluation is None else {"": _own(trajectory.evaluation, compared.rank)}
-    return _values(part, trajectory.steps[step], compared) if 0 <= step < len(trajectory.steps) else {}
+    return _values(part, trajectory.steps[step], step, compared) if 0 <= step < len(trajectory.steps) else {}
 
 
-def _values(part: Part, step: Step, compared: Trajectory) -> State:
+def _values(part: Part, step: Step, index: int, compared: Trajectory) -> State:
     """A part of a step as tensors by name; of all leaves' losses, those of the compared rank."""
     match part:
         case "losses":
-            return {f"micro-step {a}": loss for a, loss in enumerate(_own_losses(step, compared))}
+            return {f"micro-step {a}": loss for a, loss in enumerate(_own_losses(step, index, compared))}
         case "norm":
             return {} if step.norm is None else {"": torch.tensor(step.norm, dtype=torch.float64)}
         case "skipped":
@@ -273,7 +273,7 @@ def _own(evaluation: Tensor, rank: int) -> Tensor:
     return evaluation[rank] if evaluation.dim() == 1 else evaluation
 
 
-def _own_losses(step: Step, compared: Trajectory) -> list[Tensor]:
+def _own_losses(step: Step, index: int, compared: Trajectory) -> list[Tensor]:
     scenario = compared.scenario
-    every_leaf = scenario.world > 1 and len(step.losses) == scenario.leaves
+    every_leaf = scenario.world > 1 and len(step.losses) == scenario.leaves_of(index)
     return step.losses[compared.rank :: scenario.world] if every_leaf else step.losses

@@ -1,6 +1,7 @@
 """The canonical trainer: the numerical contract as a program of one process, with nothing sharded.
 
-A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/reference/contract.md has the reasons):
+A step has L = N * A leaves; leaf ``a * N + r`` is micro-step a on rank r (docs/reference/contract.md has the reasons).
+A step that the client ends early has the first ones only, and L stays what it is:
 
 1. *Weights.* The model's floating-point parameters are rounded to the Scenario's dtype; every trainable one has an fp32
    master, which is the original value. Buffers keep their dtype.
@@ -194,7 +195,7 @@ class Trainer:
         total = self.square_sum(accumulated)
         norm = math.sqrt(total) / divisor
         gradients = self.scaled(accumulated, 1.0 / divisor)
-        self.read(index, self.scenario.accumulation, gradients)
+        self.read(index, self.scenario.micro_steps_of(index), gradients)
         skipped = not math.isfinite(total) if skip is None else skip
         if not skipped:
             clip = self.scenario.clip
@@ -202,7 +203,7 @@ class Trainer:
             self.update(self.scaled(accumulated, coefficient / divisor))
         elif self.policies.counts_skipped_steps:
             self.count_step()
-        self.progress.end(skipped)
+        self.progress.end(index, skipped)
         self.scaler.update(skipped)
         self.read(index, -1)
         step = self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
@@ -304,7 +305,7 @@ class Trainer:
     def micro_steps(self, step: int) -> Iterator[range]:
         """The leaves of each micro-step, in the order of ranks; the reads before it are made."""
         world = self.scenario.world
-        for a in range(self.scenario.accumulation):
+        for a in range(self.scenario.micro_steps_of(step)):
             self.read(step, a)
             yield range(a * world, (a + 1) * world)
 

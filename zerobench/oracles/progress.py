@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.steps = self.skipped = self.updates = 0
+        self.steps = self.micro_steps = self.skipped = self.updates = 0
         self.factors: list[dict[str, float]] = []
         self._begin()
 
@@ -37,7 +37,7 @@ class Progress:
     def load(self) -> None:
         """A new engine loads the part that the Scenario names."""
         if self.scenario.loads == "model":
-            self.steps = self.skipped = self.updates = 0
+            self.steps = self.micro_steps = self.skipped = self.updates = 0
         if self.scenario.loads != "all":
             self._begin()
 
@@ -46,9 +46,10 @@ class Progress:
         for group, factors in enumerate(self.factors):
             factors.update(changed_factors(self.scenario, step, group))
 
-    def end(self, skipped: bool) -> None:
+    def end(self, step: int, skipped: bool) -> None:
         """A step ends."""
         self.steps += 1
+        self.micro_steps += self.scenario.micro_steps_of(step)
         self.skipped += skipped
         if not skipped:
             self.updates += 1
@@ -61,7 +62,7 @@ class Progress:
         found = {
             "global_steps": steps,
             "skipped_steps": self.skipped,
-            "micro_steps": steps * scenario.accumulation,
+            "micro_steps": self.micro_steps,
             "global_samples": steps * scenario.leaves * scenario.micro_batch,
         }
         return {f"{name}{when}": torch.tensor(count) for name, count in found.items()}

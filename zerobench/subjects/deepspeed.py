@@ -52,6 +52,7 @@ class DeepSpeed(Subject):
     schedules = True
     steps_scheduler = True
     calls_again = True
+    shortens = True
     edits = True
     takes_rank_0 = True
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
@@ -74,7 +75,8 @@ class DeepSpeed(Subject):
         self.zero = _imported(scenario.device)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
-        self.micro_steps = 0
+        self.micro_steps = 0  # since the last step
+        self.boundary = scenario.accumulation  # the micro-step that ends the step
         self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -98,10 +100,14 @@ class DeepSpeed(Subject):
         finally:
             self._linear, functional.linear = functional.linear, before
 
+    def set_micro_steps(self, number: int) -> None:
+        self.boundary = number
+
     def micro_step(self, batch: Batch) -> Tensor:
+        """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
         self.micro_steps += 1
-        if self.steps_at_boundary:
-            self.engine.set_gradient_accumulation_boundary(self.micro_steps % self.scenario.accumulation == 0)
+        if self.steps_at_boundary or self.scenario.shortens:
+            self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary)
         with self._own_linear():
             loss = loss_of(self.scenario, self.engine, batch)
             self.engine.backward(loss)
@@ -111,11 +117,12 @@ class DeepSpeed(Subject):
 
     def step(self) -> Outcome:
         skipped, scale = self.engine.skipped_steps, self._loss_scale()
-        self.engine.step()
+        self.advance()
         norm = self.engine.get_global_grad_norm()
         return Outcome(None if norm is None else float(norm), self.engine.skipped_steps > skipped, scale)
 
     def advance(self) -> None:
+        self.micro_steps = 0
         self.engine.step()
 
     def _loss_scale(self) -> float:

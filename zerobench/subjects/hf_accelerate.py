@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,13 @@ class AccelerateDdp(TorchDdp):
         return wrapped
 
     def micro_step(self, batch: Batch) -> Tensor:
-        with self._own_states(), self.accelerator.accumulate(self.module):
+        ends_early = self.micro_steps + 1 == self.boundary < self.scenario.accumulation
+        with self._own_states():
+            [loss] = [self._train(each) for each in (_end_of_epoch(batch) if ends_early else [batch])]
+        return loss
+
+    def _train(self, batch: Batch) -> Tensor:
+        with self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
                 self._zero_grad()
             self.micro_steps += 1
@@ -100,6 +106,14 @@ class AccelerateDdp(TorchDdp):
     def load(self, directory: Path) -> None:
         with self._own_states():
             super().load(directory)
+
+
+def _end_of_epoch(batch: Batch) -> Iterable[Batch]:
+    """Accelerate's data loader of this batch alone: a step ends with the last batch of a data loader."""
+    from accelerate.data_loader import DataLoaderShard
+
+    found: Iterable[Batch] = DataLoaderShard([batch], batch_size=None, generator=torch.Generator())
+    return found
 
 
 def _exchanged(states: _States) -> _States:

@@ -34,6 +34,7 @@ class Plain(Subject):
     policies = Policies(inactive_gradient="none", masters_from="original")
     schedules = True
     calls_again = True
+    shortens = True
     edits = True
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
@@ -73,6 +74,7 @@ class Plain(Subject):
         self.masters = self.masters or self.working
         self.optimizer = self._optimizer()
         self.micro_steps = 0  # since the last step
+        self.boundary = scenario.accumulation  # the micro-step that ends the step
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         """Cast the model to the Scenario's dtype and return fp32 copies of its trained parameters; nothing in fp32."""
@@ -103,11 +105,14 @@ class Plain(Subject):
         """The whole tensor; this rank may hold only a shard of it."""
         return tensor.detach()
 
+    def set_micro_steps(self, number: int) -> None:
+        self.boundary = number
+
     def micro_step(self, batch: Batch) -> Tensor:
         if self.micro_steps == 0:
             self._zero_grad()
         self.micro_steps += 1
-        last = self.micro_steps == self.scenario.accumulation
+        last = self.micro_steps == self.boundary
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):
             loss = loss_of(self.scenario, self.module, batch)
             (loss * (self.scale / self.scenario.accumulation)).backward()  # type: ignore[no-untyped-call]

@@ -38,6 +38,7 @@ class Reference(Subject):
     schedules = True
     steps_scheduler = True
     calls_again = True
+    shortens = True
     edits = True
     takes_rank_0 = True
     loads_parts = True
@@ -57,6 +58,7 @@ class Reference(Subject):
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.to_come: int | None = None  # micro-steps of a short step that are still to come
         self.engine, self.optimizer, _, _ = zero.initialize(
             model,
             config(scenario),
@@ -66,7 +68,16 @@ class Reference(Subject):
             device=scenario.device,
         )
 
+    def set_micro_steps(self, number: int) -> None:
+        """Declare the boundaries of a short step; in the others the engine counts."""
+        self.to_come = number if number < self.scenario.accumulation else None
+        if self.to_come is None:
+            self.engine.set_gradient_accumulation_boundary(None)
+
     def micro_step(self, batch: Batch) -> Tensor:
+        if self.to_come is not None:
+            self.to_come -= 1
+            self.engine.set_gradient_accumulation_boundary(self.to_come == 0)
         loss = loss_of(self.scenario, self.engine, batch)
         self.engine.backward(loss)
         if not self.engine.is_gradient_accumulation_boundary():

@@ -158,7 +158,7 @@ class Fsdp2HybridDeferred(Fsdp2Hybrid):
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, FSDPModule)
-        self.module.set_requires_all_reduce(self.micro_steps == self.scenario.accumulation)
+        self.module.set_requires_all_reduce(self.micro_steps == self.boundary)
         return nullcontext()
 
 

@@ -37,6 +37,7 @@ class RightThroughDeepSpeed(Mutant):
             "each rank's buffers": model.buffers and scenario.world > 1,
             "a parameter that is not contiguous": model.transposed,
             "a step count of each parameter": model.leaves_some_out or bool(scenario.frozen_steps),
+            "the number of micro-steps": scenario.shortens,
         }
         return next(
             (f"DeepSpeed's layout has no place for {what}" for what, there in missing.items() if there),

@@ -57,7 +57,7 @@ class StopsReducingAfterTheFirstStep(_Counts):
 class ReducesTheFirstGradientsAgain(_Counts):
     def micro_step(self, batch: Batch) -> Tensor:
         loss = super().micro_step(batch)
-        if self.micro_steps == self.scenario.accumulation:
+        if self.micro_steps == self.boundary:
             kept = vars(self).setdefault("kept", {})
             for name, p in self.working.items():
                 if p.grad is not None:
@@ -77,6 +77,6 @@ class ClipsInEveryMicroStep(TorchDdp):
 
     def micro_step(self, batch: Batch) -> Tensor:
         loss = super().micro_step(batch)
-        if self.scenario.clip and self.micro_steps < self.scenario.accumulation:
+        if self.scenario.clip and self.micro_steps < self.boundary:
             torch.nn.utils.clip_grad_norm_(self.working.values(), self.scenario.clip * self.scale)
         return loss
