@@ -239,6 +239,7 @@ def run_step(
         losses.append(_scalar(subject.micro_step(batch), subject.name))
         mark("backward")
         reads |= read_at(subject, scenario, index, micro_step + 1)
+    edit_gradients(subject, scenario, index)
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
     outcome = subject.step()
     mark("optimizer")
@@ -275,6 +276,12 @@ def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
     changes.let_train(subject.first_block, scenario, step)
 
 
+def edit_gradients(subject: Subject, scenario: Scenario, step: int) -> None:
+    """The client's edit between the last backward of ``step`` and its update, if the Scenario has one."""
+    if scenario.edits_gradients(step):
+        subject.zero_gradients(changes.without_gradient(scenario, step))
+
+
 def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None:
     """Set the hyperparameters that change in ``step``, as a client's schedules do.
 
@@ -300,6 +307,7 @@ def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batch
         for micro_step, batch in enumerate(step):
             seed_leaf(scenario, index, micro_step * scenario.world + rank)
             subject.micro_step(batch)
+        edit_gradients(subject, scenario, index)
         subject.advance()
 
 

@@ -121,6 +121,7 @@ class Scenario:
     zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on them
     edits: tuple[int, ...] = ()  # before these steps the client sets some of the trained parameters
+    gradient_edits: tuple[int, ...] = ()  # in these the client zeroes gradients of some parameters before the update
     frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
@@ -199,6 +200,10 @@ class Scenario:
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
         return {step for step, leaf in self.poison if leaf < self.leaves_of(step)}
+
+    def edits_gradients(self, step: int) -> bool:
+        """Whether the client edits gradients in a step; not in a bad one, whose overflow this could undo."""
+        return step in self.gradient_edits and step not in self.bad_steps
 
     @property
     def resumed(self) -> bool:

@@ -7,6 +7,7 @@ The harness drives every engine through the same few calls, on every rank, in th
         subject.set_micro_steps(number)            # only if some steps have fewer than A
         for each of the A micro-steps, or of this number:
             loss = subject.micro_step(batch)       # forward and backward of one leaf
+        subject.zero_gradients(names)              # only if the client edits them in this step; a collective
         gradients = subject.gradients()            # only if requested; a collective
         outcome = subject.step()
         state = subject.parameters(), ...          # only if requested; collectives
@@ -23,7 +24,7 @@ Subjects alternate in one process, a step of each: if an engine patches torch, i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -150,6 +151,8 @@ class Subject(ABC):
     shortens: ClassVar[bool] = False
     #: Has :meth:`set_parameters`.
     edits: ClassVar[bool] = False
+    #: Has :meth:`zero_gradients`.
+    edits_gradients: ClassVar[bool] = False
     #: Gives every rank the parameters of rank 0's model when it is built.
     takes_rank_0: ClassVar[bool] = False
     #: Works only if its group has every process, and is always the same.
@@ -181,6 +184,8 @@ class Subject(ABC):
             return f"{cls.name} has no set_micro_steps()"
         if scenario.edits and not cls.edits:
             return f"{cls.name} has no set_parameters()"
+        if scenario.gradient_edits and not cls.edits_gradients:
+            return f"{cls.name} has no zero_gradients()"
         if scenario.ranks_differ and not cls.takes_rank_0:
             return f"{cls.name} expects equal models on all ranks"
         if scenario.loads_part and not cls.loads_parts:
@@ -287,6 +292,14 @@ class Subject(ABC):
         :attr:`edits` is set.
         """
         raise NotImplementedError(f"{self.name} sets edits and has no set_parameters()")
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        """Let the gradients of these trained parameters be zeros; one that received none stays without. A collective.
+
+        Called after the last micro-step and before :meth:`step`, whose norm is that of the edited gradients. It is
+        called only if :attr:`edits_gradients` is set.
+        """
+        raise NotImplementedError(f"{self.name} sets edits_gradients and has no zero_gradients()")
 
     def save(self, directory: Path) -> None:
         """Save the training state of all ranks to a directory that all ranks see; between steps.

@@ -48,6 +48,7 @@ from zerobench.suites.meta.mutants.bytes import (
     KeepsGradientsDuringBackward,
 )
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
+from zerobench.suites.meta.mutants.gradient_edits import GRADIENT_EDITS
 from zerobench.suites.meta.mutants.ignored import (
     IGNORED,
     IgnoresConsecutiveHysteresis,
@@ -126,6 +127,7 @@ WRONG = [
     *SCHEDULERS,
     *TRAINING_LOOPS,
     *BOUNDARIES,
+    *GRADIENT_EDITS,
     *AUTOCAST,
 ]
 #: Those that only few draws catch: over ten seconds on two cores.

@@ -42,6 +42,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "autocast": (False,),
     "short_steps": ((),),
     "edits": ((),),
+    "gradient_edits": ((),),
     "frozen_steps": ((),),
     "ranks_differ": (False,),
     "clip": (0.0,),

@@ -146,6 +146,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     if chosen["lr_factors"]:
         chosen["scheduled_by"] = draw(among("scheduled_by", "engine", "client"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
+    if chosen["offload_optimizer"] == "none":
+        chosen["gradient_edits"] = draw(among("gradient_edits", (), (0,), (1,), rare=True))
     if chosen["dtype"] == "fp32":
         chosen["autocast"] = draw(among("autocast", False, True, rare=True))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
@@ -187,7 +189,13 @@ OFTEN_SCHEDULED = among("lr_factors", (), (0.25, 2.0, 0.5))
 
 #: Each step has all micro-steps, each of these one forward, and the same parameters train in all steps, as the closed
 #: forms of bytes have it.
-USUAL_STEPS: dict[str, Any] = {"short_steps": (), "forwards": "one", "edits": (), "frozen_steps": ()}
+USUAL_STEPS: dict[str, Any] = {
+    "short_steps": (),
+    "forwards": "one",
+    "edits": (),
+    "gradient_edits": (),
+    "frozen_steps": (),
+}
 
 #: Undisturbed training: no step overflows, so every step is applied, and there are no readings.
 UNDISTURBED: dict[str, Any] = {

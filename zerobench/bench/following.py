@@ -111,6 +111,7 @@ class _Follower:
         divisor = scenario.leaves * trainer.scaler.scale
         fold = trainer.sum_by_micro_step if scenario.reduction == "micro_step" else trainer.sum_at_boundary
         accumulated = fold(index)
+        trainer.edit(accumulated, index)
         largest = max((float(m.max()) for m in trainer.magnitudes.values() if m.numel()), default=0.0)
         magnitudes, lost = (
             {name: m / divisor for name, m in sums.items()} for sums in (trainer.magnitudes, trainer.lost)

@@ -52,7 +52,7 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
-from zerobench.workload.changes import edited, first_block, let_train
+from zerobench.workload.changes import edited, first_block, let_train, without_gradient
 from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
 from zerobench.workload.forwards import casting, loss_of
 
@@ -192,10 +192,11 @@ class Trainer:
         divisor = self.scenario.leaves * scale
         fold = self.sum_by_micro_step if self.scenario.reduction == "micro_step" else self.sum_at_boundary
         accumulated = fold(index)
+        self.read(index, self.scenario.micro_steps_of(index), self.scaled(accumulated, 1.0 / divisor))
+        self.edit(accumulated, index)
         total = self.square_sum(accumulated)
         norm = math.sqrt(total) / divisor
         gradients = self.scaled(accumulated, 1.0 / divisor)
-        self.read(index, self.scenario.micro_steps_of(index), gradients)
         skipped = not math.isfinite(total) if skip is None else skip
         if not skipped:
             clip = self.scenario.clip
@@ -223,6 +224,12 @@ class Trainer:
             self.working[name].copy_(self.masters[name])
         let_train(self.first_block, self.scenario, step)
         return values
+
+    def edit(self, accumulated: State, step: int) -> None:
+        """The client's edit of the step's gradients."""
+        if self.scenario.edits_gradients(step):
+            for name in accumulated.keys() & without_gradient(self.scenario, step):
+                accumulated[name] = torch.zeros_like(accumulated[name])
 
     def read(self, step: int, at: int, gradients: State | None = None) -> None:
         """Record the Scenario's reads at this moment."""

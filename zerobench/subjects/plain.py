@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ class Plain(Subject):
     calls_again = True
     shortens = True
     edits = True
+    edits_gradients = True
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
@@ -178,6 +179,11 @@ class Plain(Subject):
     def _set(self, parameter: Tensor, value: Tensor) -> None:
         """Give a parameter the whole value; this rank may hold only a shard of it."""
         parameter.copy_(value)
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        for name in names:
+            if (grad := self.working[name].grad) is not None:
+                grad.zero_()
 
     def parameters(self) -> State:
         return {name: self._full(p) for name, p in self.masters.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
+from zerobench.compat.states import safe_set_full_grad
 from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Loads, Scenario
@@ -40,6 +41,7 @@ class Reference(Subject):
     calls_again = True
     shortens = True
     edits = True
+    edits_gradients = True
     takes_rank_0 = True
     loads_parts = True
     loads_refrozen = True
@@ -49,6 +51,8 @@ class Reference(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if scenario.replicate > 1:
             return "the reference engine shards over all ranks: it has no hybrid sharding"
+        if scenario.gradient_edits and scenario.optimizer_at != "none":
+            return "a gradient that is offloaded cannot be set: docs/reference/offload.md"
         return None
 
     @classmethod
@@ -134,6 +138,11 @@ class Reference(Subject):
     def set_parameters(self, values: State) -> None:
         for name, value in values.items():
             zero.safe_set_full_fp32_param(self.trained[name], value)
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        for p in (self.trained[name] for name in names):
+            if (gradient := zero.safe_get_full_grad(p)) is not None:
+                safe_set_full_grad(p, torch.zeros_like(gradient))
 
     def save(self, directory: Path) -> None:
         self.engine.save_checkpoint(directory, client_state=dict(self.client_state))

@@ -1,4 +1,4 @@
-"""The changes that a client makes between steps: to parameters, and to which of them train."""
+"""The changes that a client makes to parameters and to which of them train, between steps; and to gradients."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def edited(scenario: Scenario, step: int) -> State:
     model = models.build(scenario.but(seed=scenario.seed + 2 + step))
     trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
     return dict(trained[step % 2 :: 2])
+
+
+def without_gradient(scenario: Scenario, step: int) -> list[str]:
+    """The parameters whose gradients the client zeroes in ``step``: every second trained one."""
+    model = models.build(scenario)
+    return [name for name, p in model.named_parameters() if p.requires_grad][step % 2 :: 2]
 
 
 def let_train(block: Iterable[nn.Parameter], scenario: Scenario, step: int) -> None:
