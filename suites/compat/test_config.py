@@ -12,13 +12,13 @@ import pytest
 from torch import nn
 
 from zerobench.compat.config import Settings, resolve
-from zerobench.compat.config.keys import HONOURED, REFUSED, WITHOUT_EFFECT
+from zerobench.compat.config.keys import HONOURED, REFUSED, REMOVED, WITHOUT_EFFECT
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.schema import SECTIONS, Config
 from zerobench.engine.errors import ConfigError
 from zerobench.suites.project.docs.pages import read
 
-_LISTS = (HONOURED, WITHOUT_EFFECT, REFUSED)
+_LISTS = (HONOURED, WITHOUT_EFFECT, REMOVED, REFUSED)
 _BATCH = {"train_batch_size": 4}
 
 
@@ -65,7 +65,7 @@ def test_keys_of_the_installed_deepspeed() -> None:
 def test_the_page_has_the_lists() -> None:
     """The reference page has each key with its reason."""
     page = read("docs/reference/drop-in.md")
-    for key, reason in {**HONOURED, **WITHOUT_EFFECT}.items():
+    for key, reason in {**HONOURED, **WITHOUT_EFFECT, **REMOVED}.items():
         assert f"| `{key}` | {reason} |" in page
     for key, (neutral, reason) in REFUSED.items():
         assert f"| `{key}` | {'' if neutral is None else f'`{json.dumps(neutral)}`'} | {reason} |" in page
@@ -105,6 +105,16 @@ def test_refused(key: str) -> None:
             with pytest.raises(ConfigError) as caught:
                 resolve(given)
             assert f"{key} = {value!r} is refused: {reason}" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", sorted(REMOVED))
+@pytest.mark.parametrize("value", [False, {"enabled": False}, None])
+def test_removed(key: str, value: Any) -> None:
+    """It is an error at every value, as in DeepSpeed."""
+    *path, name = key.split(".")
+    given = {**_BATCH, **({path[0]: {name: value}} if path else {name: value})}
+    with pytest.raises(ConfigError, match=f"{key} is refused at every value, DeepSpeed 0.19.8 has removed it: "):
+        resolve(given)
 
 
 class _WithHidden(nn.Module):

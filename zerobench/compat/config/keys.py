@@ -92,31 +92,37 @@ _NO_PARALLELISM = "the engine shards over all ranks and has no other parallelism
 _QUANTIZED = "it would round the values that ranks send"
 _MEMORY = "it asks for memory that the engine does not save"
 _DATA = "it changes the data, which is the caller's"
-_REMOVED = "DeepSpeed 0.19.8 has removed it"
+
+#: Keys that DeepSpeed 0.19.8 has removed, with what to do: an error at every value, as in DeepSpeed.
+REMOVED: dict[str, str] = {
+    "amp": "use fp16 or bf16",
+    "compression_training": "take it out",
+    "curriculum_learning": "change the data in the script",
+    "eigenvalue": "take it out",
+    "elasticity": "the number of ranks is fixed",
+    "graph_harvesting": "take it out",
+    "nebula": "take it out",
+    "progressive_layer_drop": "take it out",
+    "quantize_training": "take it out",
+    "sparse_attention": "take it out",
+    "sparse_gradients": "take it out",
+    "zero_optimization.mics_hierarchical_params_gather": "take it out",
+    "zero_optimization.mics_shard_size": "take it out",
+    "zero_optimization.zeropp_loco_param": "take it out",
+}
 
 #: Keys that would change the model or the memory: the value at which they change nothing, and the reason.
 #: A section that is not enabled changes nothing.
 REFUSED: dict[str, tuple[object, str]] = {
-    "amp": (None, _REMOVED + "; use fp16 or bf16"),
     "compile": (None, "DeepCompile is DeepSpeed's own compiler"),
-    "compression_training": ({}, _REMOVED),
-    "curriculum_learning": (None, _DATA),
     "data_efficiency": (None, _DATA),
-    "eigenvalue": (None, _REMOVED),
-    "elasticity": (None, "the number of ranks is fixed"),
     "expert_parallel": (None, _NO_PARALLELISM),
     "gradient_allreduce_op": ("mean", _TRAINS_ANOTHER),
     "gradient_predivide_factor": (1.0, "it would round gradients otherwise"),
-    "graph_harvesting": (False, _REMOVED),
     "hybrid_engine": (None, "there is no inference engine"),
-    "nebula": (None, _REMOVED),
     "pipeline": (None, _NO_PARALLELISM),
     "prescale_gradients": (False, "it would round gradients otherwise"),
-    "progressive_layer_drop": (None, _REMOVED),
-    "quantize_training": (None, _REMOVED),
     "sequence_parallel_size": (1, _NO_PARALLELISM),
-    "sparse_attention": ({}, _REMOVED),
-    "sparse_gradients": (False, _REMOVED),
     "tensor_parallel": ({"autotp_size": 0}, _NO_PARALLELISM),
     "weight_quantization": (None, _QUANTIZED),
     "fp16.fp16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
@@ -135,15 +141,12 @@ REFUSED: dict[str, tuple[object, str]] = {
     "optimizer.params.max_grad_norm": (None, "DeepSpeed refuses it; use gradient_clipping"),
     "optimizer.params.maximize": (False, _TRAINS_ANOTHER),
     "optimizer.params.nesterov": (False, _TRAINS_ANOTHER),
-    "zero_optimization.legacy_stage1": (False, _REMOVED),
-    "zero_optimization.mics_shard_size": (-1, "hybrid sharding is not offered"),
-    "zero_optimization.mics_hierarchical_params_gather": (False, "hybrid sharding is not offered"),
+    "zero_optimization.legacy_stage1": (False, "stage 1 has one form"),
     "zero_optimization.zenflow": (None, "it would update with old gradients"),
     "zero_optimization.zero_hpz_partition_size": (1, "hybrid sharding is not offered"),
     "zero_optimization.zero_quantized_gradients": (False, _QUANTIZED),
     "zero_optimization.zero_quantized_nontrainable_weights": (False, _QUANTIZED),
     "zero_optimization.zero_quantized_weights": (False, _QUANTIZED),
-    "zero_optimization.zeropp_loco_param": (None, _QUANTIZED),
 }
 
 _WHOLE = "its step depends on whole matrices, and the engine updates each element by itself; use AdamW"

@@ -15,6 +15,7 @@ from zerobench.compat.config.keys import (
     LENIENT,
     REFUSED,
     REFUSED_OPTIMIZERS,
+    REMOVED,
     WITHOUT_EFFECT,
     changes_nothing,
 )
@@ -93,6 +94,8 @@ def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults
         path = f"{above}.{key}" if above else key
         if path in WITHOUT_EFFECT:
             dropped[path] = WITHOUT_EFFECT[path]
+        elif path in REMOVED:
+            faults.append(f"{path} is refused at every value, DeepSpeed 0.19.8 has removed it: {REMOVED[path]}")
         elif path in REFUSED:
             neutral, reason = REFUSED[path]
             if not changes_nothing(value, neutral):
@@ -119,7 +122,7 @@ def _is_lenient(key: str, above: str, section: dict[str, Any]) -> bool:
 def known_keys(section: str) -> Iterator[str]:
     """The keys of DeepSpeed in a section, without those of the engine's schema."""
     yield from NOT_HONOURED.get(section, ())
-    for path in (*HONOURED, *WITHOUT_EFFECT, *REFUSED):
+    for path in (*HONOURED, *WITHOUT_EFFECT, *REMOVED, *REFUSED):
         above, _, key = path.rpartition(".")
         if above == section:
             yield key
