@@ -90,6 +90,21 @@ class Accumulation:
         self._micro_step, self._ahead, self._pending = 0, 0, None
         self.finished = global_steps * self.steps if finished is None else finished
 
+    def recount(self, finished: int) -> None:
+        """Count on from this number of micro-steps; the next step ends at a multiple of ``steps``.
+
+        Raises:
+            RuntimeError: a step has begun, and would end at another micro-step.
+        """
+        if not self.begun:
+            self._ahead = finished % self.steps
+        elif (finished - self.finished) % self.steps:
+            raise RuntimeError(
+                f"micro_steps was set from {self.finished} to {finished} within a step of {self.steps} micro-steps, "
+                "which would end elsewhere; set it after step() of the boundary"
+            )
+        self.finished = finished
+
     def change(self, steps: int) -> None:
         """Take another number of micro-steps; the next step ends at a multiple of it, counted from the beginning.
 

@@ -30,20 +30,26 @@ class ClientValues:
 class ClientRule(TorchRule[ClientValues]):
     """The step of a torch optimizer that the engine has no rule for.
 
-    The engine keeps the states that have a value for each element. It sets the states that count steps from the
-    parameter's own count. :func:`zerobench.engine.rules.elementwise.rule_of` makes the rule if a trial shows that the
-    optimizer needs nothing else.
+    The engine keeps the states that have a value for each element, and those that have one value for the parameter as
+    this value for each element. It sets the states that count steps from the parameter's own count.
+    :func:`zerobench.engine.rules.elementwise.rule_of` makes the rule if a trial shows that the optimizer needs nothing
+    else.
 
     Args:
         client: the optimizer; a copy of it, with its attributes but without its hooks, steps each piece.
-        names: the states with one fp32 value for each element.
+        names: the states with one fp32 value for each element, or for the parameter.
+        scalars: those of them with one value for the parameter.
         counts: the zeros of the states that count steps.
     """
 
     def __init__(
-        self, client: torch.optim.Optimizer, names: tuple[str, ...], counts: Mapping[str, Tensor | float]
+        self,
+        client: torch.optim.Optimizer,
+        names: tuple[str, ...],
+        scalars: frozenset[str],
+        counts: Mapping[str, Tensor | float],
     ) -> None:
-        self._client, self._names, self._counts = client, names, counts
+        self._client, self._names, self._scalars, self._counts = client, names, scalars, counts
 
     @property
     def name(self) -> str:
@@ -73,10 +79,12 @@ class ClientRule(TorchRule[ClientValues]):
         kept = dict(zip(self._names, map(_whole_vectors, states), strict=True))
         stepper = stepper_of(self._client, parameter, values.options)
         if values.step > 1:
-            stepper.state[parameter] = {**kept, **self._counted(values, p.device)}
+            single = {name: kept[name][0] for name in self._scalars}
+            stepper.state[parameter] = {**kept, **single, **self._counted(values, p.device)}
         step_of(stepper)
         kept |= present(stepper.state[parameter])
-        return [each.detach()[: p.numel()] for each in (parameter, *(kept[name] for name in self._names))]
+        stepped = (parameter, *(kept[name] for name in self._names))
+        return [each.detach().expand_as(parameter)[: p.numel()] for each in stepped]
 
     def _counted(self, values: ClientValues, device: torch.device) -> dict[str, Any]:
         """The counts before this step; torch's fused steps read theirs on the parameter's device."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from zerobench.engine.rules.rule import Group
 
 #: Of a parameter in the trial. All have 256 elements: whole vectors, so that torch has one rounding.
 _SHAPES = ((256,), (16, 16), (4, 4, 4, 4))
+_ELEMENTWISE, _SCALAR = "a value for each element", "a value for the parameter"
 _CUTS = (1, 6, 57, 64, 128)
 _STEPS = 12
 #: A step of this rate changes every element.
@@ -27,16 +30,16 @@ def rule_of(client: torch.optim.Optimizer) -> ClientRule:
 
     Raises:
         ConfigError: the step of an element depends on other elements, or on more than the states with a value for
-            each element and the count of steps, or the optimizer cannot step in the trial.
+            each element or for the parameter and the count of steps, or the optimizer cannot step in the trial.
     """
     options = [_in_trial(group) for group in client.param_groups]
-    names: dict[str, None] = {}
-    counts: dict[str, Tensor | float] = {}
-    for each in options:
-        kept = _kept(client, each)
-        names |= dict.fromkeys(name for name, value in kept.items() if _is_elementwise(value))
-        counts |= {name: value - 1 for name, value in kept.items() if name not in names}
-    rule = ClientRule(client, tuple(names), counts)
+    found = {name: kind for each in options for name, kind in _kinds(client, each).items()}
+    rule = ClientRule(
+        client,
+        tuple(name for name, kind in found.items() if isinstance(kind, str)),
+        frozenset(name for name, kind in found.items() if kind == _SCALAR),
+        {name: zero for name, zero in found.items() if not isinstance(zero, str)},
+    )
     for each in options:
         for shape in _SHAPES:
             _compare(rule, client, each, shape)
@@ -49,25 +52,28 @@ def _in_trial(group: Group) -> dict[str, Any]:
     return {**options, "lr": _RATE} if "lr" in options else options
 
 
-def _kept(client: torch.optim.Optimizer, options: dict[str, Any]) -> dict[str, Any]:
-    """The states after one step of a vector."""
+def _kinds(client: torch.optim.Optimizer, options: dict[str, Any]) -> dict[str, Any]:
+    """What each state of a vector is after two steps: one of two kinds of values, or a count, by its zero."""
     parameter = _parameter((256,))
     stepper = stepper_of(client, parameter, options)
     _step(client, stepper, parameter, 1)
-    kept = present(stepper.state[parameter])
-    for name, value in kept.items():
-        if not _is_elementwise(value) and not _is_count(value):
-            raise _refusal(client, f"its state {name!r} is neither an fp32 value for each element nor a count of steps")
-    return kept
+    first = copy.deepcopy(present(stepper.state[parameter]))
+    _step(client, stepper, parameter, 2)
+    return {name: _kind(client, name, first.get(name), now) for name, now in present(stepper.state[parameter]).items()}
 
 
-def _is_elementwise(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.shape == (256,) and value.dtype == torch.float32
+def _kind(client: torch.optim.Optimizer, name: str, first: Any, second: Any) -> Any:
+    if isinstance(second, Tensor) and second.dtype == torch.float32 and second.shape == (256,):
+        return _ELEMENTWISE
+    if _is_number(first) and _is_number(second) and bool(first == 1) and bool(second == 2):
+        return first - 1
+    if isinstance(second, Tensor) and second.dtype == torch.float32 and second.numel() == 1:
+        return _SCALAR
+    raise _refusal(client, f"its state {name!r} has no fp32 value for each element or the parameter, nor counts steps")
 
 
-def _is_count(value: Any) -> bool:
-    """Whether the value is 1 after the first step."""
-    return isinstance(value, int | float | Tensor) and torch.as_tensor(value).numel() == 1 and bool(value == 1)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Tensor) and torch.as_tensor(value).numel() == 1
 
 
 def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -84,10 +90,18 @@ def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str,
         gradients = torch.tensor_split(_step(client, stepper, whole, step), _CUTS)
         values = rule.values(options, step)
         pieces = [list(rule.step(p, g, s, values)) for (p, *s), g in zip(pieces, gradients, strict=True)]
-        if not torch.equal(torch.cat([p for p, *_ in pieces]), whole.detach().flatten()):
+        kept = present(stepper.state[whole])
+        expected = [whole, *(kept.get(name, begin) for name in rule.state_names([]))]
+        if not all(map(_equal, zip(*pieces, strict=True), expected)):
             raise _refusal(client, "on a part of a parameter it makes another step than on the whole parameter")
     if torch.equal(whole, begin):
         raise _refusal(client, f"it moves no parameter in {_STEPS} steps")
+
+
+def _equal(pieces: Sequence[Tensor], whole: Tensor) -> bool:
+    """Whether the pieces are the elements of the whole, or each element is the one value that the whole is."""
+    flat = whole.detach().flatten()
+    return torch.equal(torch.cat(list(pieces)), flat.expand(256))
 
 
 def _step(client: torch.optim.Optimizer, stepper: torch.optim.Optimizer, parameter: nn.Parameter, step: int) -> Tensor:

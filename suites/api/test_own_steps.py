@@ -85,6 +85,14 @@ class _Keeps(_Users):
         p.sub_(means[p] * group["lr"])
 
 
+class _Decays(_Users):
+    """It keeps a Python number that counts nothing."""
+
+    def update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        state["rate"] = state.get("rate", 1.0) * 0.5
+        p.sub_(g * (group["lr"] * state["rate"]))
+
+
 class _Still(_Users):
     """It forgets to step."""
 
@@ -104,6 +112,8 @@ _TAKEN: dict[str, Make] = {
     "rprop": lambda p: Rprop(p, lr=0.1),
     "accumulator": lambda p: Adagrad(p, initial_accumulator_value=0.5),
     "subclass": lambda p: type("Mine", (AdamW,), {})(p, lr=0.1),
+    "asgd": lambda p: ASGD(p, lr=0.1, t0=1, weight_decay=0.1),
+    "nadam": lambda p: NAdam(p, lr=0.1, maximize=True),
     "users": _Users,
     "counting": _Counting,
     "users, warming up": lambda p: _Users(p, lr=0.0),
@@ -241,8 +251,7 @@ _REFUSED: dict[str, tuple[Make, str]] = {
     "noise": (_Noisy, _ANOTHER_STEP),
     "elsewhere": (_Keeps, _ANOTHER_STEP),
     "still": (_Still, "it moves no parameter in 12 steps"),
-    "scalar": (ASGD, "its state 'eta' is neither an fp32 value for each element nor a count of steps"),
-    "product": (lambda p: NAdam(p, maximize=True), "its state 'mu_product' is neither"),
+    "number": (_Decays, "its state 'rate' has no fp32 value for each element or the parameter, nor counts steps"),
     "closure": (lambda p: LBFGS([each for group in p for each in group["params"]]), r"raises TypeError\(.*closure"),
     "capturable": (lambda p: Adam(p, capturable=True), r"of a parameter of shape \[256\] raises AssertionError"),
     "differentiable": (lambda p: AdamW(p, differentiable=True), r"raises RuntimeError\('a leaf Variable that"),
