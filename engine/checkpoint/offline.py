@@ -133,6 +133,8 @@ def export_checkpoint(
 def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: bool = True) -> dict[str, Tensor]:
     """The whole fp32 weights of a checkpoint by name, and its buffers with rank 0's values, on the CPU.
 
+    A tied parameter has all its names, of one tensor, as in the module's state dict.
+
     Args:
         load_dir: the directory of the checkpoints.
         tag: by default the one that ``latest`` names.
@@ -142,7 +144,14 @@ def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: 
         CheckpointError: there is no such checkpoint, or it is damaged.
     """
     found = (each.rounded(torch.float32) for each in _weights(Path(load_dir), tag))
-    return {each.entry.key: each.value() for each in found if frozen or each.kind != "frozen"}
+    values = {each.entry.key: each.value() for each in found if frozen or each.kind != "frozen"}
+    return values | {other: values[name] for other, name in _tied(Path(load_dir), tag).items() if name in values}
+
+
+def _tied(directory: Path, tag: str | None) -> dict[str, str]:
+    """The other names of tied parameters, each with the name that has the values."""
+    folder = find_checkpoint(directory, tag)
+    return DeepSpeedWeights(folder).tied if is_deepspeed(folder) else open_record(folder).contents.tied
 
 
 def _weights(directory: Path, tag: str | None) -> Iterator[_Weight]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from zerobench.suites.compat import loops
 
@@ -56,4 +57,24 @@ def recovered(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
         all(torch.equal(value, read[name]) for name, value in state.items()),
         all(torch.equal(value, state[name]) for name, value in again.state_dict().items()),
         sorted(path.name for path in out.iterdir()) == ["model.safetensors", "pytorch_model.bin"],
+    ]
+
+
+def tied(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
+    """zero_to_fp32 on a checkpoint of a model with one parameter of two names."""
+    ds, net = loops.deepspeed(), nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    net[2].weight = net[0].weight
+    engine, *_ = ds.initialize(model=net, config=loops.config(stage))
+    engine.save_checkpoint(f"{folder}/{stage}")
+    tools, out = ds.utils.zero_to_fp32, Path(folder) / f"{stage}-{dist.get_rank()}"
+    state = tools.get_fp32_state_dict_from_zero_checkpoint(f"{folder}/{stage}")
+    for safe in (False, True):
+        tools.convert_zero_checkpoint_to_fp32_state_dict(f"{folder}/{stage}", out, safe_serialization=safe)
+    engine.destroy()
+    other = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    other.load_state_dict(torch.load(out / "pytorch_model.bin", weights_only=True))
+    return [
+        list(state) == ["0.weight", "2.weight"] and state["0.weight"] is state["2.weight"],
+        torch.equal(other.get_parameter("2.weight"), state["0.weight"]),
+        (out / "model.safetensors").stat().st_size < 2 * 64 + 64,
     ]

@@ -141,6 +141,12 @@ def test_recovery(pool: Pool, tmp_path: Path) -> None:
     )
 
 
+def test_recovery_of_tied_names(pool: Pool, tmp_path: Path) -> None:
+    """A tied parameter has all its names, as DeepSpeed writes them, so that load_state_dict() is strict; safetensors
+    has it once."""
+    assert pool.run(loops.at_every_stage, saving_loops.tied, str(tmp_path), world=_WORLD) == [[[True] * 3] * 4] * _WORLD
+
+
 def test_states_are_edited(pool: Pool) -> None:
     """Masters, optimizer states and gradients, set whole, in parts, and by one rank."""
     assert pool.run(loops.at_every_stage, loops.edited, world=_WORLD) == [[True] * 4] * _WORLD

@@ -50,7 +50,11 @@ def convert_zero_checkpoint_to_state_dict(
     """
     target = _dtype(dtype)
     state = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
-    rounded = {name: value.to(target) if value.is_floating_point() else value for name, value in state.items()}
+    once = {id(value): value.to(target) if value.is_floating_point() else value for value in state.values()}
+    rounded = {name: once[id(value)] for name, value in state.items()}
+    if safe_serialization:  # such a file has no two names of one tensor
+        first = {id(value): name for name, value in reversed(rounded.items())}
+        rounded = {name: value for name, value in rounded.items() if first[id(value)] == name}
     name = "model.safetensors" if safe_serialization else "pytorch_model.bin"
     save_parts(rounded, Path(output_dir), name, max_shard_size)
 

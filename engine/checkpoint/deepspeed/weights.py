@@ -28,7 +28,8 @@ class DeepSpeedWeights:
         self._files, self._models = opened.files, opened.models
         with pickles.understood(folder):
             self._trained = opened.trained or self._of_stage_0()
-            skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or ())}
+            self.tied: dict[str, str] = dict(self._model["shared_params"] or {})
+            skipped = {*self._model["buffer_names"], *self.tied}
             self.whole = {name: self._whole(name) for name in self._model["module"] if name not in skipped}
             self.buffers: dict[str, Tensor] = {
                 name: self._model["module"][name] for name in self._model["buffer_names"]
