@@ -165,9 +165,10 @@ def optimizer_classes(group: dist.ProcessGroup, stage: int) -> tuple[bool, bool]
     return found
 
 
-def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
-    """Gradients set by a function and then in parts, read whole."""
-    ds, engine, net = loops.begun(stage)
+def gradients_set(group: dist.ProcessGroup, stage: int, offload: dict[str, Any] | None) -> tuple[bool, Tensor]:
+    """Gradients set by a function and then in parts, read whole; and the masters after the step."""
+    zero = {**loops.config(stage)["zero_optimization"], **({"offload_optimizer": offload} if offload else {})}
+    ds, engine, net = loops.begun(stage, zero_optimization=zero, gradient_clipping=1.0)
     utils, parameters = ds.utils, list(net.parameters())
     engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
     utils.safe_update_full_grad_vectorized(parameters, lambda gradient, p: torch.full_like(gradient, p.dim()))
@@ -175,9 +176,12 @@ def gradients_set(group: dist.ProcessGroup, stage: int) -> bool:
     for p in parameters if stage == 3 else []:
         utils.safe_set_local_grad(p, utils.safe_get_local_grad(p) * 2)
         right &= bool((utils.safe_get_full_grad(p) == 2 * p.dim()).all())
+    for p in parameters:
+        utils.safe_set_full_grad(p, torch.full_like(utils.safe_get_full_grad(p), 0.5 * p.dim()))
     engine.step()
+    after = loops.masters(net)
     engine.destroy()
-    return right
+    return right, after
 
 
 def in_a_new_folder(group: dist.ProcessGroup, folder: str) -> list[str]:
@@ -231,6 +235,8 @@ def stepped_as_lightning(group: dist.ProcessGroup, stage: int, lightning: bool) 
         engine.lr_scheduler = None
     after = loops.trained(engine, net, 2, step if lightning else None)
     assert (engine.global_steps, engine.is_compiled) == (2, False)
+    engine.compile()
+    assert engine.is_compiled
     assert engine.optimizer.state_dict()["param_groups"]
     if stage == 3:
         parameter: Any = next(iter(net.parameters()))

@@ -143,7 +143,7 @@ def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     timers.log(["a", "b"])
     assert capsys.readouterr().out == "[Rank 0] time (ms) | a: 1000.00\n"
     lines: list[str] = []
-    speed = ThroughputTimer(8, start_step=1, steps_per_output=2, logging_fn=lines.append)
+    speed = ThroughputTimer(None, 8, start_step=1, steps_per_output=2, logging_fn=lines.append)
     for step in range(4):
         speed.start()
         speed.stop(global_step=True)

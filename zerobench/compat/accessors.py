@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from zerobench.compat.config import Settings
+from zerobench.compat.config.deepspeed_config import name_of_optimizer
 from zerobench.engine import Engine
 
 
@@ -16,6 +17,7 @@ class ConfigAccessors:
     _settings: Settings
     _engine: Engine
     _micro_batch: int
+    client_optimizer: Any
 
     def train_micro_batch_size_per_gpu(self) -> int:
         """Samples of one micro-step on one rank."""
@@ -99,9 +101,10 @@ class ConfigAccessors:
         return self._engine.config.gradient_clipping
 
     def optimizer_name(self) -> str | None:
-        """The type of the configuration's optimizer, in lower case."""
-        name = self._settings.section("optimizer").get("type")
-        return name.lower() if isinstance(name, str) else None
+        """The class of the client's optimizer, else the type of the configuration's."""
+        if self.client_optimizer is not None:
+            return type(self.client_optimizer).__name__
+        return name_of_optimizer(self._settings.section("optimizer"))
 
     def optimizer_params(self) -> dict[str, Any] | None:
         """The parameters of the configuration's optimizer."""

@@ -64,12 +64,14 @@ class CheckpointMethods:
                 f"load_checkpoint() takes no custom_load_fn, got {custom_load_fn}; read the weights by "
                 "deepspeed.utils.zero_to_fp32 and load them into the model before initialize()"
             )
+        micro_steps = self._engine.micro_steps
         path, state = self._engine.load_checkpoint(
             load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
         )
         if path is None:
             return None, None
         self.global_samples = self._engine.global_steps * self.train_batch_size()
+        self._engine.accumulation.finished = micro_steps  # DeepSpeed does not save them
         return path, state
 
     def load_module_state_dict(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.compat.accumulation_methods import AccumulationMethods
+from zerobench.compat.attributes import REFUSED_ATTRIBUTES, Attributes
 from zerobench.compat.checkpoint_methods import CheckpointMethods
 from zerobench.compat.clipping import watch_clipping
 from zerobench.compat.comm import get_local_rank
@@ -34,7 +35,9 @@ from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
 
 
-class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Parallelism, RefusedMethods, nn.Module):
+class DeepSpeedEngine(
+    AccumulationMethods, KeyAccessors, CheckpointMethods, Parallelism, Attributes, RefusedMethods, nn.Module
+):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
     Args:
@@ -54,7 +57,7 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)
         self._micro_batch = self._config.train_micro_batch_size_per_gpu
         self.optimizer: Any = engine.optimizer if engine.optimizer.trains else None
-        self.basic_optimizer = self.optimizer
+        self.basic_optimizer: Any = None
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
         self._stepped = self._destroyed = False
@@ -76,6 +79,8 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name in REFUSED_ATTRIBUTES:
+                raise AttributeError(f"engine.{name} is not offered: {REFUSED_ATTRIBUTES[name]}", name=name) from None
             module = self.__dict__["_modules"].get("module")
             if module is None or not hasattr(module, name):
                 raise
@@ -194,21 +199,6 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         return self._progress.monitor
 
     @property
-    def global_steps(self) -> int:
-        """Steps, skipped ones included."""
-        return self._engine.global_steps
-
-    @property
-    def micro_steps(self) -> int:
-        """Finished micro-steps."""
-        return self._engine.micro_steps
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps skipped because of overflow."""
-        return self._engine.skipped_steps
-
-    @property
     def device(self) -> torch.device:
         """The device of training."""
         return self._engine.device
@@ -228,8 +218,8 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
         return self._of_groups("lr")
 
     def get_mom(self) -> list[Any]:
-        """The momentum or betas of each group."""
-        return [group.get("momentum", group.get("betas", 0.0)) for group in self._engine.optimizer.param_groups]
+        """The momentum of each group for SGD and RMSprop, else its betas; 0 for a group without, as in DeepSpeed."""
+        return self._of_groups("momentum" if self.optimizer_name() in ("SGD", "RMSprop") else "betas")
 
     def get_type(self) -> list[Any]:
         """The ``type`` of each group, if the caller has set one."""
@@ -280,7 +270,8 @@ class DeepSpeedEngine(AccumulationMethods, KeyAccessors, CheckpointMethods, Para
     reload_states = offload_states
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the engine runs the module as it is, which changes nothing that is computed."""
+        """Run the module as it is: compilation would change nothing that is computed."""
+        self.is_compiled = True
 
     def collect_python_gc(self) -> int:
         """Run Python's garbage collector."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from zerobench import engine as reference
@@ -22,6 +23,7 @@ from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.given_model import freeze_others, keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
+from zerobench.compat.optimizer_attributes import add_attributes
 from zerobench.compat.optimizers import as_client
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.handover import hand_over
@@ -56,7 +58,7 @@ def initialize(
         dist_init_required: False if the caller starts the process group.
         collate_fn: makes the batches of ``training_data``.
         config: a dict, a path, or JSON in base64.
-        config_params: an older name of ``config``.
+        config_params: an older name of ``config``, which comes first.
 
     Returns:
         (engine, optimizer, training_dataloader, lr_scheduler).
@@ -67,7 +69,7 @@ def initialize(
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
     _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
-    settings = resolve(_config(args, config, config_params), model, args)
+    settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
     parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
@@ -75,6 +77,12 @@ def initialize(
     trained = _trained(model, settings, client, parameters)
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
+    wrapped.basic_optimizer = add_attributes(built, optimizer if isinstance(optimizer, Optimizer) else client)
+    wrapped.client_optimizer, wrapped.client_lr_scheduler, wrapped.training_data = (
+        optimizer,
+        lr_scheduler,
+        training_data,
+    )
     wrapped.training_dataloader = None if training_data is None else wrapped.deepspeed_io(training_data)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
 
@@ -130,14 +138,26 @@ def _build(
     return built, schedule
 
 
-def _config(args: Any, *given: Any) -> Any:
+def _config(args: Any, given: Any) -> Any:
     """The one configuration among the arguments."""
-    found = [each for each in (*given, getattr(args, "deepspeed_config", None)) if each is not None]
+    _take_older(args)
+    found = [each for each in (given, getattr(args, "deepspeed_config", None)) if each is not None]
     if not found:
         raise ConfigError("deepspeed.initialize() has no configuration; pass config=, or --deepspeed_config FILE")
     if len(found) > 1:
         raise ConfigError("deepspeed.initialize() has two configurations; pass config= or --deepspeed_config, not both")
     return found[0]
+
+
+def _take_older(args: Any) -> None:
+    """Make ``deepscale_config`` of the script's arguments its ``deepspeed_config``, as DeepSpeed does."""
+    older = getattr(args, "deepscale_config", None)
+    if older is None:
+        return
+    if getattr(args, "deepspeed_config", None) is not None:
+        raise ConfigError("--deepscale_config and --deepspeed_config are both given; take --deepscale_config out")
+    log_dist("--deepscale_config is an older name; use --deepspeed_config", ranks=[0])
+    args.deepspeed_config, args.deepscale_config = older, None
 
 
 def _schedule(settings: Settings, client: Any, lr_scheduler: Any) -> Any:
@@ -176,8 +196,10 @@ def _log_settings(settings: Settings) -> None:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add ``--deepspeed`` and ``--deepspeed_config`` to a script's parser."""
+    """Add ``--deepspeed``, ``--deepspeed_config`` and their older names to a script's parser."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
     group.add_argument("--deepspeed", default=False, action="store_true", help="use DeepSpeed's engine")
     group.add_argument("--deepspeed_config", default=None, type=str, help="DeepSpeed's configuration, a JSON file")
+    group.add_argument("--deepscale", default=False, action="store_true", help="an older name of --deepspeed")
+    group.add_argument("--deepscale_config", default=None, type=str, help="an older name of --deepspeed_config")
     return parser

@@ -86,10 +86,8 @@ class KeyAccessors:
     is_deepcompile_enabled = is_deepcompile_active = compile_zero_optimization_stage = _never("compiler")
     compile_autosp = compile_autotp = uses_parallelization_pass_only = is_deepcompile_enabled
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether compile() was called: the engine has no compiler."""
-        return False
+    #: Whether compile() was called; it changes nothing.
+    is_compiled = False
 
     def zero_force_ds_cpu_optimizer(self: Any) -> bool:
         """The key of this name; the engine steps offloaded states itself."""

@@ -37,7 +37,7 @@ class Progress:
     def __init__(self, engine: DeepSpeedEngine) -> None:
         self._engine = engine
         self.timers = SynchronizedWallClockTimer()
-        self.throughput = ThroughputTimer(engine.train_batch_size(), steps_per_output=engine.steps_per_print())
+        self.throughput = ThroughputTimer(None, engine.train_batch_size(), steps_per_output=engine.steps_per_print())
         self._measured = engine.wall_clock_breakdown()
         self._section = engine._settings.section("flops_profiler")
         self._profiler: FlopsProfiler | None = None

@@ -19,7 +19,6 @@ from zerobench.engine import (
 )
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
-from zerobench.engine.engine import Engine
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
 from zerobench.engine.setting import check_kind, checked, trained
@@ -43,21 +42,34 @@ __all__ = [
 
 
 def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
-    """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``."""
-    engine, state, slot = _with_gradient(param)
-    part, offset = (
-        (state.gradient, 0)
-        if state.gradient.numel() == state.unit.padded
-        else (
-            state.own_gradient,
-            state.own.start,
-        )
-    )
-    lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
-    if lo < hi:
-        values = in_memory_order(checked(param, slot, value))[lo - slot.start : hi - slot.start]
-        part[lo - offset : hi - offset].copy_(values * (engine.leaves * engine.loss_scale))
+    """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``.
+
+    If the sum is offloaded, it is rounded to the dtype in which it travels to the host.
+    """
+    engine, state, slot = trained(param)
+    values = in_memory_order(checked(param, slot, value)) * (engine.leaves * engine.loss_scale)
+    if engine.stores.steps_off_device(state.unit):
+        lo, hi = _owned(state, slot)
+        _set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
+    else:
+        whole = state.gradient.numel() == state.unit.padded
+        part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
+        lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
+        if lo < hi:
+            part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
     engine.read_cache.clear()
+
+
+def _set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
+    """Replace the unit's elements from ``start`` on of this rank's gradient sum, which its store takes once more."""
+    store, first = state.optimizer_store, start - state.own.start
+    if not values.numel():
+        return
+    total = store.read(state.portion, "gradient", 0, state.unit.shard)
+    total[first : first + values.numel()].copy_(values)
+    store.take(state.portion, 0, state.unit.shard, total)
+    if state.own_gradient.numel() == state.unit.shard:
+        state.own_gradient.copy_(total)  # the step takes it from there if no backward was known to be the last
 
 
 def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
@@ -82,11 +94,14 @@ def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
 
 def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
     """Set this rank's part of the mean gradient, at the same time as safe_set_full_grad."""
-    engine, state, slot = _with_gradient(param)
+    engine, state, slot = trained(param)
     lo, hi = _owned(state, slot)
     _check_local(slot, value, hi - lo)
-    part = state.own_gradient[lo - state.own.start : hi - state.own.start]
-    part.copy_(value.flatten() * (engine.leaves * engine.loss_scale))
+    values = value.flatten() * (engine.leaves * engine.loss_scale)
+    if engine.stores.steps_off_device(state.unit):
+        _set_offloaded(state, lo, values)
+    else:
+        state.own_gradient[lo - state.own.start : hi - state.own.start].copy_(values)
     engine.read_cache.clear()
 
 
@@ -108,13 +123,6 @@ def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
 def safe_set_local_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
     """Set this rank's part of an optimizer state; a collective."""
     _set_local(param, optim_state_key, value)
-
-
-def _with_gradient(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
-    engine, state, slot = trained(param)
-    if engine.stores.steps_off_device(state.unit):
-        raise RuntimeError(f"the gradient of {slot.name!r} is offloaded and cannot be set; change the loss instead")
-    return engine, state, slot
 
 
 def _check_local(slot: Slot, value: Tensor, owned: int) -> None:

@@ -108,24 +108,53 @@ class SynchronizedWallClockTimer:
         return {name: self.timers[name].mean() / normalizer for name in names if name in self.timers}
 
 
+class NoopTimer:
+    """A timer, and timers by name, that measure nothing."""
+
+    def __call__(self, name: str) -> NoopTimer:
+        return self
+
+    def start(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    stop = reset = log = start
+
+    def elapsed(self, *args: Any, **kwargs: Any) -> float:
+        """0."""
+        return 0.0
+
+    mean = elapsed
+
+    def get_timers(self) -> dict[str, Timer]:
+        """None."""
+        return {}
+
+    get_mean = get_timers
+
+
 class ThroughputTimer:
     """Samples per second, without the first steps.
 
     Args:
+        config: DeepSpeed's section of timers; not read.
         batch_size: samples of a step.
         start_step: steps that do not count.
         steps_per_output: steps from one line to the next; None for no lines.
+        monitor_memory: whether DeepSpeed measures the host's memory, too; not read.
         logging_fn: takes a line; by default it is printed on rank 0.
     """
 
     def __init__(
         self,
-        batch_size: int,
+        config: Any,
+        batch_size: int | None,
         start_step: int = 2,
         steps_per_output: float | None = None,
+        monitor_memory: bool = False,
         logging_fn: Callable[[str], Any] | None = None,
     ) -> None:
-        self.batch_size, self.start_step, self.steps_per_output = batch_size, start_step, steps_per_output
+        self.config, self.monitor_memory = config, monitor_memory
+        self.batch_size, self.start_step, self.steps_per_output = batch_size or 1, start_step, steps_per_output
         self.logging = logging_fn or (lambda line: print_dist(line, [0]))
         self.epoch_count = self.micro_step_count = self.global_step_count = 0
         self.total_elapsed_time = self._of_step = 0.0

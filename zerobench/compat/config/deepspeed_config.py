@@ -66,7 +66,7 @@ class DeepSpeedConfig:
         self.fp16_enabled, self.bfloat16_enabled = config.fp16.enabled, config.bf16.enabled
         self.gradient_clipping = config.gradient_clipping
         optimizer, scheduler = settings.section("optimizer"), settings.section("scheduler")
-        self.optimizer_name = str(optimizer["type"]).lower() if "type" in optimizer else None
+        self.optimizer_name = name_of_optimizer(optimizer)
         self.optimizer_params = optimizer.get("params")
         self.scheduler_name, self.scheduler_params = scheduler.get("type"), scheduler.get("params")
 
@@ -89,3 +89,15 @@ class DeepSpeedConfig:
         """Print the given values."""
         for key in sorted(self._param_dict):
             print(f"  {key} = {self._param_dict[key]}")
+
+
+#: The types that DeepSpeed has an optimizer of its own for; it takes the others from torch.optim, as they are spelled.
+_OWN_TYPES = frozenset(["adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"])
+
+
+def name_of_optimizer(section: dict[str, Any]) -> str | None:
+    """The type of the section ``optimizer``, in lower case if it is one of DeepSpeed's own; None if it gives none."""
+    given = section.get("type")
+    if not isinstance(given, str):
+        return None
+    return given.lower() if given.lower() in _OWN_TYPES else given

@@ -4,6 +4,7 @@ from deepspeed.runtime import (
     activation_checkpointing,
     base_optimizer,
     config,
+    config_utils,
     dataloader,
     engine,
     fp16,

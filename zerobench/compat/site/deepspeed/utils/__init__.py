@@ -6,6 +6,7 @@ from deepspeed.utils import (
     groups,
     init_on_device,
     logging,
+    module_utils,
     nvtx,
     tensor_fragment,
     timer,
@@ -13,11 +14,13 @@ from deepspeed.utils import (
     zero_to_torch,
 )
 from zerobench.compat import comm as dist
+from zerobench.compat.accelerator import get_accelerator
 from zerobench.compat.comm import *
 from zerobench.compat.groups import *
 from zerobench.compat.loader import RepeatingLoader
 from zerobench.compat.log import log_dist, log_dist_once, logger, set_log_level_from_string
 from zerobench.compat.runtime_functions import noop_decorator as instrument_w_nvtx
+from zerobench.compat.runtime_functions import recursive_getattr, recursive_setattr
 from zerobench.compat.states import *
 from zerobench.compat.zero import (
     OnDevice,

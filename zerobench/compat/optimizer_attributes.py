@@ -1,0 +1,80 @@
+"""What scripts read of DeepSpeed's ZeRO optimizers, as attributes of the engine's optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerobench.engine import Engine
+
+
+class BasicOptimizer(torch.optim.Optimizer):
+    """``optimizer.optimizer``: the parameter groups of the engine's optimizer, for schedules and for reading."""
+
+    _opt_called = True  # torch's schedulers warn if they are stepped before it; the engine steps in order
+
+    def __init__(self, of: torch.optim.Optimizer) -> None:
+        super().__init__(of.param_groups, dict(of.defaults))
+        self.param_groups = of.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Refuse: only the engine has the gradients of all ranks."""
+        raise RuntimeError("call engine.step(): the engine has the gradients and the state of this optimizer")
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+
+class ScalerOf:
+    """``optimizer.loss_scaler``: the engine's loss scale as it is now."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def cur_scale(self) -> float:
+        """The loss scale; 1 except in fp16."""
+        return self._engine.loss_scale
+
+    loss_scale = cur_scale
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it changes."""
+        return self._engine.scaler.dynamic
+
+
+def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
+    """Give the engine's optimizer DeepSpeed's attributes.
+
+    Args:
+        engine: has the optimizer.
+        client: the optimizer that the caller gave, whose groups are those of the engine's; else anything.
+
+    Returns:
+        The optimizer inside it.
+    """
+    optimizer, config = engine.optimizer, engine.config
+    groups = optimizer.param_groups
+    own = isinstance(client, torch.optim.Optimizer) and client is not optimizer
+    inner: torch.optim.Optimizer = client if own else BasicOptimizer(optimizer)
+
+    def get_lr() -> Any:
+        return groups[0]["lr"]
+
+    def set_lr(lr: float) -> None:
+        for group in groups:
+            group["lr"] = lr
+
+    optimizer.__dict__ |= {
+        "optimizer": inner,
+        "loss_scaler": ScalerOf(engine),
+        "get_lr": get_lr,
+        "set_lr": set_lr,
+        "clip_grad": config.gradient_clipping,
+        "dtype": config.dtype,
+        "dynamic_loss_scale": engine.scaler.dynamic,
+        "param_names": {parameter: name for name, parameter in engine.module.named_parameters()},
+        "partition_count": engine.ranks.world,
+    }
+    return inner

@@ -1,0 +1,9 @@
+"""``deepspeed.env_report``, of zerobench."""
+
+from zerobench.compat.env_report import cli_main, debug_report, main
+from zerobench.compat.unoffered import add_names
+
+add_names()
+
+if __name__ == "__main__":
+    main()
