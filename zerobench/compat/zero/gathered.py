@@ -47,5 +47,12 @@ def GatheredParameters(
                 dist.broadcast(parameter.data, modifier_rank)
 
 
+@contextmanager
+def unwrap_model_for_generation(model: nn.Module) -> Iterator[nn.Module]:
+    """The engine with all parameters whole within the block, in which each rank may run its own forwards."""
+    with GatheredParameters(model):
+        yield model
+
+
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
     """Do nothing: the engine notices every use of a parameter, in any module."""

@@ -7,6 +7,7 @@ from deepspeed.runtime.zero import (
     partition_parameters,
     stage3,
     stage_1_and_2,
+    tiling,
     utils,
 )
 from zerobench.compat.zero import *

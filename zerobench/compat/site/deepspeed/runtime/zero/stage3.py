@@ -6,3 +6,4 @@ from zerobench.compat.memory_estimates import (
     estimate_zero3_model_states_mem_needs_all_live,
 )
 from zerobench.compat.optimizers import DeepSpeedZeroOptimizer_Stage3
+from zerobench.compat.zero import unwrap_model_for_generation

@@ -1,0 +1,3 @@
+"""``deepspeed.runtime.zero.tiling``, of zerobench."""
+
+from zerobench.compat.zero import TiledLinear, TiledLinearReturnBias
