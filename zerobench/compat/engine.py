@@ -25,6 +25,7 @@ from zerobench.compat.given_model import GivenModel
 from zerobench.compat.key_accessors import KeyAccessors
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist_once
+from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.monitors import MonitorMaster
 from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.parameter_offload import ParameterOffload
@@ -63,6 +64,7 @@ class DeepSpeedEngine(
         self._stepped = self._destroyed = False
         self._given, self._edits = GivenModel(engine, given), Edits(engine)
         watch_clipping()
+        watch_lookups()
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))

@@ -1,0 +1,82 @@
+"""torch.nn.functional's lookups with ``max_norm`` in a forward: as those of nn.Embedding, at every stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from zerobench.compat.lookups import watch_lookups
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD, _ROWS = 4, 12
+
+
+class _Looks(nn.Module):
+    """The sum of a lookup and of a product with the same weight."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        made: Any = nn.EmbeddingBag if "bag" in kind else nn.Embedding
+        self.kind, self.words = kind, made(_ROWS, 4, max_norm=0.5 if kind.startswith("module") else None)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found = self.words(rows) if self.kind.startswith("module") else self._functional(rows)
+        product: Tensor = found.reshape(len(rows), -1)[:, :4] @ self.words.weight.T
+        return product
+
+    def _functional(self, rows: Tensor) -> Tensor:
+        if self.kind == "bag":
+            return functional.embedding_bag(rows, self.words.weight, None, 0.5, mode="mean")
+        if self.kind == "by place":
+            return functional.embedding(rows, self.words.weight, None, 0.5)
+        return functional.embedding(input=rows, weight=self.words.weight, max_norm=0.5)
+
+
+def _masters(group: dist.ProcessGroup, stage: int, kind: str, threshold: int, bf16: bool) -> Tensor:
+    """The masters after four steps, in which each rank looks up rows of its own."""
+    torch.manual_seed(0)
+    net = _Looks(kind)
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8, bf16={"enabled": bf16})
+    keys["zero_optimization"]["stage3_param_persistence_threshold"] = threshold
+    engine, *_ = loops.deepspeed().initialize(model=net, config=keys)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(4):
+        engine.backward(engine(torch.randint(_ROWS, (2, 3), generator=draw)).float().square().mean())
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(("kind", "module"), [("by name", "module"), ("by place", "module"), ("bag", "module bag")])
+def test_as_the_module(pool: Pool, kind: str, module: str, bf16: bool) -> None:
+    """The scaled rows hold for the lookup alone, also if a parameter stays whole at stage 3."""
+    for threshold in (0, 10**6):
+        [[expected, *_], *_] = pool.run(loops.at_every_stage, _masters, module, threshold, bf16, world=_WORLD)
+        for stages in pool.run(loops.at_every_stage, _masters, kind, threshold, bf16, world=_WORLD):
+            assert all(torch.equal(after, expected) for after in stages)
+
+
+def test_without_an_engine(pool: Pool) -> None:
+    """torch's own lookup scales the rows in place, as before."""
+    pool.run(_masters, 0, "by name", 0, False, world=_WORLD)
+    weight = nn.Parameter(torch.ones(3, 4))
+    functional.embedding(torch.tensor([1]), weight, max_norm=1.0)
+    assert weight.detach().norm(dim=1).tolist() == pytest.approx([2.0, 1.0, 2.0], abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch says that TorchScript is no longer developed
+def test_scripted() -> None:
+    """torch.jit.script takes the functions as it takes torch's."""
+    watch_lookups()
+    scripted = torch.jit.script(nn.Sequential(nn.Embedding(3, 4, max_norm=1.0), nn.Linear(4, 2)))
+    assert scripted(torch.tensor([1])).shape == (1, 2)
