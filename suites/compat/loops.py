@@ -83,7 +83,7 @@ def tutorial(group: dist.ProcessGroup, stage: int, type_: str = "AdamW") -> list
     )
     assert engine.train_batch_size() == 16
     assert engine.train_micro_batch_size_per_gpu() == 2
-    assert len(loader) == 6
+    assert len(loader) == loader.len == 6
     for _ in range(2):
         for batch in loader:
             engine.backward(loss(engine, batch))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +66,28 @@ def _check_same(printed: list[str]) -> None:
     assert len(first) >= 3
     for other in others:
         assert other == first
+
+
+@pytest.mark.rotating
+@pytest.mark.skipif(offline(), reason="needs the extra hf: pip install 'zerobench[hf]'")
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_other_ranks(before: int, after: int, stage: int, tmp_path: Path) -> None:
+    """Trainer's resume_from_checkpoint continues on another number of ranks, with the same samples in each step."""
+    whole = _logged(before, stage, tmp_path / "whole")
+    checkpoint = tmp_path / "whole" / "out" / "checkpoint-2"
+    resumed = _logged(after, stage, tmp_path / "resumed", "--resume_from_checkpoint", str(checkpoint))
+    assert [entry["step"] for entry in resumed if "loss" in entry] == [1, 2, 3, 4]
+    for found, expected in zip(resumed, whole, strict=True):
+        for name in ("loss", "eval_loss", "learning_rate", "grad_norm"):  # the ranks' means are other sums
+            assert found.get(name, 0.0) == pytest.approx(expected.get(name, 0.0), rel=1e-6)
+
+
+def _logged(ranks: int, stage: int, folder: Path, *more: str) -> list[dict[str, Any]]:
+    """What Trainer logs in each step and evaluation, of four samples in a micro-step."""
+    batch = ["--per_device_train_batch_size", str(4 // ranks), "--load_best_model_at_end", "False"]
+    given = ["--deepspeed", "auto.json", *batch, *more]
+    with Pool(ranks) as pool:
+        printed = pool.run(run_as_main, "trainer", given, stage, str(folder), timeout=300)[0]
+    lines = [line.removeprefix("log ") for line in printed.splitlines() if line.startswith("log ")]
+    return [entry for entry in map(ast.literal_eval, lines) if "loss" in entry or "eval_loss" in entry]

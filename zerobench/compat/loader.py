@@ -63,6 +63,11 @@ class DeepSpeedDataLoader:
         samples = len(self.data_sampler) if self.data_sampler is not None else len(self.dataset)
         return samples // self.batch_size if self._drop_last else math.ceil(samples / self.batch_size)
 
+    @property
+    def len(self) -> int:
+        """The number of micro-batches of this rank."""
+        return self.__len__()
+
 
 class RepeatingLoader:
     """Starts a loader again whenever it ends."""

@@ -55,7 +55,7 @@ def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
         The optimizer inside it.
     """
     optimizer, config = engine.optimizer, engine.config
-    groups = optimizer.param_groups
+    groups, world = optimizer.param_groups, engine.ranks.world
     own = isinstance(client, torch.optim.Optimizer) and client is not optimizer
     inner: torch.optim.Optimizer = client if own else BasicOptimizer(optimizer)
 
@@ -74,7 +74,9 @@ def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
         "clip_grad": config.gradient_clipping,
         "dtype": config.dtype,
         "dynamic_loss_scale": engine.scaler.dynamic,
+        "custom_loss_scaler": False,
+        "gradient_accumulation_steps": engine.gradient_accumulation_steps,
         "param_names": {parameter: name for name, parameter in engine.module.named_parameters()},
-        "partition_count": engine.ranks.world,
+        "partition_count": world if config.zero_optimization.stage == 3 else [world] * len(groups),
     }
     return inner
