@@ -39,6 +39,7 @@ assert ROUTE_TRAIN == "train" and issubclass(DeprecatedException, Exception)
 assert not isinstance(1, BF16_Optimizer)
 import deepspeed.runtime.zero
 assert deepspeed.zero is deepspeed.runtime.zero
+assert deepspeed.version == deepspeed.__version__
 for wrong in ("import deepspeed.nothing", "from deepspeed.runtime.utils import nothing", "deepspeed.initialise"):
     try:
         exec(wrong)

@@ -18,6 +18,7 @@ from deepspeed import (
 from deepspeed.accelerator import get_accelerator
 from deepspeed.git_version_info import git_branch as __git_branch__
 from deepspeed.git_version_info import git_hash as __git_hash__
+from deepspeed.git_version_info import version
 from deepspeed.runtime import zero
 from zerobench.compat import activation_checkpointing as checkpointing
 from zerobench.compat.activation import VERSION as __version__
