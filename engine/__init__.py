@@ -16,7 +16,7 @@ from zerobench.engine.inspect import (
 )
 from zerobench.engine.native import describe_kernels, prepare_kernels
 from zerobench.engine.optim.optimizer import ZeroOptimizer
-from zerobench.engine.setting import safe_set_full_fp32_param, safe_set_full_optimizer_state
+from zerobench.engine.setting import safe_set_full_fp32_param, safe_set_full_grad, safe_set_full_optimizer_state
 
 __all__ = [
     "CheckpointError",
@@ -37,6 +37,7 @@ __all__ = [
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
     "safe_set_full_fp32_param",
+    "safe_set_full_grad",
     "safe_set_full_optimizer_state",
     "verify_checkpoint",
 ]

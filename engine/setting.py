@@ -1,4 +1,4 @@
-"""Setting: whole states of one parameter, set by a client between steps."""
+"""Setting: whole states and gradients of one parameter, set by a client."""
 
 from __future__ import annotations
 
@@ -35,6 +35,37 @@ def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_stat
     _set_full(param, optim_state_key, value)
 
 
+def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
+    """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``.
+
+    If the sum is offloaded, it is rounded to the dtype in which it travels to the host.
+    """
+    engine, state, slot = trained(param)
+    values = in_memory_order(checked(param, slot, value)) * (engine.leaves * engine.loss_scale)
+    if engine.stores.steps_off_device(state.unit):
+        lo, hi = owned(state, slot)
+        set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
+    else:
+        whole = state.gradient.numel() == state.unit.padded
+        part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
+        lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
+        if lo < hi:
+            part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
+    engine.read_cache.clear()
+
+
+def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
+    """Replace the unit's elements from ``start`` on of this rank's gradient sum, which its store takes once more."""
+    store, first = state.optimizer_store, start - state.own.start
+    if not values.numel():
+        return
+    total = store.read(state.portion, "gradient", 0, state.unit.shard)
+    total[first : first + values.numel()].copy_(values)
+    store.take(state.portion, 0, state.unit.shard, total)
+    if state.own_gradient.numel() == state.unit.shard:
+        state.own_gradient.copy_(total)  # the step takes it from there if no backward was known to be the last
+
+
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, _, slot = trained(param)
     check_kind(engine, kind)
@@ -51,6 +82,12 @@ def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
     if state is None or not state.unit.trainable:
         raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
     return engine, state, slot
+
+
+def owned(state: UnitState, slot: Slot) -> tuple[int, int]:
+    """The elements of the parameter that this rank owns, in the unit; empty if lo equals hi."""
+    lo = min(max(state.own.start, slot.start), slot.start + slot.numel)
+    return lo, max(lo, min(state.own.stop, slot.start + slot.numel))
 
 
 def check_kind(engine: Engine, kind: str) -> None:

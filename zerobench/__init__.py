@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         safe_get_full_grad,
         safe_get_full_optimizer_state,
         safe_set_full_fp32_param,
+        safe_set_full_grad,
         safe_set_full_optimizer_state,
         verify_checkpoint,
     )
@@ -49,6 +50,7 @@ __all__ = [
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
     "safe_set_full_fp32_param",
+    "safe_set_full_grad",
     "safe_set_full_optimizer_state",
     "verify_checkpoint",
 ]

@@ -146,8 +146,6 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     if chosen["lr_factors"]:
         chosen["scheduled_by"] = draw(among("scheduled_by", "engine", "client"))
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
-    if chosen["offload_optimizer"] == "none":
-        chosen["gradient_edits"] = draw(among("gradient_edits", (), (0,), (1,), rare=True))
     if chosen["dtype"] == "fp32":
         chosen["autocast"] = draw(among("autocast", False, True, rare=True))
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
@@ -168,6 +166,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "ragged": among("ragged", False, True, rare=True),
     "forwards": among("forwards", "one", "two", "dropped", "no_grad", rare=True),
     "short_steps": among("short_steps", (), ((0, 2),), ((1, 1),), rare=True),
+    "gradient_edits": among("gradient_edits", (), (0,), (1,), rare=True),
     "edits": among("edits", (), (0,), (1,), rare=True),
     "frozen_steps": among("frozen_steps", (), (0,), (1,), rare=True),
     "ranks_differ": among("ranks_differ", False, True, rare=True),

@@ -15,14 +15,14 @@ from zerobench.engine import (
     safe_get_full_grad,
     safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
+    safe_set_full_grad,
     safe_set_full_optimizer_state,
 )
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
-from zerobench.engine.setting import check_kind, checked, trained
-from zerobench.engine.state.unit import UnitState
+from zerobench.engine.setting import check_kind, owned, set_offloaded, trained
 
 __all__ = [
     "safe_get_full_fp32_param",
@@ -41,37 +41,6 @@ __all__ = [
 ]
 
 
-def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
-    """Set the mean gradient, between the last ``backward()`` of a step and its ``step()``.
-
-    If the sum is offloaded, it is rounded to the dtype in which it travels to the host.
-    """
-    engine, state, slot = trained(param)
-    values = in_memory_order(checked(param, slot, value)) * (engine.leaves * engine.loss_scale)
-    if engine.stores.steps_off_device(state.unit):
-        lo, hi = _owned(state, slot)
-        _set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
-    else:
-        whole = state.gradient.numel() == state.unit.padded
-        part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
-        lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
-        if lo < hi:
-            part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
-    engine.read_cache.clear()
-
-
-def _set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
-    """Replace the unit's elements from ``start`` on of this rank's gradient sum, which its store takes once more."""
-    store, first = state.optimizer_store, start - state.own.start
-    if not values.numel():
-        return
-    total = store.read(state.portion, "gradient", 0, state.unit.shard)
-    total[first : first + values.numel()].copy_(values)
-    store.take(state.portion, 0, state.unit.shard, total)
-    if state.own_gradient.numel() == state.unit.shard:
-        state.own_gradient.copy_(total)  # the step takes it from there if no backward was known to be the last
-
-
 def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
     """This rank's part of the master weight."""
     return _get_local(param, MASTER)
@@ -87,7 +56,7 @@ def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
-    lo, hi = _owned(state, slot)
+    lo, hi = owned(state, slot)
     part = state.optimizer_store.read(state.portion, "gradient", lo - state.own.start, hi - state.own.start)
     return part.float() * (1 / (engine.leaves * engine.loss_scale))
 
@@ -95,11 +64,11 @@ def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
 def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
     """Set this rank's part of the mean gradient, at the same time as safe_set_full_grad."""
     engine, state, slot = trained(param)
-    lo, hi = _owned(state, slot)
+    lo, hi = owned(state, slot)
     _check_local(slot, value, hi - lo)
     values = value.flatten() * (engine.leaves * engine.loss_scale)
     if engine.stores.steps_off_device(state.unit):
-        _set_offloaded(state, lo, values)
+        set_offloaded(state, lo, values)
     else:
         state.own_gradient[lo - state.own.start : hi - state.own.start].copy_(values)
     engine.read_cache.clear()
@@ -130,25 +99,19 @@ def _check_local(slot: Slot, value: Tensor, owned: int) -> None:
         raise ValueError(f"this rank owns {owned} elements of {slot.name!r}, and {value.numel()} were given")
 
 
-def _owned(state: UnitState, slot: Slot) -> tuple[int, int]:
-    """The elements of the parameter that this rank owns, in the unit; empty if lo equals hi."""
-    lo = min(max(state.own.start, slot.start), slot.start + slot.numel)
-    return lo, max(lo, min(state.own.stop, slot.start + slot.numel))
-
-
 def _get_local(param: nn.Parameter, kind: str) -> Tensor | None:
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
     check_kind(engine, kind)
-    lo, hi = _owned(state, slot)
+    lo, hi = owned(state, slot)
     return state.optimizer_store.read(state.portion, kind, lo - state.extent.start, hi - state.extent.start)
 
 
 def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, state, slot = trained(param)
     check_kind(engine, kind)
-    lo, hi = _owned(state, slot)
+    lo, hi = owned(state, slot)
     _check_local(slot, value, hi - lo)
     whole = safe_get_full_fp32_param(param) if kind == MASTER else safe_get_full_optimizer_state(param, kind)
     assert whole is not None

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench.engine as zero
-from zerobench.compat.states import safe_set_full_grad
 from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Loads, Scenario
@@ -51,8 +50,6 @@ class Reference(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if scenario.replicate > 1:
             return "the reference engine shards over all ranks: it has no hybrid sharding"
-        if scenario.gradient_edits and scenario.optimizer_at != "none":
-            return "a gradient that is offloaded cannot be set: docs/reference/offload.md"
         return None
 
     @classmethod
@@ -142,7 +139,7 @@ class Reference(Subject):
     def zero_gradients(self, names: Collection[str]) -> None:
         for p in (self.trained[name] for name in names):
             if (gradient := zero.safe_get_full_grad(p)) is not None:
-                safe_set_full_grad(p, torch.zeros_like(gradient))
+                zero.safe_set_full_grad(p, torch.zeros_like(gradient))
 
     def save(self, directory: Path) -> None:
         self.engine.save_checkpoint(directory, client_state=dict(self.client_state))
