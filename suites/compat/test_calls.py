@@ -196,7 +196,7 @@ def test_a_folder_for_states(pool: Pool, tmp_path: Path) -> None:
         ({"torch_autocast": {"enabled": True}, "bf16": {"enabled": True}}, "torch_autocast and bf16 are both enabled"),
         ({"optimizer": {"type": "Lamb"}}, "^optimizer.type 'Lamb' is not offered: its step depends on whole matrices"),
         ({"optimizer": {"type": "OneBitAdam"}}, "it compresses gradients on the wire, which would train another model"),
-        ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = .* is refused: DeepSpeed 0.19.8 has removed it"),
+        ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention is refused at every value"),
     ],
 )
 def test_refused_sections(keys: dict[str, object], reason: str) -> None:
