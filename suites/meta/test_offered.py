@@ -40,6 +40,24 @@ def test_a_fixed_field_keeps_its_value() -> None:
     assert nearest(_OnTwoReplicas, Scenario(world=3), ["world"]) == "needs an even number of ranks"
 
 
+class _OfStaticScales(TorchDdp):
+    """Names another reason first; a change of that field reaches it without a need."""
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.replicate > 1:
+            return "has no hybrid sharding"
+        if scenario.offload_optimizer != "none":
+            return "keeps all states on the device"
+        return None if scenario.loss_scale.static else "has no dynamic loss scale"
+
+
+def test_the_reason_is_the_one_that_no_change_removes() -> None:
+    """If a fixed field is in the way, the reason is neither that of another drawn value nor that of a change."""
+    drawn = Scenario(dtype="fp16", offload_optimizer="nvme", stage=1)
+    assert nearest(_OfStaticScales, drawn, ["loss_scale", "dtype"]) == "has no dynamic loss scale"
+
+
 def test_what_the_engine_offers_is_left_alone() -> None:
     """No field changes, in the model and the readings either."""
     drawn = Scenario(model=Odd(reused=True), world=4, replicate=2, reads=(Read(at=1),))

@@ -42,6 +42,12 @@ class Course:
     changed: bool = False  # the draw under way: the engine offers only a neighbour of it
     failure: Exception | None = None  # the last one
 
+    @property
+    def usual_reason(self) -> str:
+        """The most frequent reason to drop a draw."""
+        [(reason, _)] = self.refused.most_common(1)
+        return reason
+
     def restart(self) -> None:
         """A test begins."""
         vars(self).update(vars(Course()))
@@ -70,10 +76,11 @@ def refuse(reason: str) -> NoReturn:
 
 
 def give_up(reason: str) -> NoReturn:
-    """Drop a draw because the engine offers nothing near it; skip if that is so for each of the first draws."""
+    """Drop a draw because the engine offers nothing near it. If that is so for each of the first draws, skip with the
+    most frequent reason."""
     note_refusal(reason)
     if _course.drawn >= PATIENCE and not _course.offered:
-        pytest.skip(reason)
+        pytest.skip(_course.usual_reason)
     reject()
 
 
@@ -121,8 +128,7 @@ def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings, least: 
         except Unsatisfiable:
             if not _course.refused:
                 raise
-            [(reason, _)] = _course.refused.most_common(1)
-            pytest.skip(reason)
+            pytest.skip(_course.usual_reason)
         except BaseExceptionGroup as group:
             _raise_race(group)
             raise

@@ -76,30 +76,52 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
     """The Scenario with fields made plain, one after another, each time that this removes the engine's reason.
 
     Fields in ``fixed`` keep their value. An engine names one reason at a time, and a change may reach another reason
-    without a need; in the end such a field gets its value back. The reason if the engine refuses the Scenario with
-    every change.
+    without a need; in the end such a field gets its value back. If the engine refuses the Scenario with every
+    change, the reason that the fixed fields give.
     """
-    return _nearest(subject.not_offered, scenario, fixed, (_with_one, _with_two))
+    found, reason = _nearest(subject.not_offered, scenario, fixed, (_with_one, _with_two))
+    return found if reason is None else _reason_of_fixed(subject, [found, scenario], fixed) or reason
+
+
+def _reason_of_fixed(subject: type[Subject], refused: Sequence[Scenario], fixed: Collection[str]) -> str | None:
+    """The reason of the first Scenario that the engine offers if the fixed fields are plain, too.
+
+    A change of the search may give a reason of its own, such as that the engine has no hybrid sharding.
+    """
+    free = [name for name in _PLAIN if name not in fixed]
+    for each in (*refused, *(_plain(one, free) for one in refused)):
+        if subject.not_offered(_plain(each, fixed)) is None:
+            return subject.not_offered(each)
+    return None
+
+
+def _plain(scenario: Scenario, names: Collection[str]) -> Scenario:
+    """With these fields plain."""
+    for name in names:
+        if name in _PLAIN and hasattr(_holder(scenario, name), name):
+            scenario = _changed(scenario, name, _PLAIN[name][0])
+    return scenario
 
 
 def nearest_unknown(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | None:
     """So changed, the Scenario that no known finding of the engine describes either; None if there is none."""
-    found = _nearest(partial(obstacle, subject), scenario, fixed, (_with_one,))
-    return found if isinstance(found, Scenario) else None
+    found, obstructs = _nearest(partial(obstacle, subject), scenario, fixed, (_with_one,))
+    return found if obstructs is None else None
 
 
 def _nearest(
     reason_of: Callable[[Scenario], R | None], scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
-) -> Scenario | R:
+) -> tuple[Scenario, R | None]:
+    """The last Scenario of the search, and the reason that is left."""
     found, kept, reason = scenario, set(fixed), reason_of(scenario)
     while reason is not None:
         tries = (_better(reason_of, each(found), kept, reason) for each in changes)
         better = next((each for each in tries if each is not None), None)
         if better is None:
-            return reason
+            return found, reason
         names, found, reason = better
         kept |= names
-    return _restored(reason_of, found, scenario, kept.difference(fixed))
+    return _restored(reason_of, found, scenario, kept.difference(fixed)), None
 
 
 def _restored(

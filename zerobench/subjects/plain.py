@@ -53,7 +53,7 @@ class Plain(Subject):
         if (reason := cls._unsupported_place(scenario)) is not None:
             return reason
         if scenario.dtype == "fp16" and not scenario.loss_scale.static:
-            return f"torch's dynamic loss scale has no hysteresis: {_AMP}"
+            return f"{cls.name} has no dynamic loss scale of its own, and torch's GradScaler has no hysteresis: {_AMP}"
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
         return None
