@@ -83,6 +83,13 @@ class Odd:
         return min(self.width, *self.hidden) if self.hidden else self.width
 
     @property
+    def rows(self) -> set[int]:
+        """The numbers of rows of its trained parameters."""
+        beside = {1, 2} if self.tiny else set()
+        further = {4} if self.routed or self.nested else set()
+        return {self.width, *self.hidden} | beside | further | ({2, 3} if self.high else set())
+
+    @property
     def by_route(self) -> bool:
         """Whether the route of a leaf decides which parameters receive a gradient."""
         return self.routed or self.stopped

@@ -27,6 +27,7 @@ Forwards = Literal["one", "two", "dropped", "no_grad"]
 Loads = Literal["all", "without_optimizer", "model"]
 LoadsInto = Literal["new", "trained", "same"]
 FrozenIn = Literal["all", "saved", "loaded"]
+NormType = Literal["2", "1", "inf"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 
@@ -87,6 +88,7 @@ class Scenario:
     forwards: Forwards = "one"  # of a micro-step, before its one backward: see zerobench.workload.forwards
     autocast: bool = False  # forwards run under torch.autocast in bf16; for fp32 parameters
     clip: float = 0.0  # 0 = off
+    norm_type: NormType = "2"  # of the gradients' norm, as torch.nn.utils.clip_grad_norm_ takes it
     optimizer: Optimizer = field(default_factory=Optimizer)
     # of each group's initial learning rate, by step; the last one stays, and the second group is a step ahead
     lr_factors: tuple[float, ...] = ()
@@ -131,6 +133,8 @@ class Scenario:
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
     replicate: int = 1  # groups of ranks that each hold all shards: see mesh
+    settings: tuple[str, ...] = ()  # of the engine, by their names in the subject: see Subject.settings
+    saving: str = ""  # the engine's way to save and load, by its name in the subject; empty: the usual one
 
     @property
     def placement(self) -> Placement:
@@ -250,6 +254,13 @@ class Scenario:
         bad = [-1, *sorted(self.bad_steps), self.steps]
         good = max(after - before - 1 for before, after in itertools.pairwise(bad))
         return self.dtype == "fp16" and not self.loss_scale.static and good > self.loss_scale.window
+
+    @property
+    def empties_a_shard(self) -> bool:
+        """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
+        rows = self.model.rows if isinstance(self.model, Odd) else set()
+        shards = self.mesh.shard
+        return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
 
     @property
     def evaluated_before_update(self) -> bool:

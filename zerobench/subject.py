@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.recording import OffloadBytes, State, Traffic
-from zerobench.scenario import Scenario
+from zerobench.scenario import NormType, Scenario
 
 __all__ = ["CONTRACT", "Batch", "Bytes", "Offloaded", "Outcome", "Policies", "State", "Subject", "Theory"]
 
@@ -155,6 +155,13 @@ class Subject(ABC):
     edits_gradients: ClassVar[bool] = False
     #: Gives every rank the parameters of rank 0's model when it is built.
     takes_rank_0: ClassVar[bool] = False
+    #: The names of the engine's settings that may change nothing in a step but the order of its sums; a Scenario's
+    #: ``settings`` are some of them.
+    settings: ClassVar[tuple[str, ...]] = ()
+    #: Its ways to save and load beside the usual one, by name.
+    savings: ClassVar[tuple[str, ...]] = ()
+    #: The types of norm by which it clips.
+    norm_types: ClassVar[tuple[NormType, ...]] = ("2",)
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
@@ -192,6 +199,17 @@ class Subject(ABC):
             return f"{cls.name} loads no part of a checkpoint"
         if scenario.frozen_in != "all" and not (cls.loads_refrozen and scenario.loads_part):
             return f"{cls.name} loads the optimizer states of the same parameters alone"
+        return cls._lacks_setting(scenario)
+
+    @classmethod
+    def _lacks_setting(cls, scenario: Scenario) -> str | None:
+        for name in scenario.settings:
+            if name not in cls.settings:
+                return f"{cls.name} has no setting {name!r}; it has {', '.join(cls.settings) or 'none'}"
+        if scenario.saving not in ("", *cls.savings):
+            return f"{cls.name} does not save by {scenario.saving!r}, but by {', '.join(cls.savings) or 'one way'}"
+        if scenario.norm_type not in cls.norm_types:
+            return f"{cls.name} has no gradient norm of type {scenario.norm_type}"
         return None
 
     @classmethod

@@ -112,7 +112,7 @@ def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of two right engines: DDP and the
     canonical trainer, in the same precision. One of them can be lucky if a Scenario amplifies roundings."""
     scenario = trials.nearest(scenario, "clip", "loss_scale", "dtype", "name")
-    ddp = scenario.but(stage=0, overlap=True, replicate=1)
+    ddp = scenario.but(stage=0, overlap=True, replicate=1, settings=(), saving="")
     assume(trials.offers(ddp, TorchDdp.name))
     policies = trials.subject.policies
     reference = exact(scenario.but(stage=0), policies)

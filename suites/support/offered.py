@@ -20,6 +20,9 @@ R = TypeVar("R")
 PLAINEST = Scenario(loss_scale=LossScale(static=1.0))
 #: The values of each field that most engines offer, by field of the Scenario, of its optimizer and of its model.
 _PLAIN: dict[str, tuple[Any, ...]] = {
+    "settings": ((),),
+    "saving": ("",),
+    "norm_type": ("2",),
     "offload_param": ("none", "cpu"),
     "offload_optimizer": ("none", "cpu"),
     "accumulator_dtype": (None,),

@@ -30,6 +30,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
 from zerobench.suites.support.drawing import give_up, note_beside, note_known, note_nearest, note_refusal, refuse
 from zerobench.suites.support.offered import nearest, nearest_unknown, obstacle
+from zerobench.suites.support.own_settings import set_up
 
 T = TypeVar("T")
 
@@ -88,12 +89,13 @@ class Trials:
             pytest.skip(reason)
 
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
-        """The Scenario, with as few fields changed as the engine demands, none of ``fixed``, and no known finding that
-        describes it; drop the draw if every change is refused, or known."""
+        """The Scenario with some of the engine's own settings, and as few fields changed as the engine demands, none of
+        ``fixed``; no known finding describes it. Drop the draw if every change is refused, or known."""
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
         note_nearest(scenario, found, self.subject.not_offered(scenario) or "")
+        found = set_up(self.subject, found)
         if (finding := findings.matching(self.subject, found)) is None:
             return found
         note_known(finding)

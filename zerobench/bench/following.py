@@ -27,7 +27,7 @@ from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles import loading
-from zerobench.oracles.canonical_trainer import Trainer, arithmetic
+from zerobench.oracles.canonical_trainer import Trainer, arithmetic, norm_of
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, scaled
@@ -156,9 +156,8 @@ class _Follower:
                 yield from self._same(index, "optimizer_state", f"{name}.{key}", got, state)
 
     def _moved(self, index: int, step: Step) -> Iterator[Difference]:
-        elements = sum(g.numel() for g in step.gradients.values())
-        doubt = gamma(elements + 8, torch.float32)
-        own = math.sqrt(sum(float(g.double().square().sum()) for g in step.gradients.values()))
+        doubt = self._doubt_of_norm(step)
+        own = norm_of(step.gradients.values(), self.scenario.norm_type)
         if step.norm is not None:
             norm, right = torch.tensor(step.norm).double(), torch.tensor(own).double()
             yield from self._within(index, "norm", "", norm, right, doubt * right)
@@ -167,6 +166,13 @@ class _Follower:
         factor = min(1.0, clip / (own + 1e-6)) if clip else 1.0
         for name in self.masters:
             yield from self._parameter(index, step, name, factor, doubt if clip else 0.0)
+
+    def _doubt_of_norm(self, step: Step) -> float:
+        """The relative error of a norm in fp32. The infinity norm is the size of one element, which only a loss scale
+        that is no power of two rounds."""
+        if self.scenario.norm_type == "inf":
+            return 0.0 if math.frexp(step.loss_scale)[0] == 0.5 else gamma(2, torch.float32)
+        return gamma(sum(g.numel() for g in step.gradients.values()) + 8, torch.float32)
 
     def _parameter(self, index: int, step: Step, name: str, factor: float, doubt: float) -> Iterator[Difference]:
         gradient = self._gradient(step, name)

@@ -29,8 +29,9 @@ class KnownFinding:
     """A defect of an engine.
 
     ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
-    optimizer, and for each field a list of its values or bounds (``least``, ``not``). It is empty if no subject reaches
-    the defect. A finding that a test can repeat has a ``scenario``.
+    optimizer, and for each field a list of its values, bounds (``least``, ``not``), or items of which it has one
+    (``has``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test can repeat has a
+    ``scenario``.
     """
 
     slug: str  # the folder of its reproducer in reports/findings
@@ -101,4 +102,8 @@ def _allows(allowed: Any, value: Any) -> bool:
     value = list(value) if isinstance(value, tuple) else value  # as JSON has it
     if isinstance(allowed, list):
         return value in allowed
+    if "has" in allowed and not set(allowed["has"]).intersection(value):
+        return False
+    if "lacks" in allowed and set(allowed["lacks"]).intersection(value):
+        return False
     return value is not None and value >= allowed.get("least", value) and value not in allowed.get("not", [])

@@ -35,7 +35,7 @@ to 7 are computed on the CPU on every device: there torch has the contract's rou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,7 +49,7 @@ from zerobench.oracles.optimizer import ExactUpdate, build_optimizer, read_state
 from zerobench.oracles.progress import Progress
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import LossScale, Read, Scenario, scaled
+from zerobench.scenario import LossScale, NormType, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
 from zerobench.workload.changes import edited, first_block, let_train, without_gradient
@@ -195,7 +195,7 @@ class Trainer:
         self.read(index, self.scenario.micro_steps_of(index), self.scaled(accumulated, 1.0 / divisor))
         self.edit(accumulated, index)
         total = self.square_sum(accumulated)
-        norm = math.sqrt(total) / divisor
+        norm = self.norm(accumulated, total) / divisor
         gradients = self.scaled(accumulated, 1.0 / divisor)
         skipped = not math.isfinite(total) if skip is None else skip
         if not skipped:
@@ -329,6 +329,12 @@ class Trainer:
         padding = (1 << max(0, len(chunks) - 1).bit_length()) - len(chunks)
         return float(_halved(torch.cat([chunks, chunks.new_zeros(padding)]).view(1, -1)))
 
+    def norm(self, accumulated: State, square_sum: float) -> float:
+        """The norm of all accumulators, of the Scenario's type."""
+        if self.scenario.norm_type == "2":
+            return math.sqrt(square_sum)
+        return norm_of(accumulated.values(), self.scenario.norm_type)
+
     def scaled(self, accumulated: State, factor: float) -> State:
         """The accumulators times ``factor`` rounded once."""
         rounded = torch.tensor(factor, dtype=self.dtypes.fold)
@@ -397,6 +403,13 @@ class Trainer:
         if not self.reference:
             return batch
         return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}
+
+
+def norm_of(gradients: Iterable[Tensor], norm_type: NormType) -> float:
+    """The norm of all gradients together, in fp64; 0 if there are none."""
+    kind = float(norm_type)
+    each = [torch.linalg.vector_norm(g.double(), kind) for g in gradients if g.numel()]
+    return float(torch.linalg.vector_norm(torch.stack(each), kind)) if each else 0.0
 
 
 def _add_absolute(sums: State, terms: State) -> None:

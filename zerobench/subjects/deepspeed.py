@@ -6,7 +6,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
+from zerobench.subjects import deepspeed_options
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import LOADS, shared_config
 from zerobench.workload.forwards import loss_of
@@ -55,6 +56,8 @@ class DeepSpeed(Subject):
     shortens = True
     edits = True
     takes_rank_0 = True
+    settings = deepspeed_options.SETTINGS
+    savings = deepspeed_options.SAVINGS
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: On a CPU Adam is torch's; otherwise DeepSpeed's own, which is compiled.
@@ -68,7 +71,7 @@ class DeepSpeed(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
-        return _unsupported_setting(scenario, cls.torch_adam)
+        return deepspeed_options.unsupported(scenario) or _unsupported_setting(scenario, cls.torch_adam)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -77,6 +80,7 @@ class DeepSpeed(Subject):
         self._linear = functional.linear
         self.micro_steps = 0  # since the last step
         self.boundary = scenario.accumulation  # the micro-step that ends the step
+        self.accumulating = ExitStack()  # from a step's first micro-step to the last
         self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -89,7 +93,7 @@ class DeepSpeed(Subject):
 
     def _config(self) -> dict[str, Any]:
         """DeepSpeed's configuration."""
-        return config(self.scenario, self.torch_adam)
+        return deepspeed_options.configured(config(self.scenario, self.torch_adam), self.scenario)
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
@@ -105,15 +109,28 @@ class DeepSpeed(Subject):
 
     def micro_step(self, batch: Batch) -> Tensor:
         """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
+        context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
-        if self.steps_at_boundary or self.scenario.shortens:
+        if self.steps_at_boundary or (self.scenario.shortens and not self._steps_once):
             self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary)
+        self.accumulating.enter_context(context)
         with self._own_linear():
             loss = loss_of(self.scenario, self.engine, batch)
-            self.engine.backward(loss)
-        if not self.steps_at_boundary and not self.engine.is_gradient_accumulation_boundary():
+            self._backward(loss)
+            if ends:
+                self.accumulating.close()
+        if not self._steps_once and not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()
         return loss.detach()
+
+    def _backward(self, loss: Tensor) -> None:
+        divided = {"scale_wrt_gas": False} if deepspeed_options.DIVIDED in self.scenario.settings else {}
+        self.engine.backward(loss / deepspeed_options.share(self.scenario), **divided)
+
+    @property
+    def _steps_once(self) -> bool:
+        """Whether the caller steps after all micro-steps, and not after each of them."""
+        return self.steps_at_boundary or deepspeed_options.accumulates_itself(self.scenario)
 
     def step(self) -> Outcome:
         skipped, scale = self.engine.skipped_steps, self._loss_scale()
@@ -258,19 +275,25 @@ class DeepSpeed(Subject):
 
     def save(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
-            self.engine.save_checkpoint(str(directory), client_state=dict(self.client_state))
+            given = deepspeed_options.save_arguments(self.scenario, directory, self.engine.global_steps)
+            self.engine.save_checkpoint(str(directory), client_state=dict(self.client_state), **given)
 
     def load(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"), self._own_linear():
-            _, self.client_state = self.engine.load_checkpoint(str(directory), **LOADS[self.scenario.loads])
+            given = LOADS[self.scenario.loads] | deepspeed_options.load_arguments(self.scenario, directory)
+            _, self.client_state = self.engine.load_checkpoint(str(directory), **given)
         if self.scenario.loads != "all":
             self.not_updated = self.engine.global_steps - self.engine.skipped_steps
 
     def counters(self) -> Mapping[str, int]:
         """Those that its checkpoints have; the number of micro-steps is the engine's own, and begins at 0."""
-        return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", "global_samples")}
+        names = ["global_steps", "skipped_steps"]
+        if not deepspeed_options.accumulates_itself(self.scenario):
+            names.append("global_samples")
+        return {name: getattr(self.engine, name) for name in names}
 
     def close(self) -> None:
+        self.accumulating.pop_all()
         self.engine.destroy()
 
 

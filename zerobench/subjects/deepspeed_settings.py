@@ -12,11 +12,11 @@ class _DeepSpeedZero(DeepSpeed):
 
     #: Of ``zero_optimization``, and of the whole configuration.
     zero_settings: ClassVar[dict[str, Any]] = {}
-    settings: ClassVar[dict[str, Any]] = {}
+    whole_settings: ClassVar[dict[str, Any]] = {}
 
     def _config(self) -> dict[str, Any]:
         out = super()._config()
-        return {**out, **self.settings, "zero_optimization": {**out["zero_optimization"], **self.zero_settings}}
+        return {**out, **self.whole_settings, "zero_optimization": {**out["zero_optimization"], **self.zero_settings}}
 
 
 class DeepSpeedPredivide(_DeepSpeedZero):
@@ -24,7 +24,7 @@ class DeepSpeedPredivide(_DeepSpeedZero):
 
     name = "deepspeed-predivide"
     zero_settings: ClassVar[dict[str, Any]] = {"reduce_scatter": False}
-    settings: ClassVar[dict[str, Any]] = {"gradient_predivide_factor": 2.0}
+    whole_settings: ClassVar[dict[str, Any]] = {"gradient_predivide_factor": 2.0}
 
 
 class DeepSpeedRoundRobin(_DeepSpeedZero):

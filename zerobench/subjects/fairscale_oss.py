@@ -78,7 +78,7 @@ class FairscaleOss(Plain):
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
             return None
-        norm: Tensor = self.oss.clip_grad_norm(self.scenario.clip)
+        norm: Tensor = self.oss.clip_grad_norm(self.scenario.clip, float(self.scenario.norm_type))
         return norm
 
     def _zero_grad(self) -> None:

@@ -35,6 +35,7 @@ class AccelerateDdp(TorchDdp):
     name = "accelerate-ddp"
     distribution = "accelerate"
     whole_world = True
+    settings = ()
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -96,7 +97,8 @@ class AccelerateDdp(TorchDdp):
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
             return None
-        norm: Tensor = self.accelerator.clip_grad_norm_(self.masters.values(), self.scenario.clip)
+        limit, norm_type = self.scenario.clip, float(self.scenario.norm_type)
+        norm: Tensor = self.accelerator.clip_grad_norm_(self.masters.values(), limit, norm_type)
         return norm
 
     def save(self, directory: Path) -> None:

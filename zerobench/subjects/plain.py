@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
-from zerobench.scenario import Scenario
+from zerobench.scenario import NormType, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
@@ -37,6 +37,7 @@ class Plain(Subject):
     shortens = True
     edits = True
     edits_gradients = True
+    norm_types: ClassVar[tuple[NormType, ...]] = ("2", "1", "inf")
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
     #: Shards over groups of ranks that each hold all states, as a Scenario's mesh says.
@@ -151,7 +152,8 @@ class Plain(Subject):
         """Clip if the Scenario does; returns the norm (always needed in fp16) or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip or math.inf)
+        limit, norm_type = self.scenario.clip or math.inf, float(self.scenario.norm_type)
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), limit, norm_type)
         return self._full(norm)
 
     def _publish(self) -> None:

@@ -31,35 +31,99 @@ def load_own(directory: Path, group: dist.ProcessGroup) -> dict[str, Any]:
     return loaded
 
 
-def save_sharded(model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup) -> None:
-    """Save the shards of all ranks. A collective."""
-    from torch.distributed.checkpoint.state_dict_saver import save
+#: The ways of torch.distributed.checkpoint beside shards that all ranks save as they are: the options of its state
+#: dicts, and the function that loads or saves them.
+FULL, BROADCAST, BROADCAST_AT_ONCE = "full_state_dict", "broadcast_from_rank0", "set_state_dict(broadcast_from_rank0)"
+FLAT, COPIED, ASYNC = "flatten_optimizer_state_dict", "cpu_offload", "async_save"
+SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC)
+_OF_RANK_0 = frozenset([FULL, BROADCAST, BROADCAST_AT_ONCE])
+_FILE = "full.pt"
 
+
+def save_sharded(
+    model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, saving: str = ""
+) -> None:
+    """Save the shards of all ranks, or the whole state on rank 0. A collective."""
     with warnings.catch_warnings(action="ignore"):  # of a directory with an earlier state
-        save(_state(model, optimizer), checkpoint_id=directory, process_group=group)
+        state = _state(model, optimizer, saving)
+        if saving not in _OF_RANK_0:
+            _save_shards(state, directory, group, waits=saving != ASYNC)
+        elif dist.get_rank(group) == 0:
+            torch.save(state, directory / _FILE)
+
+
+def _save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup, *, waits: bool) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+    if waits:
+        save(state, checkpoint_id=directory, process_group=group)
+    else:
+        saving: Any = async_save(state, checkpoint_id=directory, process_group=group)
+        saving.result()
 
 
 def load_sharded(
-    model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, *, whole: bool = True
+    model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, scenario: Scenario
 ) -> None:
-    """Load the shards of this rank, those of the optimizer too if it is the ``whole`` state. A collective."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict, set_state_dict
+    """Load the part of the state that the Scenario loads. A collective."""
+    from torch.distributed.checkpoint.state_dict import (
+        set_model_state_dict,
+        set_optimizer_state_dict,
+        set_state_dict,
+    )
+
+    saving, whole = scenario.saving, scenario.loads == "all"
+    with warnings.catch_warnings(action="ignore"):
+        state, options = _loaded(model, optimizer, directory, group, scenario), _options(saving, loads=True)
+        both = {"model_state_dict": state["model"], "optim_state_dict": state.get("optimizer", {})}
+        if not whole or saving == BROADCAST:
+            set_model_state_dict(model, state["model"], options=options)
+        if whole and saving == BROADCAST:
+            set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+        elif whole:
+            set_state_dict(model, optimizer, **both, options=options)
+
+
+def _loaded(
+    model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, scenario: Scenario
+) -> dict[str, Any]:
+    """The state as this rank passes it on: its shards, the whole, or nothing if rank 0 broadcasts it."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with warnings.catch_warnings(action="ignore"):
-        state: dict[str, Any] = _state(model, optimizer) if whole else {"model": get_model_state_dict(model)}
-        load(state, checkpoint_id=directory, process_group=group)
-        if whole:
-            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        else:
-            set_model_state_dict(model, state["model"])
+    if scenario.saving not in _OF_RANK_0:
+        whole, options = scenario.loads == "all", _options(scenario.saving)
+        shards: dict[str, Any] = (
+            _state(model, optimizer, scenario.saving)
+            if whole
+            else {"model": get_model_state_dict(model, options=options)}
+        )
+        load(shards, checkpoint_id=directory, process_group=group)
+        return shards
+    if scenario.saving != FULL and dist.get_rank(group):
+        return {"model": {}, "optimizer": {}}
+    found: dict[str, Any] = torch.load(directory / _FILE, map_location="cpu", weights_only=True)
+    return found
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer, saving: str) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    of_model, of_optimizer = get_state_dict(model, optimizer)
+    of_model, of_optimizer = get_state_dict(model, optimizer, options=_options(saving))
     return {"model": of_model, "optimizer": of_optimizer}
+
+
+def _options(saving: str, *, loads: bool = False) -> Any:
+    """The options of a state dict; a whole one is gathered on rank 0 alone."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    full = saving in _OF_RANK_0
+    return StateDictOptions(
+        full_state_dict=full,
+        cpu_offload=saving == COPIED or (full and not loads),
+        broadcast_from_rank0=loads and full and saving != FULL,
+        flatten_optimizer_state_dict=saving == FLAT,
+    )
 
 
 def not_saved(scenario: Scenario) -> str | None:

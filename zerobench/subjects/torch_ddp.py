@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Theory
+from zerobench.subjects import ddp_settings
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import load_own, save_own
 from zerobench.theory import peers
@@ -32,6 +33,7 @@ class TorchDdp(Plain):
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     loads_parts = True
+    settings = ddp_settings.SETTINGS
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -47,7 +49,9 @@ class TorchDdp(Plain):
             return f"{cls.name} accumulates in {scenario.dtype}, not in {scenario.accumulator_dtype}: {_PAGE}"
         if scenario.ranks_differ and scenario.dtype != "fp32":
             return f"DDP broadcasts its parameters, and not the client's master weights: {_PAGE}"
-        return _unsupported_sum(scenario) or cls._unsupported_model(scenario)
+        looks = cls.looks_for_unused(scenario)
+        reason = ddp_settings.unsupported(scenario, looks_for_unused=looks, static_graph=cls.static_graph)
+        return reason or _unsupported_sum(scenario) or cls._unsupported_model(scenario)
 
     @classmethod
     def _unsupported_model(cls, scenario: Scenario) -> str | None:
@@ -78,12 +82,13 @@ class TorchDdp(Plain):
     def _wrap(self) -> nn.Module:
         module = DistributedDataParallel(
             self.model,
-            process_group=self.group,
+            **ddp_settings.arguments(self.scenario, self.model, self.group),
             gradient_as_bucket_view=self.bucket_view,
             static_graph=self.static_graph,
             find_unused_parameters=self.looks_for_unused(self.scenario),
         )
         module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
+        ddp_settings.hook(module, self.scenario, self.group)
         return module
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,10 @@ from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
+from zerobench.subjects import fsdp1_settings
+from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups
 
@@ -52,9 +54,12 @@ class TorchFsdp1(Plain):
     stages: ClassVar[tuple[int, ...]] = (0, 2, 3)
     policies = Policies(casts="each_use")  # its parameters are views, of which autocast keeps no copies
     hybrid = True
+    takes_rank_0 = True  # with sync_module_states
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
+    settings = fsdp1_settings.SETTINGS
+    savings = SHARDED_SAVINGS
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False
     #: By stage; with replicas of the shards, the hybrid one.
@@ -84,7 +89,7 @@ class TorchFsdp1(Plain):
             return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
         if isinstance(model, Odd) and model.part_alone:
             return f"FSDP1 does not support the forward of a submodule of an FSDP instance: {_PAGE}"
-        return not_saved(scenario)
+        return fsdp1_settings.unsupported(scenario) or not_saved(scenario)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.named = {p: name for name, p in model.named_parameters()}
@@ -104,6 +109,8 @@ class TorchFsdp1(Plain):
         assert isinstance(blocks, nn.ModuleList)
         # a shared parameter must have one FSDP instance, here the root
         alone = [group[0] for group in block_groups(self.model) if len(group) == 1]
+        if fsdp1_settings.ROOT_ALONE in self.scenario.settings:
+            alone = []
         sharded = {block: self._sharded(block) for block in alone}
         for place, block in enumerate(blocks):  # the list may have a block twice
             blocks[place] = sharded.get(block, block)
@@ -113,7 +120,7 @@ class TorchFsdp1(Plain):
         scenario = self.scenario
         return FullyShardedDataParallel(
             module,
-            process_group=self.groups,
+            **self._where(),
             sharding_strategy=(self.hybrids if scenario.replicate > 1 else self.strategies)[scenario.stage],
             cpu_offload=CPUOffload(self.offloads),
             mixed_precision=MixedPrecision(
@@ -122,8 +129,14 @@ class TorchFsdp1(Plain):
             ),
             device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),
             use_orig_params=True,
-            forward_prefetch=self.prefetches,
+            **{"forward_prefetch": self.prefetches, **fsdp1_settings.arguments(scenario)},
         )
+
+    def _where(self) -> dict[str, Any]:
+        """The argument with the ranks."""
+        if fsdp1_settings.MESH not in self.scenario.settings:
+            return {"process_group": self.groups}
+        return {"device_mesh": fsdp_mesh(self.group, self.scenario)}
 
     def _optimizer(self) -> torch.optim.Optimizer:
         self.masters = self._trained()
@@ -153,7 +166,7 @@ class TorchFsdp1(Plain):
             return None
         assert isinstance(self.module, FullyShardedDataParallel)
         with warnings.catch_warnings(action="ignore"):
-            return self.module.clip_grad_norm_(self.scenario.clip or math.inf)
+            return self.module.clip_grad_norm_(self.scenario.clip or math.inf, float(self.scenario.norm_type))
 
     @torch.no_grad()
     def set_parameters(self, values: State) -> None:
@@ -200,11 +213,11 @@ class TorchFsdp1(Plain):
 
     def save(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
-            save_sharded(self.module, self.optimizer, directory, self.group)
+            save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
 
     def load(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
-            load_sharded(self.module, self.optimizer, directory, self.group, whole=self.scenario.loads == "all")
+            load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(self.model.parameters())

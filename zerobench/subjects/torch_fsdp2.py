@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zerobench.model_specs import Odd
-from zerobench.ranks.mesh import groups
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
+from zerobench.subjects import fsdp2_settings
+from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups
@@ -38,6 +38,8 @@ class TorchFsdp2(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
+    settings = fsdp2_settings.SETTINGS
+    savings = SHARDED_SAVINGS
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
 
@@ -51,7 +53,7 @@ class TorchFsdp2(Plain):
             return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}: {_SOURCE}"
         if isinstance(scenario.model, Odd) and (reason := _unsupported_model(scenario.model)) is not None:
             return reason
-        return not_saved(scenario)
+        return fsdp2_settings.unsupported(scenario) or not_saved(scenario)
 
     @classmethod
     def theory(cls) -> Theory:
@@ -62,30 +64,31 @@ class TorchFsdp2(Plain):
 
     def _wrap(self) -> nn.Module:
         scenario = self.scenario
-        mesh = self._mesh()
+        mesh = fsdp_mesh(self.group, scenario)
         policy = MixedPrecisionPolicy(
             param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # a dtype casts inputs as well
             reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
         )
         reshard = self.reshard or scenario.placement.parameters
         offload = CPUOffloadPolicy(pin_memory=scenario.device != "cpu") if self.offloads else OffloadPolicy()
-        for blocks in block_groups(self.model):  # fully_shard demands that modules with a tied weight be one group
-            fully_shard(blocks, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard)
-        fully_shard(self.model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+        shard = partial(
+            fully_shard,
+            mesh=mesh,
+            mp_policy=policy,
+            offload_policy=offload,
+            shard_placement_fn=fsdp2_settings.placement(scenario),
+        )
+        if fsdp2_settings.ROOT_ALONE not in scenario.settings:
+            for blocks in block_groups(self.model):  # fully_shard demands that modules with a tied weight be one group
+                shard(blocks, reshard_after_forward=reshard)
+        shard(self.model)
+        fsdp2_settings.set_up(self.model, scenario)
         return self.model
 
-    def _mesh(self) -> DeviceMesh:
-        """All ranks in a row or, with replicas, a row of shards for each."""
-        mesh = self.scenario.mesh
-        if mesh.replicate == 1:
-            return DeviceMesh.from_group(self.group, self.scenario.device)
-        shards, replicas = groups(self.group, mesh.shard)
-        return DeviceMesh.from_group(
-            [replicas, shards],
-            self.scenario.device,
-            mesh=torch.arange(mesh.world).view(mesh.replicate, mesh.shard),
-            mesh_dim_names=("replicate", "shard"),
-        )
+    def micro_step(self, batch: Batch) -> Tensor:
+        last = self.micro_steps == self.scenario.accumulation - 1
+        fsdp2_settings.before_micro_step(self.model, self.scenario, last)
+        return super().micro_step(batch)
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, FSDPModule)
@@ -117,10 +120,10 @@ class TorchFsdp2(Plain):
                 module.reshard()
 
     def save(self, directory: Path) -> None:
-        save_sharded(self.module, self.optimizer, directory, self.group)
+        save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
 
     def load(self, directory: Path) -> None:
-        load_sharded(self.module, self.optimizer, directory, self.group, whole=self.scenario.loads == "all")
+        load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(_local(self.model.parameters()))

@@ -21,12 +21,16 @@ with warnings.catch_warnings():  # importing its package compiles scripts, and t
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
+#: A way to save: the last rank consolidates the state.
+LAST_RANK = "consolidate_state_dict(to=last rank)"
+
 
 class TorchZero1(TorchDdp):
     """As DDP, but each parameter has one owner: only the owner keeps its state, updates it and broadcasts it."""
 
     name = "torch-zero1"
     stages = (1,)
+    savings = (LAST_RANK,)
     #: Each owner's parameters are views of one flat tensor, which is broadcast whole.
     parameter_views: ClassVar[bool] = False
 
@@ -46,12 +50,24 @@ class TorchZero1(TorchDdp):
 
     def _optimizer_state_dict(self) -> dict[str, Any]:
         assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
+        if self.scenario.saving == LAST_RANK:
+            return self._from_last_rank()
         found: dict[str, Any] = {}
         for rank in range(dist.get_world_size(self.group)):  # each rank saves by itself; this clears the others'
             self.optimizer.consolidate_state_dict(to=rank)
             if rank == dist.get_rank(self.group):
                 found = self.optimizer.state_dict()
         return found
+
+    def _from_last_rank(self) -> dict[str, Any]:
+        """The state that the last rank has consolidated and gives to the others."""
+        assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
+        last = dist.get_world_size(self.group) - 1
+        self.optimizer.consolidate_state_dict(to=last)
+        state = [self.optimizer.state_dict() if dist.get_rank(self.group) == last else None]
+        dist.broadcast_object_list(state, dist.get_global_rank(self.group, last), self.group)
+        assert state[0] is not None
+        return state[0]
 
     def optimizer_state(self) -> dict[str, State]:
         """Each owner's state added to the others' zeros."""

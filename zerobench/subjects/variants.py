@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
+from zerobench.subjects import ddp_settings, deepspeed_options
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.torch_ddp import TorchDdp
@@ -31,6 +32,7 @@ class DeepSpeedAtBoundary(DeepSpeed):
     """The caller steps once after all micro-steps and tells DeepSpeed the boundary, as Hugging Face's Trainer does."""
 
     name = "deepspeed-at-boundary"
+    settings = tuple(name for name in DeepSpeed.settings if name not in deepspeed_options.ACCUMULATIONS)
     steps_at_boundary = True
 
 
@@ -59,6 +61,7 @@ class DdpFp16Hook(TorchDdp):
     """DDP sends gradients in fp16 by its own communication hook, and keeps them in the model's dtype."""
 
     name = "torch-ddp-fp16-hook"
+    settings = tuple(name for name in TorchDdp.settings if name not in ddp_settings.HOOKS)  # DDP takes one hook
     hook: ClassVar[Callable[..., Any]] = staticmethod(fp16_compress_hook)
 
     @classmethod

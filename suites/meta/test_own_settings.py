@@ -1,0 +1,119 @@
+"""The settings that an engine has beside a Scenario's fields: which are chosen, and what they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from zerobench import subjects
+from zerobench.errors import Disagreement
+from zerobench.model_specs import Odd
+from zerobench.ranks import Pool
+from zerobench.scenario import LossScale, Optimizer, Scenario
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.support.own_settings import FIRST, set_up
+from zerobench.suites.support.trials import Trials
+
+#: With several micro-steps, a clipped norm and a load, so that most settings apply.
+_SCENARIO = Scenario(
+    model=Odd(width=4, hidden=(4,), norm=False, activation="relu"),
+    steps=2,
+    accumulation=2,
+    clip=0.05,
+    resumes=(1,),
+    schedule="boundary",
+    loss_scale=LossScale(static=1.0),
+    optimizer=Optimizer(name="adam", lr=0.1),
+)
+#: A setting and what it needs beside that.
+_NEEDS: dict[str, dict[str, Any]] = {
+    "skip_all_reduce_unused_params": {"model": Odd(unused=True)},
+    "bf16.immediate_grad_update": {"dtype": "bf16"},
+    "bf16.check_grad_overflow=false": {"dtype": "bf16"},
+    "zero_hpz_partition_size": {"world": 4},
+}
+
+
+@pytest.mark.parametrize("name", ["torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2"])
+def test_everything_is_chosen(name: str) -> None:
+    """Every setting, every way to save and every type of norm that a subject declares, at one of its stages."""
+    subject = subjects.load(name)
+    scenarios = [_SCENARIO.but(stage=stage, **needs) for stage in range(4) for needs in ({}, *_NEEDS.values())]
+    offered = [each for each in scenarios if subject.not_offered(each) is None]
+    chosen = [set_up(subject, each.but(seed=seed)) for each in offered for seed in range(200)]
+    assert {setting for each in chosen for setting in each.settings} == set(subject.settings)
+    assert {each.saving for each in chosen} == {"", *subject.savings}
+    assert {each.norm_type for each in chosen} == set(subject.norm_types)
+    assert {subject.not_offered(each) for each in chosen} == {None}
+
+
+def test_a_small_seed_chooses_nothing() -> None:
+    """A failure that needs no setting shrinks to a Scenario without one; so does an engine that has none."""
+    reference, ddp = subjects.load("reference"), subjects.load("torch-ddp")
+    assert all(set_up(ddp, each) == each for each in (_SCENARIO.but(seed=seed) for seed in range(FIRST)))
+    assert all(set_up(reference, each) == each for each in (_SCENARIO.but(seed=seed) for seed in range(100)))
+
+
+def test_a_setting_that_a_subject_does_not_have() -> None:
+    """It is not offered; the reason names those that there are."""
+    reason = subjects.load("torch-zero1").not_offered(_SCENARIO.but(stage=1, settings=("bucket",), resumes=()))
+    assert reason is not None
+    assert reason.startswith("torch-zero1 has no setting 'bucket'; it has bucket_cap_mb, ")
+
+
+class WrongWithASetting(TorchDdp):
+    """With one of its settings, it halves a gradient."""
+
+    name = "wrong-with-a-setting"
+    settings = ("right", "wrong")
+    savings = ()
+    norm_types = ("2",)
+
+    def micro_step(self, batch: Any) -> Tensor:
+        loss = super().micro_step(batch)
+        if "wrong" in self.scenario.settings and self.micro_steps == self.scenario.accumulation:
+            next(p.grad for p in self.working.values() if p.grad is not None).mul_(0.5)
+        return loss
+
+
+class ClipsByTheUsualNorm(TorchDdp):
+    """It takes the 2-norm, whatever type it is asked for."""
+
+    name = "clips-by-the-usual-norm"
+    settings = ()
+
+    def _clip(self) -> Tensor | None:
+        return torch.nn.utils.clip_grad_norm_(self.masters.values(), self.scenario.clip) if self.scenario.clip else None
+
+
+class ForgetsWhatItSaves(TorchDdp):
+    """One of its ways to save leaves the optimizer's states out."""
+
+    name = "forgets-what-it-saves"
+    settings = ()
+    norm_types = ("2",)
+    savings = ("in part",)
+
+    def load(self, directory: Path) -> None:
+        before = self.optimizer.state_dict()
+        super().load(directory)
+        if self.scenario.saving == "in part":
+            self.optimizer.load_state_dict(before)
+
+
+@pytest.mark.parametrize("subject", [WrongWithASetting, ClipsByTheUsualNorm, ForgetsWhatItSaves])
+def test_an_engine_that_is_wrong_with_a_setting(pool: Pool, subject: type[TorchDdp]) -> None:
+    """It is right without, and a draw shows it with."""
+    made = Trials.of(pool, subject)
+    made.follows(made.nearest(_SCENARIO))
+    with pytest.raises(Disagreement):
+        _follows_with_settings(made)
+
+
+def _follows_with_settings(made: Trials) -> None:
+    for seed in range(FIRST, FIRST + 20):
+        made.follows(made.nearest(_SCENARIO.but(seed=seed)))

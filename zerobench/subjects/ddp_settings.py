@@ -1,0 +1,72 @@
+"""The settings of DistributedDataParallel that change no value: arguments of its constructor, and hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
+
+_PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
+
+MESH, DELAYED, SKIPPED = "device_mesh", "delay_all_reduce_named_params", "skip_all_reduce_unused_params"
+POWER = "powerSGD_hook that compresses nothing"
+HOOK = "allreduce_hook"
+#: Arguments of the constructor. Buckets of a few bytes hold a parameter each.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "bucket_cap_mb": {"bucket_cap_mb": 1e-5},
+    "bucket_cap_mb_list": {"bucket_cap_mb_list": [1e-5, 1e-4]},
+    "batched_grad_copy": {"batched_grad_copy": True},
+    SKIPPED: {SKIPPED: True},
+}
+HOOKS = HOOK, POWER
+SETTINGS = (*_ARGUMENTS, MESH, DELAYED, *HOOKS)
+#: Peculiarities with which the first parameter's gradient may come before the last one's.
+_UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
+
+
+def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: bool) -> str | None:
+    """What a setting's documentation excludes."""
+    odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
+    if SKIPPED in scenario.settings and (odd.by_route or scenario.frozen_steps or not looks_for_unused):
+        return f"{SKIPPED} demands that all leaves leave out the same parameters: {_PAGE}"
+    unordered = any(getattr(odd, name) for name in _UNORDERED)
+    if DELAYED in scenario.settings and (unordered or looks_for_unused or static_graph):
+        return f"{DELAYED} demands a gradient that comes after the delayed one: {_PAGE}"
+    if set(HOOKS).issubset(scenario.settings):
+        return f"DDP takes one communication hook: {_PAGE}"
+    return None
+
+
+def arguments(scenario: Scenario, model: nn.Module, group: dist.ProcessGroup) -> dict[str, Any]:
+    """The arguments of the constructor, with the group."""
+    found: dict[str, Any] = {"process_group": group}
+    for name in scenario.settings:
+        found |= _ARGUMENTS.get(name, {})
+    if MESH in scenario.settings:
+        found["process_group"], found["device_mesh"] = None, DeviceMesh.from_group(group, scenario.device)
+    if DELAYED in scenario.settings:
+        hooked, *_, delayed = _trained(model)
+        found |= {DELAYED: [delayed], "param_to_hook_all_reduce": hooked[1]}
+    return found
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The trained parameters, from the first that a forward uses to the last."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def hook(module: DistributedDataParallel, scenario: Scenario, group: dist.ProcessGroup) -> None:
+    """Register the communication hook of a Scenario's settings."""
+    if HOOK in scenario.settings:
+        module.register_comm_hook(group, allreduce_hook)
+    if POWER in scenario.settings:  # from the third backward on by its own code, with all gradients as they are
+        state = PowerSGDState(group, start_powerSGD_iter=2, min_compression_rate=1e9)
+        module.register_comm_hook(state, powerSGD_hook)

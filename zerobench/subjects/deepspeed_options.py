@@ -1,0 +1,159 @@
+"""The settings of DeepSpeed that change no value: keys of its configuration, its schedules, and ways to accumulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
+from zerobench.workload.groups import specs
+
+_PAGE = "https://www.deepspeed.ai/docs/config-json/"
+_ENGINE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/engine.py"
+_SCHEDULES = "https://deepspeed.readthedocs.io/en/latest/schedulers.html"
+
+UNMANAGED = "managed_gradient_accumulation=false"
+NO_SYNC, COALESCED, DIVIDED = "no_sync", "coalesce_grad_reduction", "backward(scale_wrt_gas=False)"
+#: Ways to accumulate; a Scenario has one of them.
+ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED])
+TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
+SAVINGS = TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL
+_SHARDED = (1, 2, 3)
+#: Of ``zero_optimization``: the stages, and the keys.
+_ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "contiguous_gradients=false": ((1, 2, 3), {"contiguous_gradients": False}),
+    "reduce_scatter=false": ((1, 2), {"reduce_scatter": False}),
+    "allgather_partitions=false": ((1, 2), {"allgather_partitions": False}),
+    "use_multi_rank_bucket_allreduce=false": ((1, 2), {"use_multi_rank_bucket_allreduce": False}),
+    "prescale_gradients": ((0, 1, 2), {"reduce_scatter": False}),  # it is refused beside a reduce-scatter
+    "parameter_alignment": ((1, 2), {"parameter_alignment": True}),
+    "ignore_unused_parameters=false": ((2,), {"ignore_unused_parameters": False}),
+    "stage3_model_persistence_threshold": ((3,), {"stage3_model_persistence_threshold": 10}),
+    "stage3_use_all_reduce_for_fetch_params": ((3,), {"stage3_use_all_reduce_for_fetch_params": True}),
+    "stage3_allgather_sequential": ((3,), {"stage3_allgather_sequential": True}),
+    "memory_efficient_linear=false": ((3,), {"memory_efficient_linear": False}),
+    "enable_sanity_checks": ((3,), {"enable_sanity_checks": True}),
+    "override_module_apply=false": ((3,), {"override_module_apply": False}),
+    "zero_hpz_partition_size": ((3,), {"zero_hpz_partition_size": 2}),
+}
+#: Of the whole configuration; 16-bit keys add to those of the dtype.
+_WHOLE: dict[str, dict[str, Any]] = {
+    "prescale_gradients": {"prescale_gradients": True},
+    "bf16.immediate_grad_update": {"bf16": {"enabled": True, "immediate_grad_update": True}},
+    "bf16.check_grad_overflow=false": {"bf16": {"enabled": True, "check_grad_overflow": False}},
+    UNMANAGED: {"managed_gradient_accumulation": False},
+}
+#: Schedules whose rates stay the same, by their name, with the parameters for the groups' rates.
+_RATES: dict[str, Callable[[list[float]], dict[str, Any]]] = {
+    "WarmupLR": lambda lrs: {"warmup_min_lr": lrs, "warmup_max_lr": lrs, "warmup_num_steps": 2},
+    "WarmupDecayLR": lambda lrs: {
+        "warmup_min_lr": lrs, "warmup_max_lr": lrs, "warmup_num_steps": 1000, "total_num_steps": 2000
+    },
+    "WarmupCosineLR": lambda _: {
+        "warmup_min_ratio": 1.0, "cos_min_ratio": 1.0, "warmup_num_steps": 2, "total_num_steps": 4
+    },
+    "OneCycle": lambda lrs: {"cycle_min_lr": lrs, "cycle_max_lr": lrs},
+    "LRRangeTest": lambda lrs: {"lr_range_test_min_lr": lrs, "lr_range_test_step_rate": 0.0},
+}  # fmt: skip
+_SCHEDULERS = tuple(f"scheduler {name}" for name in _RATES)
+SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED)
+
+
+def unsupported(scenario: Scenario) -> str | None:
+    """What a setting's documentation excludes."""
+    frozen = isinstance(scenario.model, Odd) and scenario.model.frozen
+    if scenario.saving == WITHOUT_FROZEN and frozen and scenario.loads_into != "same":
+        return f"{WITHOUT_FROZEN} leaves the values of frozen parameters to the client: {_ENGINE}"
+    return next((reason for name in scenario.settings if (reason := _unsupported(name, scenario))), None)
+
+
+def _unsupported(name: str, scenario: Scenario) -> str | None:
+    excluded = {
+        f"{name} is of stages {_ZERO.get(name, (_SHARDED,))[0]}: {_PAGE}": (
+            name in _ZERO and scenario.stage not in _ZERO[name][0]
+        ),
+        f"{name} is of bf16: {_PAGE}": name.startswith("bf16.") and scenario.dtype != "bf16",
+        f"without {name} it skips no step: {_PAGE}": "overflow" in name and bool(scenario.poison),
+        f"{name} ends the training: {_PAGE}": name.startswith("ignore_unused") and _leaves_some_out(scenario),
+        f"a schedule of DeepSpeed's sets the rates: {_SCHEDULES}": (
+            name in _SCHEDULERS and (len(scenario.settings) > 1 or bool(scenario.schedules))
+        ),
+        f"{name} is for groups of two ranks: {_PAGE}": name.startswith("zero_hpz") and scenario.world != 4,
+        f"{name} is for several micro-steps that one reduction follows: {_ENGINE}": (
+            name in (NO_SYNC, COALESCED) and (scenario.accumulation == 1 or scenario.reduction != "boundary")
+        ),
+        f"{name} is of stages 0 and 1: {_ENGINE}": name == NO_SYNC and scenario.stage > 1,
+        f"{name} is of stages 1 to 3: {_ENGINE}": name == COALESCED and not scenario.stage,
+        f"{name} completes the gradients in step() below stage 3, after they were read: {_ENGINE}": (
+            name == UNMANAGED and scenario.stage < 3
+        ),
+        f"{name} is the only way to accumulate: {_ENGINE}": (
+            name in ACCUMULATIONS and len(ACCUMULATIONS.intersection(scenario.settings)) > 1
+        ),
+    }
+    return next((reason for reason, there in excluded.items() if there), None)
+
+
+def _leaves_some_out(scenario: Scenario) -> bool:
+    odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
+    return odd.leaves_some_out or bool(scenario.frozen_steps)
+
+
+def configured(out: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """A configuration with a Scenario's settings."""
+    for name in scenario.settings:
+        out |= _WHOLE.get(name, {})
+        out["zero_optimization"] |= _ZERO[name][1] if name in _ZERO else {}
+        if name in _SCHEDULERS:
+            kind = name.removeprefix("scheduler ")
+            rates = [group.lr for group in specs(scenario.optimizer)]
+            out["scheduler"] = {"type": kind, "params": _RATES[kind](rates)}
+        if name in (NO_SYNC, COALESCED):
+            out["gradient_accumulation_steps"] = 1  # the client accumulates
+    out["checkpoint"] = _CHECKPOINTS.get(scenario.saving, {})
+    return out
+
+
+_CHECKPOINTS: dict[str, dict[str, Any]] = {
+    PARALLEL: {"parallel_write": {"pipeline_stage": True}},
+    LOCAL: {"use_node_local_storage": True},
+}
+
+
+def accumulates_itself(scenario: Scenario) -> bool:
+    """Whether the client accumulates gradients, in place of the engine."""
+    return not {NO_SYNC, COALESCED, UNMANAGED}.isdisjoint(scenario.settings)
+
+
+def share(scenario: Scenario) -> float:
+    """The divisor by which the client divides a loss, as the engine does not."""
+    return scenario.accumulation if not {NO_SYNC, COALESCED, DIVIDED}.isdisjoint(scenario.settings) else 1
+
+
+def context(
+    engine: Any, scenario: Scenario, micro_step: int, number: int
+) -> tuple[AbstractContextManager[None], bool]:
+    """The context of micro-step ``micro_step`` of ``number``, if one begins with it, and whether it ends with this."""
+    last = micro_step == number - 1
+    if NO_SYNC in scenario.settings:
+        return (nullcontext() if last else engine.no_sync()), True
+    if COALESCED in scenario.settings and not micro_step:
+        return engine.coalesce_grad_reduction(), False
+    return nullcontext(), last
+
+
+def save_arguments(scenario: Scenario, directory: Path, step: int) -> dict[str, Any]:
+    """The arguments of ``save_checkpoint``. With tags, the file "latest" has the first one."""
+    if scenario.saving == TAGGED:
+        return {"tag": f"step-{step}", "save_latest": not (directory / "latest").exists()}
+    return {"exclude_frozen_parameters": True} if scenario.saving == WITHOUT_FROZEN else {}
+
+
+def load_arguments(scenario: Scenario, directory: Path) -> dict[str, Any]:
+    """The arguments of ``load_checkpoint``. With tags, the checkpoint of the last step."""
+    if scenario.saving == TAGGED:
+        return {"tag": max((each.name for each in directory.glob("step-*")), key=lambda name: int(name[5:]))}
+    return {"load_module_strict": False} if scenario.saving == WITHOUT_FROZEN else {}

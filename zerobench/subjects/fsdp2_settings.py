@@ -1,0 +1,113 @@
+"""The settings of FSDP2 that change no value: arguments of ``fully_shard`` and methods of ``FSDPModule``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import Shard
+
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
+
+_PAGE = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
+
+COLUMNS = "shard_placement_fn=Shard(1)"
+ROOT_ALONE = "fully_shard of the root alone"
+BY_HAND = "unshard(async_op=True)"
+UNUSED = "set_reduce_scatter_unused_params"
+LAST_BACKWARD = "set_is_last_backward"
+KEPT_AFTER_BACKWARD = "set_reshard_after_backward"
+
+#: Of each module by itself, after it is wrapped; the last argument is the number of ranks.
+_OF_EACH: dict[str, Callable[[FSDPModule, int], None]] = {
+    "set_gradient_divide_factor": lambda each, world: each.set_gradient_divide_factor(float(world)),
+    "set_force_sum_reduction_for_comms": lambda each, _: each.set_force_sum_reduction_for_comms(True),
+}
+#: Of the root, for all modules.
+_OF_ALL: dict[str, Callable[[FSDPModule], None]] = {
+    UNUSED: lambda root: root.set_reduce_scatter_unused_params(True),
+    "set_reduce_scatter_max_input_buffers": lambda root: root.set_reduce_scatter_max_input_buffers(2),
+    "set_separate_reduce_scatter_group": lambda root: root.set_separate_reduce_scatter_group(),
+    "set_reshard_after_forward": lambda root: root.set_reshard_after_forward(True),
+}
+#: Of each module, with the modules before and after it.
+_PREFETCHES = "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"
+
+SETTINGS = (
+    COLUMNS,
+    ROOT_ALONE,
+    BY_HAND,
+    LAST_BACKWARD,
+    KEPT_AFTER_BACKWARD,
+    *_OF_EACH,
+    *_OF_ALL,
+    *_PREFETCHES,
+)
+
+
+def unsupported(scenario: Scenario) -> str | None:
+    """What a setting's documentation excludes."""
+    if "set_reshard_after_forward" in scenario.settings and not scenario.placement.parameters:
+        return f"set_reshard_after_forward(True) is stage 3: {_PAGE}"
+    if UNUSED in scenario.settings and _rests_everywhere(scenario):
+        return f"{UNUSED} gives a parameter that no rank uses a gradient of zeros: {_PAGE}"
+    between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
+    if between and scenario.accumulation == 1:
+        return f"{min(between)} is for several micro-steps: {_PAGE}"
+    return None
+
+
+def _rests_everywhere(scenario: Scenario) -> bool:
+    """Whether some step may leave a parameter out on all ranks."""
+    model = scenario.model
+    if not isinstance(model, Odd):
+        return False
+    return model.unused or model.stopped or (model.by_route and model.routes != "ranks")
+
+
+def placement(scenario: Scenario) -> Callable[[nn.Parameter], Shard | None] | None:
+    """The dimension in which each parameter is sharded: the second one, if the ranks can share it evenly."""
+    if COLUMNS not in scenario.settings:
+        return None
+    shards = scenario.mesh.shard
+    return lambda p: Shard(1) if p.ndim > 1 and p.shape[1] and p.shape[1] % shards == 0 else None
+
+
+def set_up(model: nn.Module, scenario: Scenario) -> None:
+    """Apply a Scenario's settings to a model that is wrapped."""
+    modules = list(_sharded(model))
+    for name in scenario.settings:
+        if name in _OF_ALL:
+            _OF_ALL[name](modules[0])
+        for each in modules if name in _OF_EACH else ():
+            _OF_EACH[name](each, scenario.world)
+    _prefetch(modules, scenario)
+
+
+def _prefetch(modules: Sequence[FSDPModule], scenario: Scenario) -> None:
+    """Each block prefetches the two blocks after it in the forward, and before it in the backward."""
+    forward, backward = (name in scenario.settings for name in _PREFETCHES)
+    blocks = modules[1:]  # the root is gathered before them
+    for place, each in enumerate(blocks):
+        if forward:
+            each.set_modules_to_forward_prefetch(list(blocks[place + 1 : place + 3]))
+        if backward:
+            each.set_modules_to_backward_prefetch(list(blocks[max(0, place - 2) : place][::-1]))
+
+
+def before_micro_step(model: nn.Module, scenario: Scenario, last: bool) -> None:
+    """What the caller does before a forward and its backward."""
+    modules = list(_sharded(model))
+    if LAST_BACKWARD in scenario.settings:
+        modules[0].set_is_last_backward(last)
+    if KEPT_AFTER_BACKWARD in scenario.settings:
+        modules[0].set_reshard_after_backward(last)
+    for each in modules if BY_HAND in scenario.settings else ():
+        each.unshard(async_op=True)
+
+
+def _sharded(model: nn.Module) -> Iterator[Any]:
+    return (each for each in model.modules() if isinstance(each, FSDPModule))
