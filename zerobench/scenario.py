@@ -259,7 +259,7 @@ class Scenario:
     def empties_a_shard(self) -> bool:
         """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
         rows = self.model.rows if isinstance(self.model, Odd) else set()
-        shards = self.mesh.shard
+        shards = self.world // self.replicate
         return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _SCENARIO = Scenario(
 )
 #: A setting and what it needs beside that.
 _NEEDS: dict[str, dict[str, Any]] = {
+    "powerSGD_hook with error feedback": {"dtype": "fp16", "poison": ((0, 0),)},
     "skip_all_reduce_unused_params": {"model": Odd(unused=True)},
     "bf16.immediate_grad_update": {"dtype": "bf16"},
     "bf16.check_grad_overflow=false": {"dtype": "bf16"},
@@ -38,9 +40,11 @@ _NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2"])
+@pytest.mark.parametrize("name", ["deepspeed", "torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2"])
 def test_everything_is_chosen(name: str) -> None:
     """Every setting, every way to save and every type of norm that a subject declares, at one of its stages."""
+    if name == "deepspeed" and find_spec(name) is None:
+        pytest.skip("DeepSpeed is not installed")
     subject = subjects.load(name)
     scenarios = [_SCENARIO.but(stage=stage, **needs) for stage in range(4) for needs in ({}, *_NEEDS.values())]
     offered = [each for each in scenarios if subject.not_offered(each) is None]

@@ -16,6 +16,8 @@ from zerobench.scenario import Scenario
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
 
+_HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html#powersgd-communication-hook"
+
 MESH, DELAYED, SKIPPED = "device_mesh", "delay_all_reduce_named_params", "skip_all_reduce_unused_params"
 POWER = "powerSGD_hook that compresses nothing"
 HOOK = "allreduce_hook"
@@ -26,7 +28,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "batched_grad_copy": {"batched_grad_copy": True},
     SKIPPED: {SKIPPED: True},
 }
-HOOKS = HOOK, POWER
+FEEDBACK = "powerSGD_hook with error feedback"
+HOOKS = HOOK, POWER, FEEDBACK
 SETTINGS = (*_ARGUMENTS, MESH, DELAYED, *HOOKS)
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
@@ -40,7 +43,9 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
     unordered = any(getattr(odd, name) for name in _UNORDERED)
     if DELAYED in scenario.settings and (unordered or looks_for_unused or static_graph):
         return f"{DELAYED} demands a gradient that comes after the delayed one: {_PAGE}"
-    if set(HOOKS).issubset(scenario.settings):
+    if FEEDBACK in scenario.settings and not scenario.poison:
+        return f"{FEEDBACK} adds the ranks' differences to the next gradients, which rounds: {_HOOKS}"
+    if len(set(HOOKS).intersection(scenario.settings)) > 1:
         return f"DDP takes one communication hook: {_PAGE}"
     return None
 
@@ -67,6 +72,13 @@ def hook(module: DistributedDataParallel, scenario: Scenario, group: dist.Proces
     """Register the communication hook of a Scenario's settings."""
     if HOOK in scenario.settings:
         module.register_comm_hook(group, allreduce_hook)
-    if POWER in scenario.settings:  # from the third backward on by its own code, with all gradients as they are
-        state = PowerSGDState(group, start_powerSGD_iter=2, min_compression_rate=1e9)
+    for name in {POWER, FEEDBACK}.intersection(scenario.settings):
+        # from the third backward on by its own code, with all gradients as they are
+        state = PowerSGDState(
+            group,
+            start_powerSGD_iter=2,
+            min_compression_rate=1e9,
+            use_error_feedback=name == FEEDBACK,
+            warm_start=False,
+        )
         module.register_comm_hook(state, powerSGD_hook)
