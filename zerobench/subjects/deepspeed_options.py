@@ -133,9 +133,7 @@ def share(scenario: Scenario) -> float:
     return scenario.accumulation if not {NO_SYNC, COALESCED, DIVIDED}.isdisjoint(scenario.settings) else 1
 
 
-def context(
-    engine: Any, scenario: Scenario, micro_step: int, number: int
-) -> tuple[AbstractContextManager[None], bool]:
+def context(engine: Any, scenario: Scenario, micro_step: int, number: int) -> tuple[AbstractContextManager[None], bool]:
     """The context of micro-step ``micro_step`` of ``number``, if one begins with it, and whether it ends with this."""
     last = micro_step == number - 1
     if NO_SYNC in scenario.settings:

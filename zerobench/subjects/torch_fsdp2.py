@@ -86,7 +86,7 @@ class TorchFsdp2(Plain):
         return self.model
 
     def micro_step(self, batch: Batch) -> Tensor:
-        last = self.micro_steps == self.scenario.accumulation - 1
+        last = self.micro_steps == self.boundary - 1
         fsdp2_settings.before_micro_step(self.model, self.scenario, last)
         return super().micro_step(batch)
 
