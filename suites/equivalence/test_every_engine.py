@@ -27,6 +27,7 @@ from zerobench.suites.support.strategies import (
     skipping,
 )
 from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.turns import in_turns
 
 #: A plain pytest holds the reference engine to these forms by turns, because it has the stronger ones each day.
 pytestmark = pytest.mark.ci
@@ -235,9 +236,11 @@ def test_overflow_on_one_rank(trials: Trials, scenario: tuple[Scenario, int, int
 
 
 @drawn_at_each_stage(
-    lambda stage: st.integers(1, 3).flatmap(
-        lambda world: st.tuples(
-            *(scenarios(stage=stage, world=world, model=models(width=st.sampled_from([3, 8])), reads=()),) * 2
+    lambda stage: in_turns(
+        st.integers(1, 3).flatmap(
+            lambda world: st.tuples(
+                *(scenarios(stage=stage, world=world, model=models(width=st.sampled_from([3, 8])), reads=()),) * 2
+            )
         )
     ),
     share=0.05,

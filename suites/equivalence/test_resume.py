@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.model_specs import Odd
-from zerobench.scenario import LoadsInto, LossScale, Scenario
+from zerobench.scenario import LoadsInto, LossScale, OffloadTarget, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
@@ -151,18 +152,34 @@ def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     trials.agree(trials.run(one), trials.run(one.but(resumes=())), ALL_PARTS)
 
 
-@drawn(
-    scenarios(schedule="micro_step", steps=2, reads=()).flatmap(
-        lambda one: st.tuples(st.just(one), STAGES, settings_of(one.model, one.world, one.chunk))
-    ),
-    share=0.1,
-)
-def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, int, dict[str, object]]) -> None:
+_PLACES: tuple[OffloadTarget, ...] = ("none", "cpu", "nvme")
+#: The stage that saves and the one that loads, and so the places of their optimizer states: each change is covered.
+_STAGE_PAIRS = among("stages", *itertools.product(range(4), repeat=2))
+_PLACE_PAIRS = among("places", *itertools.product(_PLACES, repeat=2))
+
+
+def _with_optimizer_at(scenario: Scenario, place: OffloadTarget) -> Scenario:
+    """The Scenario with its optimizer's states in a place; a client edits the gradients of those on the device alone."""
+    edits = scenario.gradient_edits if place == "none" else ()
+    return scenario.but(offload_optimizer=place, gradient_edits=edits)
+
+
+@st.composite
+def _elsewhere(draw: st.DrawFn, /) -> tuple[Scenario, Scenario]:
+    """A Scenario that is saved after its last step, and one of another stage or other settings that goes on."""
+    saves, loads = draw(_STAGE_PAIRS)
+    one = draw(scenarios(stage=saves, schedule="micro_step", steps=2, reads=()))
+    place, then = draw(_PLACE_PAIRS)
+    other = one.but(stage=loads, steps=4, **draw(settings_of(one.model, one.world, one.chunk)))
+    return _with_optimizer_at(one, place), _with_optimizer_at(other, then)
+
+
+@drawn(_elsewhere(), share=0.4)
+def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, Scenario]) -> None:
     """If an engine of another stage, with other buckets and other offload, loads the saved state, it goes on with the
     same bits."""
     bits.skip_unless_it_saves()
-    one, stage, changes = scenario
-    other = one.but(stage=stage, steps=4, **changes)
+    one, other = scenario
     assume(bits.offers(one))
     assume(bits.offers(other))
     _agree(bits, one, other, ALL_PARTS)

@@ -9,6 +9,7 @@ from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.strategies import DYNAMIC, STATIC, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.turns import in_turns
 
 _SMALL = models(width=st.sampled_from([3, 5, 8]), hidden=st.sampled_from([(7,), (2, 7)]))
 
@@ -27,10 +28,10 @@ def _pairs(world: int) -> st.SearchStrategy[tuple[Scenario, Scenario]]:
 _PAIRS = among("world", 1, 2, 3).flatmap(_pairs)
 
 
-@drawn(_PAIRS, share=0.3)
+@drawn(in_turns(_PAIRS), share=0.3)
 def test_engines_take_turns(bits: Trials, scenario: tuple[Scenario, Scenario]) -> None:
-    """An engine that takes turns with another one in the same processes, and one that is built after it is closed,
-    train as if alone."""
+    """An engine that takes turns with another one in the same processes, goes on after that is closed, or is built
+    after it is closed, trains as if alone."""
     one, other = scenario
     assume(bits.offers(one) and bits.offers(other))
     bits.agree_in_turns(one, other)
