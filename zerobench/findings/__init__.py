@@ -30,8 +30,8 @@ class KnownFinding:
 
     ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
     optimizer, and for each field a list of its values, bounds (``least``, ``not``), or items of which it has one
-    (``has``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test can repeat has a
-    ``scenario``.
+    (``has``), each (``all``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test
+    can repeat has a ``scenario``.
     """
 
     slug: str  # the folder of its reproducer in reports/findings
@@ -103,6 +103,8 @@ def _allows(allowed: Any, value: Any) -> bool:
     if isinstance(allowed, list):
         return value in allowed
     if "has" in allowed and not set(allowed["has"]).intersection(value):
+        return False
+    if "all" in allowed and not set(allowed["all"]).issubset(value):
         return False
     if "lacks" in allowed and set(allowed["lacks"]).intersection(value):
         return False
