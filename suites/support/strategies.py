@@ -122,10 +122,19 @@ def _read(
 
 @st.composite
 def after_loads(draw: st.DrawFn, resumes: tuple[int, ...]) -> tuple[Read, ...]:
-    """After each load a reading or an evaluation before anything is trained, or none."""
-    kinds = among("after_load", "evaluation", "optimizer_state", "none", "model_parameters", "parameters")
-    chosen = [(draw(kinds), step) for step in resumes]
-    return tuple(Read(what, step, 0) for what, step in chosen if what != "none")
+    """After each load readings before anything is trained, or none. Most of these have an evaluation: whatever an
+    engine keeps whole or has computed before the load may show in it, first of all or after another reading."""
+    kinds = among("after_load", *_AFTER_LOADS)
+    return tuple(Read(what, step, 0) for step in resumes for what in draw(kinds))
+
+
+_AFTER_LOADS: tuple[tuple[Readable, ...], ...] = (
+    ("evaluation",),
+    ("optimizer_state", "evaluation"),
+    (),
+    ("model_parameters", "evaluation"),
+    ("parameters",),
+)
 
 
 @st.composite
