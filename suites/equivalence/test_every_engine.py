@@ -52,7 +52,7 @@ _EXACT_FP16: dict[str, Any] = {
 def _reading(kinds: Sequence[str], steps: int) -> st.SearchStrategy[tuple[Read, ...]]:
     """One to four readings, at every moment of a step; the kind and the moment of the first are covered."""
     rest = st.integers(0, steps - 1), st.integers(-1, 2), st.sampled_from([1, 2])
-    first = st.builds(Read, among("read", *kinds), rest[0], among("read_at", -1, 0, 1, 2), rest[2])
+    first = st.builds(Read, among("read", *kinds), rest[0], among("read_at", 1, -1, 0, 2), rest[2])
     later = st.lists(st.builds(Read, st.sampled_from(kinds), *rest), max_size=3)
     return st.tuples(first, later).map(lambda drawn: (drawn[0], *drawn[1]))
 
@@ -83,7 +83,17 @@ def _again(name: str) -> str:
     return f"{which}, again{comma}{rest}"
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=2, reads=_reading(_WHOLE, 2)), share=0.15)
+#: Some have a block that the first micro-step of a step alone uses, and a call comes after it.
+_ROUTED: dict[str, Any] = {
+    "routed": among("routed", True, False),
+    "routes": among("routes", "micro_steps", "ranks"),
+}
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, accumulation=2, reads=_reading(_WHOLE, 2), model=models(**_ROUTED)),
+    share=0.15,
+)
 def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """Training has the same bits with and without readings of state, and a second reading in a row those of the
     first."""
@@ -95,7 +105,7 @@ def test_reading_changes_nothing(trials: Trials, scenario: Scenario) -> None:
         stage=stage,
         accumulation=2,
         reads=_reading(["evaluation"], 2),
-        model=models(buffers=among("buffers", True, False)),  # an evaluation may move them
+        model=models(buffers=among("buffers", True, False), **_ROUTED),  # an evaluation may move buffers
     ),
     share=0.1,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import hypothesis.strategies as st
 import pytest
@@ -13,8 +14,8 @@ from zerobench.driver import ALL
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.parts import Part
-from zerobench.scenario import LossScale, Scenario
-from zerobench.suites.support.covering import PECULIAR
+from zerobench.scenario import LossScale, Read, Readable, Scenario
+from zerobench.suites.support.covering import PECULIAR, among
 from zerobench.suites.support.strategies import (
     DYADIC_MODELS,
     OFTEN_SCHEDULED,
@@ -86,13 +87,17 @@ def test_static_loss_scale_changes_nothing(bits: Trials, scenario: tuple[Scenari
         ),
         st.sets(st.integers(0, 4), max_size=4),
         st.integers(0, 11),
+        among("after_bad_steps", "evaluation", "optimizer_state", "none"),
     ),
     share=0.4,
 )
-def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int]) -> None:
-    """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says."""
-    one, bad, leaf = scenario
-    one = one.but(poison=tuple((step, leaf % one.leaves_of(step)) for step in sorted(bad)))
+def test_dynamic_loss_scale(bits: Trials, scenario: tuple[Scenario, set[int], int, Readable | Literal["none"]]) -> None:
+    """Overflow on any one leaf skips the step on all ranks, and the scale moves as DeepSpeed's state machine says, also
+    if an evaluation or a reading comes right after a skipped step."""
+    one, bad, leaf, after = scenario
+    reads = () if after == "none" else tuple(Read(after, step, -1) for step in sorted(bad))
+    poison = tuple((step, leaf % one.leaves_of(step)) for step in sorted(bad))
+    one = one.but(poison=poison, reads=one.reads + reads)
     assume(bits.offers(one))
     trajectories, expected = bits.run_beside_canonical(one)
     bits.agree(trajectories, expected)

@@ -81,7 +81,8 @@ RARE_VALUES = {
         sub_group=64,
         chunk=32,
     ),
-    # many windows and overflows, two bad leaves in a step, and good steps after each
+    # many windows and overflows, two bad leaves in a step, and good steps after each; evaluations between a bad step and
+    # the next one, and between a micro-step that alone uses a block and the one that ends the step
     "long run in fp16": Scenario(
         model=Odd(width=3, hidden=(2, 7), routed=True, routes="micro_steps", scalar=True),
         dtype="fp16",
@@ -91,6 +92,7 @@ RARE_VALUES = {
         optimizer=Optimizer(name="adam", lr=1e-2, second_group=True),
         loss_scale=LossScale(initial_power=4, window=4, hysteresis=4),
         poison=((1, 0), (1, 2), *((step, 1) for step in (2, 3, 5, 6))),
+        reads=(Read("evaluation", 6, -1), Read("evaluation", 9, 1), Read("optimizer_state", 11, 1)),
     ),
     # skipped steps by themselves, in a row and with one good step between them, and schedules that go on meanwhile
     "long run in fp32": Scenario(
