@@ -38,7 +38,15 @@ _INITIAL = tuple(Read(what, 0, 0) for what in ("parameters", "model_parameters",
 _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_parameters")
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, accumulation=_SHARES, reads=()), share=0.2)
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        accumulation=_SHARES,
+        reads=(),
+        momentum_factors=among("momentum_factors", (0.5, 1.0, 0.25), (), (0.25,)),  # with each rule
+    ),
+    share=0.2,
+)
 def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenario) -> None:
     """Losses, gradients, norm, clipping, update and rounding of a step are right for the state that the engine itself
     had before it: bit for bit, or within a derived bound."""

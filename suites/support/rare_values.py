@@ -67,14 +67,17 @@ RARE_VALUES = {
         loss_scale=LossScale(static=2.0**-60),
         chunk=32,
     ),
-    # dividing by it rounds, so that it matters how often an engine divides
+    # dividing by it rounds, so that it matters how often an engine divides; in the first step one leaf of ten has a
+    # gradient, so that the norm is small and the 1e-6 beside it in the clip coefficient is no rounding
     "scale that is no power of two": Scenario(
+        model=Odd(width=33),
         dtype="fp16",
         steps=2,
         accumulation=5,
         micro_batch=4,
         clip=0.05,
         loss_scale=LossScale(static=1000.0),
+        zeroed=tuple((0, leaf) for leaf in range(9)),
         offload_optimizer="nvme",
         pipeline_read=True,
         pipeline_write=True,
@@ -105,6 +108,7 @@ RARE_VALUES = {
         optimizer=Optimizer(lr=1e-2, weight_decay=0.1, second_group=True),
         lr_factors=(0.25, 0.5, 1.0, 2.0, 0.5),
         weight_decay_factors=(1.0, 0.0, 2.0),
+        momentum_factors=(0.5, 1.0, 0.25),
         poison=((1, 0), (3, 5), (5, 2), (6, 3), (7, 4), (10, 1)),
         poison_by="nan",
     ),
@@ -132,7 +136,8 @@ RARE_VALUES = {
         optimizer=Optimizer(lr=1e-2),
         reads=(Read("evaluation", 1, 1),),
     ),
-    # a counter of micro-steps beyond eight, with an evaluation among the last, after a step of three
+    # a counter of micro-steps beyond eight, with an evaluation among the last, after a step of three; SGD's momentum is
+    # scheduled
     "many micro-steps": Scenario(
         model=Odd(width=5, hidden=(7, 2), tied=True, frozen=True, buffers=True),
         steps=2,
@@ -141,6 +146,7 @@ RARE_VALUES = {
         short_steps=((0, 14),),
         chunk=32,
         optimizer=Optimizer(name="sgd", lr=0.1),
+        momentum_factors=(1.0, 0.5),
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
     # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards
