@@ -161,7 +161,7 @@ _PLACE_PAIRS = among("places", *itertools.product(_PLACES, repeat=2))
 
 
 def _with_optimizer_at(scenario: Scenario, place: OffloadTarget) -> Scenario:
-    """The Scenario with its optimizer's states in a place; a client edits the gradients of those on the device alone."""
+    """The Scenario with its optimizer's states in a place; a client edits gradients only if that is the device."""
     edits = scenario.gradient_edits if place == "none" else ()
     return scenario.but(offload_optimizer=place, gradient_edits=edits)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -18,10 +18,12 @@ from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.reference import config
 from zerobench.suites.equivalence import test_contract, test_steps
+from zerobench.suites.meta.power.catching import default_examples
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR
 from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import USED_ONCE, scenarios
+from zerobench.workload.data import takes_route
 from zerobench.workload.models.odd import OddModel
 
 #: Fields that are not drawn, and the reason.
@@ -150,6 +152,21 @@ def test_all_pairs_and_triples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
         _drawn.__wrapped__(each.backend.removeprefix(covering.PREFIX), count, each.strategy)
     missing = anywhere.difference(*covering.Covering.covered.values())
     assert not missing, sorted(missing)[:20]
+
+
+@pytest.mark.ci
+def test_each_rank_is_once_the_only_user_of_a_block() -> None:
+    """On every number of ranks, in the draws of the main property in the default profile."""
+    test: Any = test_contract.test_equals_the_canonical_trainer
+    drawn = _drawn("lone users", default_examples(test), test.strategy)
+    found = {(each.world, *users) for each in drawn for users in map(partial(_users, each), range(each.steps))}
+    assert {(world, rank) for world in (2, 3, 4) for rank in range(world)} <= found
+
+
+def _users(scenario: Scenario, step: int) -> set[int]:
+    """The ranks that use a block which is not used by all leaves."""
+    leaves = range(scenario.leaves_of(step))
+    return {leaf % scenario.world for leaf in leaves if takes_route(scenario, step, leaf)}
 
 
 @pytest.mark.parametrize("peculiar", [name for name in PECULIAR if name not in USED_ONCE])

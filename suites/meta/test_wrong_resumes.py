@@ -26,6 +26,7 @@ from zerobench.suites.meta.mutants.loads import (
     KeepsTheLossScaleOfEveryLoad,
     LoadsMomentsOfEveryLoad,
 )
+from zerobench.suites.meta.mutants.offload import BETWEEN_PLACES
 from zerobench.suites.meta.mutants.used_engines import (
     USED,
     KeepsBuffersInTraining,
@@ -92,6 +93,13 @@ def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
     """So it does if it reads the wrong bytes of a parameter that has several blocks."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, _BLOCKS, patience=(2,)))
+
+
+@pytest.mark.parametrize("mutant", BETWEEN_PLACES, ids=_name)
+def test_wrong_load_at_another_place_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it goes wrong where the states of one place come to another."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, [test_resume.test_resume_elsewhere]))
 
 
 @pytest.mark.parametrize("mutant", _FEW_LOADS, ids=_name)

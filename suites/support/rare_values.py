@@ -84,8 +84,8 @@ RARE_VALUES = {
         sub_group=64,
         chunk=32,
     ),
-    # many windows and overflows, two bad leaves in a step, and good steps after each; evaluations between a bad step and
-    # the next one, and between a micro-step that alone uses a block and the one that ends the step
+    # many windows and overflows, two bad leaves in a step, and good steps after each; an evaluation comes right after a
+    # bad step, and one between a micro-step that alone uses a block and the one that ends the step
     "long run in fp16": Scenario(
         model=Odd(width=3, hidden=(2, 7), routed=True, routes="micro_steps", scalar=True),
         dtype="fp16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -157,6 +158,26 @@ def offloading_stores(mutant: Mutant) -> list[Any]:
     )
 
 
+class LosesAStateBetweenPlaces(Mutant):
+    """If another place saved the optimizer's states, the first element of each master comes back as zero."""
+
+    points_at = Points("losses", "gradients", "norm", "skipped", "parameters", "model_parameters", "optimizer_state")
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        if self.group.rank() == 0:
+            (directory / _PLACE).write_text(self.scenario.optimizer_at)
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        if ((directory / _PLACE).read_text(), self.scenario.optimizer_at) == ("none", "nvme"):
+            self.edit_masters(lambda master: master[:1].zero_())
+
+
+#: Beside a checkpoint, the place of the states of the engine that has saved it.
+_PLACE = "place"
+
+
 def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:
     """``write``, but at these offsets it writes the values of the call before, and nothing at first."""
     given: dict[int, Tensor] = {}
@@ -171,6 +192,8 @@ def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., A
     return behind
 
 
+#: Wrong if an engine with another offload loads.
+BETWEEN_PLACES: list[type[Mutant]] = [LosesAStateBetweenPlaces]
 #: Engines with wrong numbers; CopiesTwice's are right, and its bytes are not.
 OFFLOAD_MUTANTS: list[type[Mutant]] = [
     LeavesStaleParametersOnTheDevice,

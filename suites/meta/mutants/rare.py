@@ -16,6 +16,7 @@ from zerobench.subject import Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 from zerobench.suites.support.sizes import sizes_of
+from zerobench.workload.data import takes_route
 
 
 class _Rare(Mutant):
@@ -217,6 +218,14 @@ class WrongOnTheLastOfFourRanks(_Rare):
 class WrongOnTheSecondRankInStage0(_Rare):
     def applies(self) -> bool:
         return self.group.rank() == 1 and self.scenario.stage == 0
+
+
+class WrongIfAThirdRankAloneUsesABlock(_Rare):
+    def applies(self) -> bool:
+        step = self.engine.global_steps
+        leaves = range(self.scenario.leaves_of(step)) if self.odd.routed else ()
+        users = {leaf % self.scenario.world for leaf in leaves if takes_route(self.scenario, step, leaf)}
+        return len(users) == 1 and min(users) >= 2
 
 
 RARE: list[type[Mutant]] = list(_Rare.__subclasses__())

@@ -82,4 +82,12 @@ class ClosingChangesTheOthersDecay(_Shared):
                 group["weight_decay"] = 0.5
 
 
+class ClosingChangesTheMastersOfOlderEngines(_Shared):
+    def close(self) -> None:
+        older = self.alive[: self.alive.index(self)]
+        super().close()
+        for each in older:
+            each.edit_masters(lambda master: master.mul_(1 - 2**-10))
+
+
 SHARED: list[type[Mutant]] = list(_Shared.__subclasses__())

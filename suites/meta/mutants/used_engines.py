@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+from torch import Tensor
+
 from zerobench.engine.checkpoint import loading, matching
 from zerobench.engine.checkpoint.matching import Choice, Want
+from zerobench.subject import Batch, Outcome, State
 from zerobench.suites.meta.mutants.loads import _Patched
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES, Points
@@ -70,6 +73,30 @@ class LeavesWhatWasRead(_Patched):
         return [mock.patch.object(self.engine.read_cache, "clear")]
 
 
+class EvaluatesFromBeforeTheLoad(Mutant):
+    """Gives the last evaluation again until something is trained."""
+
+    points_at = Points("reads")
+    last: Tensor | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.last = None
+        return super().micro_step(batch)
+
+    def set_parameters(self, values: State) -> None:
+        self.last = None
+        super().set_parameters(values)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if self.last is None:
+            self.last = super().evaluate(batch)
+        return self.last
+
+    def step(self) -> Outcome:
+        self.last = None
+        return super().step()
+
+
 class _AfterTraining(Mutant):
     """Right in a new engine; one that has trained then changes its state."""
 
@@ -126,6 +153,16 @@ class KeepsTheLaterOverflow(_AfterTraining):
         self.engine.scaler._last_overflow = max(before, self.engine.scaler._last_overflow)
 
 
+class KeepsTheHysteresisOfTraining(_AfterTraining):
+    """Goes on with what the overflows of its own training have left."""
+
+    def before(self) -> Any:
+        return self.engine.scaler._hysteresis
+
+    def after(self, before: Any) -> None:
+        self.engine.scaler._hysteresis = before
+
+
 class KeepsTheRatesOfTraining(_AfterTraining):
     """Does not go back to the rates of the checkpoint."""
 
@@ -152,5 +189,6 @@ USED: list[type[Mutant]] = [
     *_LeavesValues.__subclasses__(),
     LeavesWholeUnits,
     LeavesWhatWasRead,
+    EvaluatesFromBeforeTheLoad,
     *_AfterTraining.__subclasses__(),
 ]

@@ -245,3 +245,46 @@ class ReadingTwiceMovesParameters(_Watched):
 
 
 WATCHED: list[type[Mutant]] = list(_Watched.__subclasses__())
+
+
+class _AtAMoment(Mutant):
+    """Wrong if an evaluation comes at a moment that this Scenario of :data:`RARE_VALUES` has."""
+
+    rare: ClassVar[str] = "long run in fp16"
+    points_at: ClassVar[Points] = _LATER
+
+
+class EvaluationForgetsWhatHadGradients(_AtAMoment):
+    """Between micro-steps it forgets which parameters the earlier ones have used."""
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        accumulation = self.engine.accumulation
+        if accumulation._micro_step and accumulation._pending is None:
+            self.engine.reducer.active = [False] * len(self.engine.reducer.active)
+        return super().evaluate(batch)
+
+
+class EvaluationAfterASkipDelaysTheGrowth(_AtAMoment):
+    """Takes the overflow of the last step for one of the next."""
+
+    points_at = Points("loss_scale", "losses", "gradients", "norm", "skipped")
+    skipped = False
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        self.skipped = outcome.skipped
+        return outcome
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.skipped = False
+        return super().micro_step(batch)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if self.skipped and self.engine.scaler.dynamic:
+            self.engine.scaler._last_overflow += 1
+            self.skipped = False
+        return super().evaluate(batch)
+
+
+#: Each is caught by the Scenario that it names in ``rare``.
+AT_A_MOMENT: list[type[_AtAMoment]] = list(_AtAMoment.__subclasses__())
