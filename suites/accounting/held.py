@@ -15,13 +15,13 @@ from zerobench.subjects.plain import ComputeOnly
 
 
 def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> int:
-    """One rank's part: the most bytes of living tensors at a collective of the last backward, beyond those before it;
-    the model's parameters do not count, because a backward may need them whole.
+    """One rank's part: the most bytes of living tensors at a collective of the last step's backwards and after each of
+    them, beyond those before the step; the model's parameters do not count, because a backward may need them whole.
 
     Every engine that shards gradients sends while backward runs, so the last collective sees almost all of them made.
     Rank 0 looks; the others answer 0.
     """
-    rank, seen, looking = dist.get_rank(group), [0], dist.get_rank(group) == 0
+    rank, seen, left = dist.get_rank(group), [0], scenario.accumulation
     model = model_for(subjects.load(subject), scenario, rank)
     with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps - 1):
@@ -29,12 +29,13 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
         before = _beyond(model, collected=True)
 
         def look(collective: str) -> None:
-            if looking:
+            if left and rank == 0:
                 seen.append(_beyond(model, collected=False) - before)
 
         def mark(phase: str) -> None:
-            nonlocal looking
-            looking = False  # the only backward is over
+            nonlocal left
+            look(phase)
+            left -= phase == "backward"
 
         with TrafficMeter(look):
             run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,16 +14,17 @@ import torch.distributed as dist
 from zerobench import subjects
 from zerobench.bench.ledger import sizes_of_gradients
 from zerobench.driver import model_for, run_step, start, wrap
-from zerobench.meters import TrafficMeter, resident_states
+from zerobench.meters import TrafficMeter, in_cycles, resident_states
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting.within import Held
 from zerobench.suites.support.client import directory_of, offers_saving
+from zerobench.workload.changes import edited
 from zerobench.workload.data import held_out
 
 #: The calls between two steps. A gradient is read inside a step, before its update.
-Between = Literal["nothing", "evaluation", "reading", "saving"]
+Between = Literal["nothing", "evaluation", "reading", "saving", "loading", "editing"]
 
 Costs = dict[str, Traffic]
 
@@ -72,6 +74,10 @@ def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Pat
         return {"evaluation": lambda: engine.evaluate(held_out(scenario))}
     if between == "saving":
         return {"saving": lambda: engine.save(directory)}
+    if between == "loading":
+        return {"loading": lambda: engine.load(directory)}
+    if between == "editing":
+        return {"editing": lambda: engine.set_parameters(edited(scenario, 0))}
     return {
         "reading of parameters": engine.parameters,
         "reading of model parameters": engine.model_parameters,
@@ -110,22 +116,24 @@ _NOTHING = Held(0, 0, 0)
 
 @dataclass
 class LongRun:
-    """The memory of the process after some steps and after the last, and the traffic of the steps that were applied, by
-    step."""
+    """The memory of the process after some steps and after the last, the bytes of tensors that only the collector
+    frees, and the traffic of the steps that were applied, by step."""
 
     early: Held = _NOTHING
     late: Held = _NOTHING
+    cycles: int = 0
     traffic: dict[int, Costs] = field(default_factory=dict)
 
 
 def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
     """One rank's part: train the Scenario and look at memory after ``after`` steps and after the last, with every call
-    that a client makes between steps in each round of three steps."""
+    that a client makes between steps in each round of three steps.
+
+    The collector rests in the first half: a training loop must not depend on it.
+    """
     found, kind = LongRun(), subjects.load(subject)
-    rounds: list[Between] = ["evaluation", "reading"]
-    if offers_saving(kind, scenario):
-        rounds.append("saving")
-    with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
+    rounds = _rounds(kind, scenario)
+    with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory, _collecting():
         for index in range(scenario.steps):
             for between in rounds if index % 3 == 2 else ():
                 for call in _calls(engine, scenario, between, directory).values():
@@ -136,5 +144,30 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
                 found.traffic[index] = meter.traffic
             if index + 1 == after:
                 found.early = Held.now()
+                gc.disable()
+            if index + 1 == scenario.steps // 2:
+                found.cycles = in_cycles()
+                gc.enable()
         found.late = Held.now()
     return found
+
+
+def _rounds(kind: type[Subject], scenario: Scenario) -> list[Between]:
+    """The calls of a round that the engine offers; it loads what it has just saved."""
+    rounds: list[Between] = ["evaluation", "reading"]
+    if offers_saving(kind, scenario):
+        rounds.append("saving")
+    if kind.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None:
+        rounds.append("loading")
+    if kind.not_offered(scenario.but(edits=(1,))) is None:
+        rounds.append("editing")
+    return rounds
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Let the collector run again after the block, however it ends."""
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 
 from zerobench.judge.command import ReplayCommand
@@ -24,6 +27,10 @@ _DEEP = Scenario(
 _SCENARIO = _DEEP.but(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), world=4, chunk=64)
 #: About 2.6 million parameters, which take 10 MB.
 _LARGE = Scenario(model=Gpt(vocab=256, context=8, width=256, layers=3, heads=2), micro_batch=1, prefetch_bucket=0)
+_PLACES: dict[str, dict[str, Any]] = {
+    "half": {"offload_optimizer": "cpu", "offload_ratio": 0.5},
+    "files": {"offload_optimizer": "nvme", "pipeline_read": True, "pipeline_write": True},
+}
 
 
 @pytest.mark.ci
@@ -41,10 +48,12 @@ def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) -> None:
-    """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward."""
-    scenario = _DEEP.but(stage=stage)
+def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int, accumulation: int) -> None:
+    """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward, or when
+    a micro-step is over."""
+    scenario = _DEEP.but(stage=stage, accumulation=accumulation)
     skip_unless_offered(trials, scenario)
     most = bounds.most_in_backward(scenario, models.shapes(scenario))
     size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
@@ -53,10 +62,11 @@ def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int) 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("stage", range(4))
-def test_memory_is_in_tensors(trials: Trials, stage: int) -> None:
-    """An engine adds less memory that is no tensor than half its shard of the parameters takes."""
-    scenario = _LARGE.but(stage=stage)
+@pytest.mark.parametrize(("stage", "place"), [*((stage, "none") for stage in range(4)), *product((1, 3), _PLACES)])
+def test_memory_is_in_tensors(trials: Trials, stage: int, place: str) -> None:
+    """An engine adds less memory that is no tensor than half its shard of the parameters takes; so it is if states are
+    on the host or in files."""
+    scenario = _LARGE.but(stage=stage) if place == "none" else _LARGE.but(stage=stage, **_PLACES[place])
     skip_unless_offered(trials, scenario)
     shard = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), held.beside)):

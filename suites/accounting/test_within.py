@@ -30,8 +30,9 @@ _DEEP = Scenario(
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 #: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
 _AGREEMENT = 1 << 18
-#: Engines that follow each other in one process.
-_TIMES = 4
+#: Whether each of the engines that follow each other in one process reads ahead and writes behind.
+_PIPELINES = [(False, False), (True, False), (False, True), (True, True)]
+_TIMES = len(_PIPELINES)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -59,8 +60,10 @@ def _demand_within(trials: Trials, scenario: Scenario, call: within.Within, most
 
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
-    """Between steps the living tensors that the engine does not declare take less than half a shard."""
-    scenario = _DEEP.but(stage=stage)
+    """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
+    client has set parameters."""
+    edited = _DEEP.but(stage=stage, edits=(1, 2))
+    scenario = edited if trials.offers(edited) else edited.but(edits=())
     skip_unless_offered(trials, scenario)
     most = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world // 2
     for census in ledgers(trials, scenario, "hidden"):
@@ -88,13 +91,15 @@ def test_building_and_saving_receive_little(trials: Trials, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 def test_nothing_is_left_of_a_closed_engine(trials: Trials, stage: int) -> None:
-    """After four engines, of which each is closed before the next is built, a process has no more tensors, open
-    descriptors, threads and files than after the first."""
-    scenario = _SMALL.but(stage=stage, offload_optimizer="nvme" if stage else "none", steps=1)
-    if trials.subject.not_offered(scenario) is not None:
-        scenario = scenario.but(offload_optimizer="none")
+    """After four engines, of which each has saved and loaded and is closed before the next is built, a process has no
+    more tensors, open descriptors, threads and files than after the first. If states are in files, the four read
+    ahead, write behind, or both, or neither."""
+    scenario = _in_files(trials, stage)
     skip_unless_offered(trials, scenario)
-    found = trials.ask(ReplayCommand(scenario, trials.name), within.held_after_closing, _TIMES)
+    pipelined = all(trials.offers(scenario.but(pipeline_read=read, pipeline_write=write)) for read, write in _PIPELINES)
+    each = _PIPELINES if pipelined else [_PIPELINES[0]] * _TIMES
+    saves = trials.offers(scenario.but(resumes=(1,), steps=2, loads_into="same"))
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.held_after_closing, each, saves)
     for rank, (first, last) in enumerate(found):
         for name, before in vars(first).items():
             entry = Entry("left", f"{name} after {_TIMES} closed engines", name)
@@ -102,6 +107,14 @@ def test_nothing_is_left_of_a_closed_engine(trials: Trials, stage: int) -> None:
             demand(trials, scenario, rank, entry, after <= before, True, f"{after} <= {before}, as after the first")
         entry = Entry("left", f"{first.files} files of a closed engine", "files")
         demand(trials, scenario, rank, entry, first.files, 0, "a closed engine leaves none")
+
+
+def _in_files(trials: Trials, stage: int) -> Scenario:
+    """With all states in files that may be there at this stage, or with as many as the engine offers."""
+    plain = _SMALL.but(stage=stage, steps=1)
+    one = plain.but(offload_optimizer="nvme", offload_param="nvme" if stage == 3 else "none")
+    offered = (each for each in (one, one.but(offload_param="none")) if trials.offers(each))
+    return next(offered, plain)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from zerobench.subject import Subject
 from zerobench.suites.support.client import directory_of
 from zerobench.workload.data import held_out
 
-#: A call within which memory is held: the update of a step, or an evaluation after it.
+#: A call within which memory is held: the update of a step, or evaluations after it, one after the other.
 Within = Literal["update", "evaluation"]
 
 
@@ -53,7 +53,7 @@ def _nothing(engine: Subject, scenario: Scenario) -> None:
 
 _CALLS: dict[Within, Callable[[Subject, Scenario], object]] = {
     "update": lambda engine, scenario: engine.step(),
-    "evaluation": lambda engine, scenario: engine.evaluate(held_out(scenario)),
+    "evaluation": lambda engine, scenario: [engine.evaluate(held_out(scenario)) for _ in range(3)],
 }
 
 
@@ -91,17 +91,23 @@ class Held:
         return cls(tensors, open_files, threads, len(list(directory.iterdir())) if directory else 0)
 
 
-def held_after_closing(group: dist.ProcessGroup, name: str, scenario: Scenario, times: int) -> tuple[Held, Held]:
-    """One rank's part: after the first engine is closed, and after the last of so many that follow each other.
+def held_after_closing(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, each: Sequence[tuple[bool, bool]], saves: bool
+) -> tuple[Held, Held]:
+    """One rank's part: after the first engine is closed, and after the last of those that follow each other, one for
+    each pair of pipelines; each saves and loads if it can.
 
     The first one may leave memory that libraries allocate once.
     """
-    found: list[Held] = []
-    with directory_of(group) as directory:
-        one = scenario.but(nvme_path=str(directory))
-        for _ in range(times):
-            with closing(start(subjects.load(name), one, group)) as engine:
+    found, kind = list[Held](), subjects.load(name)
+    with directory_of(group) as directory, directory_of(group) as saved:
+        for read, write in each:
+            one = scenario.but(nvme_path=str(directory), pipeline_read=read, pipeline_write=write)
+            with closing(start(kind, one, group)) as engine:
                 run_step(engine, one, 0, dist.get_rank(group))
+                if saves:
+                    engine.save(saved)
+                    engine.load(saved)
             del engine
             dist.barrier(group)
             found.append(Held.now(directory))

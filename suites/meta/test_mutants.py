@@ -283,7 +283,7 @@ def test_slow_growth_is_caught(pool: Pool, mutant: Any) -> None:
 def test_memory_beside_tensors_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine keeps a copy of a state in an array or a byte string, it fails, though no tensor is alive."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, failure_of(partial(test_bounds.test_memory_is_in_tensors, trials, 1)))
+    demand_caught(trials, mutant, failure_of(partial(test_bounds.test_memory_is_in_tensors, trials, 1, "none")))
 
 
 @pytest.mark.rotating
@@ -300,7 +300,7 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
     mutant = KeepsGradientsDuringBackward
     trials = Trials.of(pool, mutant)
     check = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
-    demand_caught(trials, mutant, failure_of(partial(check, trials, 2)))
+    demand_caught(trials, mutant, failure_of(partial(check, trials, 2, 1)))
 
 
 @pytest.mark.alone
@@ -309,7 +309,9 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
 def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
     trials = Trials.of(pool, mutant)
-    demand_caught(trials, mutant, failure_of(partial(test_wire.test_the_wire_carries_little_else, trials, 1)))
+    demand_caught(
+        trials, mutant, failure_of(partial(test_wire.test_the_wire_carries_little_else, trials, 1, test_wire.LARGE))
+    )
 
 
 def test_wrong_bytes_of_offload_are_caught(pool: Pool) -> None:

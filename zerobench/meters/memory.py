@@ -53,6 +53,20 @@ def live_tensors(*, collected: bool = True) -> list[Tensor]:
     return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
 
 
+def in_cycles() -> int:
+    """Bytes of the tensors that only a garbage collection frees; the next one does.
+
+    Disable the collector before the steps in question. A tensor that C++ still holds does not count.
+    """
+    before = gc.get_debug()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(before)
+    size = resident(item for item in gc.garbage if issubclass(type(item), Tensor))
+    gc.garbage.clear()
+    return size
+
+
 @dataclass(frozen=True)
 class Stray:
     """An undeclared storage; shape and dtype are those of the first tensor found on it."""

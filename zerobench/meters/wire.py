@@ -1,4 +1,4 @@
-"""Wire: the bytes that crossed this machine's loopback device, from the kernel's counters."""
+"""Wire: the bytes that crossed this machine's loopback device, from the kernel's counters, or a store's file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
 
 _COUNTERS = Path("/proc/net/dev")
 _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
@@ -15,9 +17,10 @@ _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/n
 
 @dataclass
 class Wire:
-    """Bytes received on ``lo``, TCP/IP headers and acknowledgements included; None if they are not known.
+    """Bytes received on ``lo``, TCP/IP headers and acknowledgements included, and those that the processes wrote to the
+    default store if it is a file, which no device sees; None if they are not known.
 
-    They include every process of the machine.
+    Those on ``lo`` include every process of the machine.
     """
 
     bytes: int | None = None
@@ -55,7 +58,15 @@ def _device() -> str | None:
 
 
 def _received() -> int | None:
-    """``lo``'s first counter: a line of the file is ``name: received_bytes packets ...``."""
+    """``lo``'s first counter, and the store's: a line of the file is ``name: received_bytes packets ...``."""
     lines = _COUNTERS.read_text().splitlines() if _COUNTERS.exists() else []
     counters = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-    return int(counters["lo"][0]) if "lo" in counters else None
+    return int(counters["lo"][0]) + _stored() if "lo" in counters else None
+
+
+def _stored() -> int:
+    """Bytes of the default store's file, to which each value is appended; 0 if the store is a server's."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return Path(store.path).stat().st_size if isinstance(store, FileStore) else 0  # type: ignore[attr-defined]

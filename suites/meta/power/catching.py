@@ -63,10 +63,10 @@ WEAK: list[Any] = [
     test_client.test_the_client_keeps_its_state,
 ]
 _STAGES = (3, 1, 2, 0)
-#: Properties with fixed Scenarios.
-_FIXED: list[tuple[Any, list[Any]]] = [
-    (test_memory.test_memory_does_not_grow, list(grid.LIVING.values())),
-    (test_bounds.test_a_backward_holds_its_shard_and_its_buckets, [2, 3]),
+#: Properties with fixed Scenarios, and the arguments of each.
+_FIXED: list[tuple[Any, list[tuple[Any, ...]]]] = [
+    (test_memory.test_memory_does_not_grow, [(each,) for each in grid.LIVING.values()]),
+    (test_bounds.test_a_backward_holds_its_shard_and_its_buckets, list(itertools.product([2, 3], [1, 3]))),
 ]
 
 
@@ -158,9 +158,9 @@ def _at_each_stage(test: Any) -> Iterator[Check]:
     return (again(test.by_stage[stage]) for stage in _STAGES)
 
 
-def _fixed(test: Any, arguments: list[Any]) -> Iterator[Check]:
+def _fixed(test: Any, arguments: list[tuple[Any, ...]]) -> Iterator[Check]:
     for each in arguments:
-        yield lambda trials, each=each: test(trials, each)  # type: ignore[misc]
+        yield lambda trials, each=each: test(trials, *each)  # type: ignore[misc]
 
 
 #: By its name, a property and what makes its checks.
