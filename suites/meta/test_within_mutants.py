@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.accounting import test_history, test_memory, test_within
+from zerobench.suites.accounting import test_bounds, test_history, test_memory, test_wire, test_within
 from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.uses import (
+    ACCUMULATED,
+    BESIDE_TENSORS,
+    EDITED,
+    GROWN,
+    IN_EVALUATIONS_AFTER_A_SKIP,
+    IN_LATER_EVALUATIONS,
+    LEFT,
+    ON_THE_WIRE,
+)
 from zerobench.suites.meta.mutants.within import (
     AROUND_SAVES,
     GROWING,
@@ -26,8 +36,8 @@ from zerobench.suites.meta.power.catching import Check, Failure, again, failure_
 from zerobench.suites.support.trials import Trials
 
 
-def _at(test: Any, stage: int) -> Check:
-    return lambda trials: test(trials, stage)
+def _at(test: Any, stage: int, *others: Any) -> Check:
+    return lambda trials: test(trials, stage, *others)
 
 
 def _after_an_evaluation(trials: Trials) -> None:
@@ -48,6 +58,13 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
     *((mutant, again(_OF_A_STAGE, 40)) for mutant in HIDDEN),
     *((mutant, _after_an_evaluation) for mutant in WAITING),
+    *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_LATER_EVALUATIONS),
+    *((mutant, again(test_history.test_cost_of_an_evaluation)) for mutant in IN_EVALUATIONS_AFTER_A_SKIP),
+    *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "half")) for mutant in BESIDE_TENSORS),
+    *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEFT),
+    *((mutant, _at(test_history.test_memory_does_not_grow_in_a_long_run, 1)) for mutant in GROWN),
+    *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in EDITED),
+    *((mutant, _at(test_bounds.test_a_backward_holds_its_shard_and_its_buckets, 2, 3)) for mutant in ACCUMULATED),
 ]
 
 
@@ -60,4 +77,14 @@ def _caught(trials: Trials, check: Check) -> Failure | None:
 def test_costs_at_other_moments_are_caught(pool: Pool, mutant: Any, check: Check) -> None:
     """An engine that holds more within a call, sends more while it is built or saved, or leaves something, fails."""
     trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, _caught(trials, check))
+
+
+@pytest.mark.alone
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", ON_THE_WIRE, ids=lambda mutant: mutant.__name__)
+def test_bytes_of_a_step_in_which_a_parameter_rests_are_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine sends through a store only where a parameter has no gradient, it fails on a model that has one."""
+    trials = Trials.of(pool, mutant)
+    check = _at(test_wire.test_the_wire_carries_little_else, 1, test_wire.RESTING)
     demand_caught(trials, mutant, _caught(trials, check))

@@ -1,0 +1,181 @@
+"""Engines that are right in every bit, and in the bytes of the plain use of an engine; see plain.py and within.py.
+
+Class of escape: a byte that only another use shows: a second call, a call after a load or after a skipped step, another
+setting of the offload, a model of which a parameter rests, a program in which the garbage collector does not run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zerobench.subject import Batch, Outcome, State
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class GrowsWithTheSecondSkippedStepInARow(Mutant):
+    points_at = Points("growth", name="tensors")
+
+    def sabotage(self) -> None:
+        self.was_skipped, self.norms = False, list[Tensor]()
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if outcome.skipped and self.was_skipped:
+            self.norms.append(torch.ones(1))
+        self.was_skipped = outcome.skipped
+        return outcome
+
+
+class HoldsTheModelWithinTheThirdEvaluation(Mutant):
+    points_at = Points("within", name="evaluation")
+    evaluations = 0
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.evaluations += 1
+        copy = torch.ones(_elements(self) if self.evaluations == 3 else 0)
+        loss = super().evaluate(batch)
+        del copy
+        return loss
+
+
+class KeepsArraysBesideTwinFlow(Mutant):
+    points_at = Points("process")
+
+    def sabotage(self) -> None:
+        twin = self.scenario.optimizer_at != "none" and self.scenario.offload_ratio < 1
+        self.array = np.ones(_elements(self) if twin else 0, np.float32)
+
+
+class LeavesAFileOfItsWriteBehind(Mutant):
+    points_at = Points("left", name="files")
+
+    def close(self) -> None:
+        super().close()
+        if self.scenario.optimizer_at == "nvme" and self.scenario.pipeline_write:
+            Path(self.scenario.nvme_path, f"behind-{dist.get_rank(self.group)}").write_bytes(b"left")
+
+
+class LeavesATensorInACycle(Mutant):
+    """In each step of several micro-steps; the garbage collector frees it."""
+
+    points_at = Points("growth", name="cycles")
+
+    def step(self) -> Outcome:
+        if self.scenario.accumulation > 1:
+            held: list[object] = [torch.ones(100)]
+            held.append(held)
+        return super().step()
+
+
+class SendsThroughAStoreIfAParameterRests(Mutant):
+    points_at = Points("wire")
+
+    def step(self) -> Outcome:
+        if not all(self.engine.reducer.active):
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"flags of rank {dist.get_rank(self.group)}", "x" * 100_000)
+        return super().step()
+
+
+class LeavesADescriptorOfEachLoad(Mutant):
+    points_at = Points("left", name="descriptors")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        os.open(directory, os.O_RDONLY)
+
+
+class OpensADescriptorInEachLoad(Mutant):
+    """Closes them with the engine."""
+
+    points_at = Points("growth", name="descriptors")
+
+    def sabotage(self) -> None:
+        self.opened: list[int] = []
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.opened.append(os.open(directory, os.O_RDONLY))
+
+    def close(self) -> None:
+        for each in self.opened:
+            os.close(each)
+        super().close()
+
+
+class KeepsTheValuesOfAnEdit(Mutant):
+    points_at = Points("undeclared")
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        self.given = {name: value.clone() for name, value in values.items()}
+
+
+class GrowsWithEveryEdit(Mutant):
+    points_at = Points("growth", name="tensors")
+
+    def sabotage(self) -> None:
+        self.sizes: list[Tensor] = []
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        self.sizes.append(torch.ones(1))
+
+
+class GathersInAnEvaluationAfterASkippedStep(Mutant):
+    points_at = Points("traffic", name="all_gather")
+    was_skipped = False
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        self.was_skipped = outcome.skipped
+        return outcome
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if self.was_skipped:
+            dist.all_gather([torch.empty(1) for _ in range(self.group.size())], torch.zeros(1), group=self.group)
+        return super().evaluate(batch)
+
+
+class KeepsGradientsUntilTheUpdate(Mutant):
+    """From the end of the last micro-step of several on."""
+
+    points_at = Points("unreduced", name="gradients")
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        if self.engine.micro_steps > 1:
+            self.whole = torch.ones(_elements(self))
+        return loss
+
+    def step(self) -> Outcome:
+        self.whole = torch.empty(0)
+        return super().step()
+
+
+def _elements(mutant: Mutant) -> int:
+    """Of the whole model, padding included."""
+    return sum(state.unit.padded for state in mutant.engine.states)
+
+
+#: By the property that catches them.
+IN_LATER_EVALUATIONS = [HoldsTheModelWithinTheThirdEvaluation]
+IN_EVALUATIONS_AFTER_A_SKIP = [GathersInAnEvaluationAfterASkippedStep]
+BESIDE_TENSORS = [KeepsArraysBesideTwinFlow]
+LEFT = [LeavesAFileOfItsWriteBehind, LeavesADescriptorOfEachLoad]
+GROWN = [
+    GrowsWithTheSecondSkippedStepInARow,
+    LeavesATensorInACycle,
+    OpensADescriptorInEachLoad,
+    GrowsWithEveryEdit,
+]
+ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests]
+EDITED = [KeepsTheValuesOfAnEdit]
+ACCUMULATED = [KeepsGradientsUntilTheUpdate]
