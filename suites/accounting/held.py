@@ -26,11 +26,12 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)
-        before = _beyond(model, collected=True)
+        shards = list(model.parameters())  # an engine may hold its part beside the whole parameter
+        before = _beyond(model, shards, collected=True)
 
         def look(collective: str) -> None:
             if left and rank == 0:
-                seen.append(_beyond(model, collected=False) - before)
+                seen.append(_beyond(model, shards, collected=False) - before)
 
         def mark(phase: str) -> None:
             nonlocal left
@@ -42,9 +43,9 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     return max(seen)
 
 
-def _beyond(model: nn.Module, *, collected: bool) -> int:
-    """Bytes of the living tensors that are not parameters of the model."""
-    return resident(live_tensors(collected=collected)) - resident(model.parameters())
+def _beyond(model: nn.Module, shards: list[nn.Parameter], *, collected: bool) -> int:
+    """Bytes of the living tensors that are not parameters of the model, now or when it had the shards."""
+    return resident(live_tensors(collected=collected)) - resident([*shards, *model.parameters()])
 
 
 def beside(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[int, int] | None:

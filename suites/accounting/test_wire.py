@@ -24,8 +24,8 @@ pytestmark = pytest.mark.alone
 
 #: About a million parameters, so that a step moves megabytes in few messages.
 LARGE = Gpt(context=16, width=128, layers=5, heads=2)
-#: A linear rests on every rank, and a block on one; of its 47,000 parameters a tenth is little.
-RESTING = Odd(width=64, hidden=(128, 128), unused=True, routed=True)
+#: A linear rests in every step, and a block in some; of its 47,000 parameters a tenth is little.
+RESTING = Odd(width=64, hidden=(128, 128), unused=True, routed=True, routes="steps")
 _SCENARIO = Scenario(model=LARGE, micro_batch=1, prefetch_bucket=0)
 
 #: TCP over IP on loopback adds 66 bytes of headers to a segment, and as much for its acknowledgement. Segments of large
