@@ -15,7 +15,7 @@ from zerobench.oracles.canonical_trainer import canonical
 from zerobench.ranks import Pool
 from zerobench.scenario import Optimizer, Scenario
 from zerobench.suites.accounting import grid, test_memory, test_traffic
-from zerobench.suites.support.neighbours import SCENARIO, replaced
+from zerobench.suites.support.neighbours import replaced, scenario_of
 from zerobench.suites.support.offered import nearest
 from zerobench.suites.support.trials import Trials, exact
 
@@ -103,7 +103,7 @@ def test_hybrid_sharding_that_is_not_offered(subject: str) -> None:
 @pytest.mark.parametrize(("subject", "stage"), [*_PEERS, ("compute-only", 0)])
 def test_torch_is_left_as_it_was(pool: Pool, subject: str, stage: int) -> None:
     """The check of the equivalence suite, for the peers."""
-    scenario = SCENARIO.but(stage=stage)
+    scenario = scenario_of(subjects.load(subject), stage)
     if reason := subjects.load(subject).unsupported(scenario):
         pytest.skip(reason)
     assert pool.run(replaced, subject, scenario, world=scenario.world) == [[]] * scenario.world

@@ -35,7 +35,7 @@ from zerobench.workload.data import held_out, seed_leaf
 
 @dataclass(frozen=True)
 class Changed:
-    """An object of the client that a call has changed; ``str()`` is the message."""
+    """An object of the client or of torch that a call has changed; ``str()`` is the message."""
 
     subject: str
     scenario: Scenario
@@ -43,9 +43,10 @@ class Changed:
     name: str  # ``object, by call``
     step: int | None = None
     part: str = "client"
+    owner: str = "the client"
 
     def __str__(self) -> str:
-        return f"{self.subject} changes an object of the client\n  where     {self.name}\n  rank      {self.rank}"
+        return f"{self.subject} changes an object of {self.owner}\n  where     {self.name}\n  rank      {self.rank}"
 
 
 #: Hyperparameters that a client sets, and that only it changes.
