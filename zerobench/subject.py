@@ -141,6 +141,10 @@ class Subject(ABC):
     loads_refrozen: ClassVar[bool] = False
     #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.
     keeps_client_state: ClassVar[bool] = False
+    #: :meth:`load` sets each rank's generators of torch, the device, Python and numpy to their states at the save.
+    restores_generators: ClassVar[bool] = False
+    #: If :meth:`load` raises, because a file is damaged or missing, all ranks raise, and the engine is as it was.
+    survives_failed_loads: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
     schedules: ClassVar[bool] = False
     #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.equivalence import test_client
+from zerobench.suites.equivalence import test_client, test_loads, test_neighbours
 from zerobench.suites.meta.demand import demand_caught
-from zerobench.suites.meta.mutants.client import SAVING, TOUCHING, UNREAD
+from zerobench.suites.meta.mutants.client import FAILING, HOOKS, NUMBERS, SAVING, TOUCHING, UNREAD
 from zerobench.suites.meta.power.catching import catch
 from zerobench.suites.support.trials import Trials
 
@@ -17,14 +17,17 @@ _CASES = [
     *((mutant, test_client.test_saving_changes_nothing) for mutant in SAVING),
     *((mutant, test_client.test_outcomes_need_no_reader) for mutant in UNREAD),
     *((mutant, test_client.test_the_client_keeps_its_state) for mutant in TOUCHING),
+    *((mutant, test_loads.test_random_numbers_go_on_after_a_load) for mutant in NUMBERS),
+    *((mutant, test_loads.test_a_load_that_fails_changes_nothing) for mutant in FAILING),
+    *((mutant, test_neighbours.test_torch_is_left_as_it_was) for mutant in HOOKS),
 ]
 
 
 @pytest.mark.rotating
 @pytest.mark.parametrize(("mutant", "test"), _CASES, ids=lambda each: each.__name__ if isinstance(each, type) else "")
 def test_a_clients_engine_is_caught(pool: Pool, mutant: Any, test: Any) -> None:
-    """An engine that is wrong after a save, wrong if nobody reads, or that changes the client's things, fails, and the
-    message points at it."""
+    """An engine that is wrong after a save or after a load that fails, wrong if nobody reads, or that changes the
+    client's things or torch's, fails, and the message points at it."""
     trials = Trials.of(pool, mutant)
     caught = catch(trials, test.__name__)
     demand_caught(trials, mutant, None if caught is None else caught.failure)

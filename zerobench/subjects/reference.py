@@ -45,6 +45,8 @@ class Reference(Subject):
     loads_parts = True
     loads_refrozen = True
     keeps_client_state = True
+    restores_generators = True
+    survives_failed_loads = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

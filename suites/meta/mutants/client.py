@@ -7,11 +7,14 @@ client saves and trains on, asks for no outcome, draws random numbers, and uses 
 from __future__ import annotations
 
 import random
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zerobench.recording import State
 from zerobench.scenario import Scenario
@@ -179,6 +182,73 @@ class WritesTheRateThatItUsed(_Touches):
         return super().micro_step(batch)
 
 
+class LoadsTheNumbersOfRankZero(_Touches):
+    """After a load every rank draws the same random numbers, for example the same order of its data."""
+
+    thing = "torch's random numbers, after a load"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        states = [torch.get_rng_state()]
+        torch.distributed.broadcast_object_list(states, group_src=0, group=self.engine.ranks.group)
+        torch.set_rng_state(states[0])
+
+
+class ForgetsPythonsNumbers(_Touches):
+    thing = "Python's random numbers, after a load"
+
+    def load(self, directory: Path) -> None:
+        before = random.getstate()
+        super().load(directory)
+        random.setstate(before)
+
+
+class _ChangesWhenALoadFails(Mutant):
+    points_at = _LATER
+
+    def change(self) -> None:
+        """Change a state."""
+        raise NotImplementedError
+
+    def load(self, directory: Path) -> None:
+        try:
+            super().load(directory)
+        except Exception:
+            self.change()
+            raise
+
+
+class RestartsTheStepCountsWhenALoadFails(_ChangesWhenALoadFails):
+    def change(self) -> None:
+        self.engine.stepper.steps = [7] * len(self.engine.stepper.steps)
+
+
+class RoundsMastersWhenALoadFails(_ChangesWhenALoadFails):
+    def change(self) -> None:
+        self.edit_masters(lambda master: master.copy_(master.bfloat16()))
+
+
+def _leave(engine: Mutant, remove: Callable[[], None]) -> None:
+    """Leave a hook that does nothing until the engine's object is gone: the processes then serve other engines."""
+    weakref.finalize(engine, remove)
+
+
+class LeavesAModuleHookAfterALoad(_Touches):
+    thing = "torch.nn.modules.module._global_forward_pre_hooks"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        _leave(self, nn.modules.module.register_module_forward_pre_hook(lambda *given: None).remove)
+
+
+class LeavesAnOptimizerHookAfterAnEvaluation(_Touches):
+    thing = "torch.optim.optimizer._global_optimizer_post_hooks"
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        _leave(self, register_optimizer_step_post_hook(lambda *given: None).remove)
+        return super().evaluate(batch)
+
+
 SAVING = [SavingForgetsTheStepCounts, SavingRoundsMasters, TheSecondSaveMovesTheRate]
 UNREAD = [StepsWithTheNextRateIfUnread, CountsAStepWhenItIsRead, LosesEverySecondUnreadStep]
 TOUCHING: list[type[_Touches]] = [
@@ -191,3 +261,6 @@ TOUCHING: list[type[_Touches]] = [
     LeavesEvaluationModeUntilTheNextStep,
     WritesTheRateThatItUsed,
 ]
+NUMBERS: list[type[_Touches]] = [LoadsTheNumbersOfRankZero, ForgetsPythonsNumbers]
+FAILING: list[type[Mutant]] = [RestartsTheStepCountsWhenALoadFails, RoundsMastersWhenALoadFails]
+HOOKS: list[type[_Touches]] = [LeavesAModuleHookAfterALoad, LeavesAnOptimizerHookAfterAnEvaluation]

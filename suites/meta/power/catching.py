@@ -19,7 +19,15 @@ from zerobench.errors import Disagreement
 from zerobench.ranks import RankFault
 from zerobench.suites.accounting import grid, test_bounds, test_history, test_memory, test_traffic
 from zerobench.suites.api import test_edits
-from zerobench.suites.equivalence import test_client, test_contract, test_every_engine, test_every_step, test_steps
+from zerobench.suites.equivalence import (
+    test_client,
+    test_contract,
+    test_every_engine,
+    test_every_step,
+    test_loads,
+    test_neighbours,
+    test_steps,
+)
 from zerobench.suites.support import covering
 from zerobench.suites.support.drawing import course, draw
 from zerobench.suites.support.trials import Trials
@@ -39,6 +47,8 @@ _DRAWN: list[Any] = [
     test_memory.test_resident_bytes_whatever_the_scenario,
     test_history.test_a_step_costs_the_same_after_a_reading,
     test_edits.test_edits_persist,
+    test_loads.test_random_numbers_go_on_after_a_load,
+    test_loads.test_a_load_that_fails_changes_nothing,
 ]
 #: Properties of every engine, which draw at each stage; those that catch most wrong engines come first.
 WEAK: list[Any] = [
@@ -67,6 +77,7 @@ _STAGES = (3, 1, 2, 0)
 _FIXED: list[tuple[Any, list[tuple[Any, ...]]]] = [
     (test_memory.test_memory_does_not_grow, [(each,) for each in grid.LIVING.values()]),
     (test_bounds.test_a_backward_holds_its_shard_and_its_buckets, list(itertools.product([2, 3], [1, 3]))),
+    (test_neighbours.test_torch_is_left_as_it_was, [(2,)]),
 ]
 
 

@@ -15,6 +15,7 @@ from zerobench.suites.equivalence import (
     test_client,
     test_every_engine,
     test_every_step,
+    test_loads,
     test_peers,
     test_resume,
     test_resume_elsewhere,
@@ -66,7 +67,15 @@ def test_verdicts(changes: dict[str, Any], verdict: str, code: int) -> None:
 @pytest.mark.parametrize("profile", verdicts.LEAST)
 def test_every_property_draws_enough(profile: str) -> None:
     """An engine of one stage that offers every draw has no property that was not tried often enough."""
-    modules = (test_client, test_every_engine, test_every_step, test_peers, test_resume, test_resume_elsewhere)
+    modules = (
+        test_client,
+        test_every_engine,
+        test_every_step,
+        test_loads,
+        test_peers,
+        test_resume,
+        test_resume_elsewhere,
+    )
     drawn = [each for module in modules for each in vars(module).values() if hasattr(each, "share")]
     parts = [part for each in drawn for part in getattr(each, "by_stage", [each])]
     examples = settings.get_profile(profile).max_examples

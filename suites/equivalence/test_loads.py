@@ -1,0 +1,73 @@
+"""Promises of a load that not every engine makes: the random numbers go on, and a load that fails changes nothing."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import reject
+
+from zerobench.errors import Disagreement
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.scenario import Scenario
+from zerobench.suites.support import client, loads
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.strategies import drawn, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+#: A run of its own ends without an evaluation here.
+_PARTS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluation")
+_INTO = among("loads_into", "new", "trained", "same")
+
+
+@drawn(
+    scenarios(
+        model=models(recompute="none"),
+        steps=2,
+        world=among("world", 2, 3, 1, 4),
+        loads_into=_INTO,
+        resumes=(1,),
+        reads=(),
+    ),
+    share=0.1,
+)
+def test_random_numbers_go_on_after_a_load(trials: Trials, scenario: Scenario) -> None:
+    """The numbers that a client draws after a load are, on each rank, those that it would have drawn after the save."""
+    trials.skip_unless_it_saves()
+    if not trials.subject.restores_generators:
+        pytest.skip(f"{trials.name} does not promise that a load sets the random number generators")
+    one = trials.nearest(scenario, "resumes")
+    for rank, generators in enumerate(trials.ask(ReplayCommand(one, trials.name), loads.numbers_lost)):
+        if generators:
+            found = client.Changed(trials.name, one, rank, generators[0])
+            raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)
+
+
+#: The damage, the file by its number, and the steps before which the engine saves and loads.
+_DAMAGES = st.tuples(
+    among("damage", "flipped", "cut", "missing"),
+    st.integers(0, 5),
+    st.sampled_from([(0, 1), (1, 2), (1, 1), (0, 2)]),
+)
+
+
+@drawn(st.tuples(scenarios(steps=3, reads=()), _DAMAGES), share=0.1)
+def test_a_load_that_fails_changes_nothing(
+    trials: Trials, scenario: tuple[Scenario, tuple[loads.Damage, int, tuple[int, int]]]
+) -> None:
+    """If a file of a saved state is damaged or missing and the load raises, the engine trains on with the bits of the
+    run without the load."""
+    trials.skip_unless_it_saves()
+    if not trials.subject.survives_failed_loads:
+        pytest.skip(f"{trials.name} does not promise that a load that fails leaves it unchanged")
+    drawn_one, (damage, which, moments) = scenario
+    one = trials.nearest(drawn_one.but(resumes=(1,)), "resumes").but(resumes=())
+    got = trials.ask(ReplayCommand(one, trials.name), loads.train_over_a_failed_load, moments, damage, which)
+    whole = [each for each in got if each is not None]
+    if len(whole) < len(got):
+        reject()
+    found = across_ranks(whole, trials.run(one, _PARTS), _PARTS)
+    if found is not None:
+        raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)

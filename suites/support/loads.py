@@ -1,0 +1,118 @@
+"""Loads: the tasks of a rank that look at the random numbers after a load, and at a load of a damaged state."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.driver import ALL, Keep, go_astray, loaded, run_step, save, start
+from zerobench.recording import Step, Trajectory
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+from zerobench.suites.support.client import directory_of
+
+#: The change of a file: it is gone, its second half is, or a byte in its middle is another one.
+Damage = Literal["missing", "cut", "flipped"]
+
+
+def numbers_lost(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[str]:
+    """One rank's part: the generators that do not go on, after a load, from where they were when the state was saved.
+
+    Each rank has numbers of its own, as the data loaders of a job have.
+    """
+    rank, subject_type = dist.get_rank(group), subjects.load(name)
+    subject = start(subject_type, scenario, group)
+    with directory_of(group) as directory:
+        try:
+            run_step(subject, scenario, 0, rank)
+            _seed(scenario.seed * scenario.world + rank)
+            save(subject, scenario, directory, 1)
+            expected = _drawn(scenario.device)
+            if scenario.loads_into == "same":
+                go_astray(subject, scenario, 1, rank)
+                subject.load(directory)
+            else:
+                subject.close()
+                subject = loaded(subject_type, scenario, group, directory, 1)
+            got = _drawn(scenario.device)
+        finally:
+            subject.close()
+    return [f"{generator}, after a load" for generator, numbers in expected.items() if got[generator] != numbers]
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)  # the device's as well
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator
+
+
+def _drawn(device: str) -> dict[str, object]:
+    """The next numbers of each generator that a client may use."""
+    return {
+        "torch's random numbers": torch.rand(3).tolist(),
+        "the device's random numbers": torch.rand(3, device=device).tolist(),
+        "Python's random numbers": random.random(),  # noqa: S311 - no secret
+        "numpy's random numbers": np.random.rand(),  # noqa: NPY002 - the global generator
+    }
+
+
+def train_over_a_failed_load(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, moments: tuple[int, int], damage: Damage, which: int
+) -> Trajectory | None:
+    """One rank's part: save before a step, try to load the damaged state before another one, and train on.
+
+    None if the load succeeds: the damage is in bytes that it does not need.
+    """
+    (saves, fails), rank, steps = moments, dist.get_rank(group), list[Step]()
+    with closing(start(subjects.load(name), scenario, group)) as subject, directory_of(group) as directory:
+        for index in range(scenario.steps):
+            if index == saves:
+                save(subject, scenario, directory, saves)
+            if index == fails:
+                _spoil(group, directory, damage, which)
+                if not _fails(subject, directory, group):
+                    return None
+            kept: Keep = ALL if index == scenario.steps - 1 else frozenset()
+            steps.append(run_step(subject, scenario, index, rank, kept))
+    return Trajectory(name, scenario, rank, steps)
+
+
+def _fails(subject: Subject, directory: Path, group: dist.ProcessGroup) -> bool:
+    """Whether a load raises, whatever the engine raises; on some ranks alone it must not."""
+    fails = True
+    with suppress(Exception):
+        subject.load(directory)
+        fails = False
+    found = [fails] * dist.get_world_size(group)
+    dist.all_gather_object(found, fails, group)
+    if len(set(found)) > 1:
+        raise RuntimeError(f"load() raises on ranks {[rank for rank, each in enumerate(found) if each]} alone")
+    return fails
+
+
+def _spoil(group: dist.ProcessGroup, directory: Path, damage: Damage, which: int) -> None:
+    """Rank 0 changes one of the files, after all ranks have saved and before one loads."""
+    dist.barrier(group)
+    if dist.get_rank(group) == 0:
+        files = sorted(each for each in directory.rglob("*") if each.is_file())
+        _change(files[which % len(files)], damage)
+    dist.barrier(group)
+
+
+def _change(file: Path, damage: Damage) -> None:
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(content[:middle])
+    else:
+        content[middle] ^= 255
+        file.write_bytes(content)
