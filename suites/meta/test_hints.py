@@ -15,6 +15,7 @@ from zerobench.scenario import Optimizer, Scenario
 
 Change = Callable[[list[Trajectory]], None]
 _BASE = Scenario(world=3, accumulation=5, chunk=32)
+_BF16 = _BASE.but(accumulation=1, dtype="bf16")
 _GROUPS = _BASE.but(optimizer=Optimizer(second_group=True))
 
 
@@ -96,6 +97,15 @@ def _elements(where: slice, by: float = 1.0) -> Callable[[torch.Tensor], torch.T
     return new
 
 
+def _least(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Change the element that is nearest to zero."""
+    return lambda value: value + by * (value.abs() == value.abs().min())
+
+
+def _rounded(value: torch.Tensor) -> torch.Tensor:
+    return value.bfloat16().float()
+
+
 def _multiple(factor: float, name: str = "a", part: str = "gradients") -> Change:
     return _all(part, name, lambda value: value * factor)
 
@@ -124,6 +134,22 @@ _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (_all("parameters", "a", lambda value: _recorded(_BASE, 0, "x").steps[0].parameters["b"], step=1),),
     ),
     "equal up to rounding": ((_multiple(1 + 1e-6),), (_multiple(1 + 1e-5),)),
+    "equal up to rounding: ": (  # of some elements, and of one of 64
+        (_all("gradients", "c", _elements(slice(0, 64, 4), 1e-6)),),
+        (_all("gradients", "c", _elements(slice(0, 1), 1e-6)),),
+    ),
+    "equal up to rounding: another": (  # the least element is 0.06 off, which no rounding of its own is
+        (_all("gradients", "c", _rounded), _BF16),
+        (_both(_all("gradients", "c", _rounded), _all("gradients", "c", _least(0.06))), _BF16),
+    ),
+    "equal up to rounding: another order": (  # with fifteen leaves a bound in 16 bits has room for one leaf
+        (_all("gradients", "c", _rounded), _BF16),
+        (_all("gradients", "c", _rounded), _BF16.but(accumulation=5)),
+    ),
+    "equal up to rounding: another order of": (
+        (_norms(*[3.0 * (1 + 1e-7)] * 3),),
+        (_set(losses=[torch.tensor(1 + 1e-6)] * 5),),
+    ),
     "times the expected everywhere": ((_multiple(7.0),), (_all("gradients", "c", _elements(slice(0, 64))),)),
     "7 times the expected everywhere": ((_multiple(7.0),), (_multiple(7.0, "one"),)),
     "7 times the expected": ((_multiple(7.0),), (_multiple(7.0), _BASE, _all("gradients", "a", _only))),
