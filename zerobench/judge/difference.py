@@ -209,7 +209,6 @@ def _against(got: Trajectory, expected: Trajectory) -> str:
 def located(found: Difference, got: Tensor, expected: Tensor, differs: Tensor) -> Difference:
     """Add the first differing element, the number of such elements and the largest difference."""
     index = tuple(differs.nonzero()[0].tolist())
-    apart = (got.double() - expected.double()).abs()[differs].nan_to_num(torch.inf, torch.inf)
     return replace(
         found,
         index=index,
@@ -217,8 +216,15 @@ def located(found: Difference, got: Tensor, expected: Tensor, differs: Tensor) -
         expected=describe(expected[index]),
         differing=int(differs.sum()),
         size=differs.numel(),
-        largest=float(apart.max()),
+        largest=_apart(got[differs], expected[differs]),
     )
+
+
+def _apart(got: Tensor, expected: Tensor) -> float:
+    """The largest difference; integers are subtracted as integers, because fp64 rounds those above 2^53."""
+    if not got.is_floating_point():
+        return float(max(abs(one - other) for one, other in zip(got.tolist(), expected.tolist(), strict=True)))
+    return float((got.double() - expected.double()).abs().nan_to_num(torch.inf, torch.inf).max())
 
 
 def describe(value: Tensor | None) -> str:

@@ -89,6 +89,14 @@ def test_a_lost_step_differs() -> None:
     assert "step 1, losses" in str(first_difference(expected, got))
 
 
+def test_a_difference_of_large_integers() -> None:
+    """Above 2^53 fp64 does not hold every integer, and the difference is still exact."""
+    scenario = Scenario(world=1)
+    got, expected = recorded(scenario), recorded(scenario)
+    got.steps[0].progress["count"], expected.steps[0].progress["count"] = torch.tensor(2**53), torch.tensor(2**53 + 1)
+    assert "1 of 1 elements, by 1 at most" in str(first_difference(got, expected))
+
+
 def test_what_is_missing_differs() -> None:
     """A missing gradient, and one that should be missing."""
     scenario = Scenario(world=1)
