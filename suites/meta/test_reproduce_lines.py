@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from zerobench.errors import UsageError
+from zerobench.errors import Disagreement, UsageError
 from zerobench.judge.command import between
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.equivalence import test_contract, test_every_step, test_peers, test_resume, test_steps
 from zerobench.suites.meta.broken import RaisesWhenBuilt
-from zerobench.suites.meta.mutants import checkpoints, plain
+from zerobench.suites.meta.mutants import checkpoints, plain, shared
 from zerobench.suites.meta.power.catching import again, failure_of
 from zerobench.suites.meta.replaying import demand_reproduced
 from zerobench.suites.project.cli.broken import Dies
@@ -50,6 +50,16 @@ def test_the_command_finds_the_same_place(pool: Pool, test: Any, engine: type, e
     assert failure
     assert end in str(failure).splitlines()[-1]
     demand_reproduced(failure, pool)
+
+
+@pytest.mark.parametrize(("engine", "named"), [(plain.ForgetsToAverage, False), (shared.SharesTheStepCounts, True)])
+def test_the_other_engine_is_named_if_it_takes_part(pool: Pool, engine: type, named: bool) -> None:
+    """If an engine is wrong by itself, the command of a run by turns has its own Scenario alone."""
+    trials, one = Trials.of(pool, engine), Scenario(world=2, steps=3)
+    with pytest.raises(Disagreement) as caught:
+        trials.agree_in_turns(one, one.but(seed=2))
+    assert ("--beside" in str(caught.value)) is named
+    demand_reproduced(caught.value, pool)
 
 
 def test_a_refusal_on_all_ranks(pool: Pool) -> None:

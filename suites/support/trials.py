@@ -230,7 +230,18 @@ class Trials:
         command = ReplayCommand(scenario, self.name, beside=beside)
         found = self.runner.difference(command, Reading())
         if found is not None:
-            raise self.wrong(found, command)
+            raise self._alone(command) or self.wrong(found, command)
+
+    def _alone(self, command: ReplayCommand) -> Disagreement | None:
+        """The error of the Scenario without the other one, if it is wrong by itself; the other one then has no part in
+        it. Only an engine that promises bits is wrong by itself."""
+        alone = replace(command, beside=None)
+        if not self.subject.promises_bits:
+            return None
+        with suppress(RankFault):
+            found = self.runner.difference(alone, Reading())
+            return None if found is None else self.wrong(found, alone)
+        return None
 
     def close(self) -> None:
         """End the ranks that belong to these Trials."""
