@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,16 @@ def _both(*changes: Change) -> Change:
     def change(ranks: list[Trajectory]) -> None:
         for each in changes:
             each(ranks)
+
+    return change
+
+
+def _inactive(*names: str) -> Change:
+    """No leaf of the first step uses these parameters."""
+
+    def change(ranks: list[Trajectory]) -> None:
+        for each, name in itertools.product(ranks, names):
+            del each.steps[0].gradients[name]
 
     return change
 
@@ -199,6 +210,22 @@ _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "exactly the first parameter group differs": (
         (_both(*(_multiple(1.5, name, "parameters") for name in ("a", "b"))), _GROUPS),
         (_both(*(_multiple(1.5, name, "parameters") for name in ("a", "b"))), _BASE),
+    ),
+    "exactly the second parameter group differs: its": (  # d has no gradient
+        (
+            _both(*(_multiple(1.5, name, "parameters") for name in ("c", "one")), _inactive("d")),
+            _GROUPS,
+            _inactive("d"),
+        ),
+        (_both(*(_multiple(1.5, name, "parameters") for name in ("c", "one"))), _GROUPS),
+    ),
+    "exactly the first parameter group": (
+        (_both(*(_multiple(1.5, name, "parameters") for name in ("a", "b"))), _GROUPS),
+        (  # no other group has a gradient
+            _both(*(_multiple(1.5, name, "parameters") for name in ("a", "b")), _inactive("c", "d", "one")),
+            _GROUPS,
+            _inactive("c", "d", "one"),
+        ),
     ),
     "1 of 5 names differ: a": (
         (_multiple(1.5),),

@@ -157,7 +157,8 @@ class _Comparison:
             return None
         shapes = {name: value.shape for name, value in (got | expected).items()}
         found = self._difference(names[0], got.get(names[0]), expected.get(names[0]))
-        of_names = hints.of_names(self.part, names, shapes, self.got.scenario)
+        active = _values_of(self.expected, "gradients", self.step, self.got)
+        of_names = hints.of_names(self.part, names, shapes, self.got.scenario, active)
         return replace(found, hints=(*found.hints, *of_names))
 
     def recorded(self) -> frozenset[str]:

@@ -51,17 +51,27 @@ def of_pair(pair: Pair) -> Iterator[str]:
 
 
 def of_names(
-    part: str, differing: Collection[str], shapes: Mapping[str, torch.Size], scenario: Scenario
+    part: str,
+    differing: Collection[str],
+    shapes: Mapping[str, torch.Size],
+    scenario: Scenario,
+    active: Collection[str] = (),
 ) -> Iterator[str]:
-    """The property that a part's differing names share; ``shapes`` are those of all its names."""
+    """The property that a part's differing names share; ``shapes`` are those of all its names.
+
+    ``active`` are the parameters that received a gradient; empty if it is not recorded. No other parameter moves.
+    """
     if len(shapes) < 2 or len(differing) == len(shapes):
         return
     spec = scenario.optimizer
     groups: list[set[str]] = [set() for _ in specs(spec)]
     for name, shape in shapes.items():
-        groups[group_of(spec, name, len(shape))].add(name)
+        parameter = name.rpartition(".")[0] if part == "optimizer_state" else name
+        if shape.numel() and (not active or parameter in active):
+            groups[group_of(spec, name, len(shape))].add(name)
+    alone = sum(map(bool, groups)) == 1
     for which, members in zip(("first", "second", "third"), groups, strict=False):
-        grouped = part in _UPDATED and len(groups) > 1 and len(members) > 1
+        grouped = part in _UPDATED and not alone and len(members) > 1
         if grouped and set(differing) == members:
             yield f"exactly the {which} parameter group differs: its hyperparameters"
             return
