@@ -127,6 +127,8 @@ def _only(value: torch.Tensor) -> torch.Tensor:
 
 
 _NAN = float("nan")
+#: The parameter ``a`` after the first step.
+_BEFORE = _recorded(_BASE, 0, "x").steps[0].parameters["a"]
 
 #: By hint: a change after which it is right, and one after which it is wrong, each maybe with another Scenario.
 _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
@@ -143,6 +145,23 @@ _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "did not move": (
         (_all("parameters", "a", lambda value: _recorded(_BASE, 0, "x").steps[0].parameters["a"], step=1),),
         (_all("parameters", "a", lambda value: _recorded(_BASE, 0, "x").steps[0].parameters["b"], step=1),),
+    ),
+    "it moves by 2 times the expected everywhere: the learning rate": (
+        (_all("parameters", "a", lambda value: value + (value - _BEFORE), step=1),),
+        (_all("parameters", "a", lambda value: 2 * value, step=1),),
+    ),
+    "it moves by": (  # one element moves otherwise
+        (_all("parameters", "a", lambda value: value - 0.5 * (value - _BEFORE), step=1),),
+        (
+            _both(
+                _all("parameters", "a", lambda value: value + (value - _BEFORE), step=1),
+                _all("parameters", "a", _least(0.1), step=1),
+            ),
+        ),
+    ),
+    "it is off by -0.01 times its value before the step: the weight decay": (
+        (_all("parameters", "a", lambda value: value - 0.01 * _BEFORE, step=1),),
+        (_all("parameters", "a", lambda value: value - 0.01 * value, step=1),),
     ),
     "equal up to rounding": ((_multiple(1 + 1e-6),), (_multiple(1 + 1e-5),)),
     "equal up to rounding: ": (  # of some elements, and of one of 64

@@ -22,6 +22,8 @@ _ALIKE = 1e-5
 _SUMS = ("gradients", "norm", "optimizer_state")
 #: Another order of summation changes at least one of this number of elements.
 _SEVERAL = 10
+#: Roundings in fp32 of a parameter and of its move.
+_MOVED = 4
 #: The parts that a group's hyperparameters change.
 _UPDATED = ("optimizer_state", "parameters", "model_parameters")
 
@@ -43,7 +45,7 @@ def of_pair(pair: Pair) -> Iterator[str]:
     """The pattern of one tensor's difference; a decision, which is no floating-point number, has none."""
     if not pair.differs.numel() or not pair.got.is_floating_point():
         return
-    for look in (_not_a_number, _zeros, _signed_zeros, _stale, _ratio, _rounding, _span):
+    for look in (_not_a_number, _zeros, _signed_zeros, _stale, _ratio, _rounding, _move, _span):
         hint = look(pair)
         if hint:
             yield hint
@@ -149,6 +151,30 @@ def _ratio(pair: Pair) -> str | None:
     if abs(ratio - 1) <= 2 * _ALIKE:  # nearer to one than the accuracy of the ratio
         return None
     return f"{ratio:.6g} times the expected everywhere{_reading(ratio, pair)}"
+
+
+def _move(pair: Pair) -> str | None:
+    """A parameter that moves by a multiple of the right move, or that is off by a multiple of its value before."""
+    if pair.part != "parameters" or pair.before is None or pair.before.shape != pair.got.shape:
+        return None
+    got, expected, before = pair.got.double(), pair.expected.double(), pair.before.double()
+    roundings = _MOVED * torch.finfo(torch.float32).eps * float(torch.stack([got, expected, before]).abs().max())
+    if (times := _multiple(got - expected, expected - before, roundings)) is not None:
+        return f"it moves by {1 + times:.4g} times the expected everywhere: the learning rate, or a step count"
+    if (times := _multiple(got - expected, before, roundings)) is not None:
+        return f"it is off by {times:.4g} times its value before the step: the weight decay"
+    return None
+
+
+def _multiple(off: Tensor, of: Tensor, roundings: float) -> float | None:
+    """The factor between two tensors, up to roundings that are small beside it; None if there is none, or if the
+    elements of ``of`` have about one magnitude, so that much is a multiple of them."""
+    square = float((of * of).sum())
+    if not 0 < square < math.inf or float(of.abs().min()) > 0.5 * float(of.abs().max()):
+        return None
+    times = float((off * of).sum()) / square
+    fits = float((off - times * of).abs().max()) <= roundings
+    return times if fits and float(off.abs().max()) > 100 * roundings else None
 
 
 def _is_sum(pair: Pair) -> bool:
