@@ -217,6 +217,11 @@ class Subject(ABC):
         return None
 
     @classmethod
+    def needs_whole_world(cls, scenario: Scenario) -> bool:
+        """Whether the group must have every process: in all Scenarios, or in this one."""
+        return cls.whole_world
+
+    @classmethod
     def not_offered(cls, scenario: Scenario) -> str | None:
         """The reason of :meth:`lacks` or of :meth:`unsupported`, or None: the harness runs only these Scenarios."""
         return cls.lacks(scenario) or cls.unsupported(scenario)

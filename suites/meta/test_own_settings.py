@@ -121,3 +121,11 @@ def test_an_engine_that_is_wrong_with_a_setting(pool: Pool, subject: type[TorchD
 def _follows_with_settings(made: Trials) -> None:
     for seed in range(FIRST, FIRST + 20):
         made.follows(made.nearest(_SCENARIO.but(seed=seed)))
+
+
+@pytest.mark.parametrize("name", ["torch-fsdp1", "torch-fsdp2"])
+def test_a_broadcast_in_a_part_of_the_pool(pool: Pool, name: str) -> None:
+    """torch.distributed.checkpoint sends it over all processes, so that it runs in a world of its own."""
+    made = Trials(pool, name)
+    made.follows(_SCENARIO.but(stage=2, world=1, saving="broadcast_from_rank0"))
+    made.close()

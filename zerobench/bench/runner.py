@@ -104,7 +104,7 @@ class Runner:
         """Run ``task(group, subject, scenario, *args)`` for the command's subject and Scenario."""
         self.ran += 1
         subject, scenario = command.subject, command.scenario
-        pool = self._pool_of(subject, scenario.world)
+        pool = self._pool_of(subject, scenario)
         asked = subject, scenario, *args
         pending = pool.submit(task, *asked, world=scenario.world, timeout=self.limit(scenario))
         return Told(pending, command)
@@ -172,8 +172,9 @@ class Runner:
         [found] = self.pool.run(_canonical, scenario, reading, policies, world=1, timeout=self.limit(scenario))
         return found
 
-    def _pool_of(self, subject: str, world: int) -> Pool:
-        if not load(subject).whole_world or self.pool.world == world:
+    def _pool_of(self, subject: str, scenario: Scenario) -> Pool:
+        world = scenario.world
+        if not load(subject).needs_whole_world(scenario) or self.pool.world == world:
             return self.pool
         return self._pools.setdefault(world, Pool(world, idle=self.pool.idle))
 

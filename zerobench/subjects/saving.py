@@ -36,7 +36,9 @@ def load_own(directory: Path, group: dist.ProcessGroup) -> dict[str, Any]:
 FULL, BROADCAST, BROADCAST_AT_ONCE = "full_state_dict", "broadcast_from_rank0", "set_state_dict(broadcast_from_rank0)"
 FLAT, COPIED, ASYNC = "flatten_optimizer_state_dict", "cpu_offload", "async_save"
 SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC)
-_OF_RANK_0 = frozenset([FULL, BROADCAST, BROADCAST_AT_ONCE])
+#: They send over the default group, as set_state_dict takes no other.
+BROADCASTS = frozenset([BROADCAST, BROADCAST_AT_ONCE])
+_OF_RANK_0 = BROADCASTS | {FULL}
 _FILE = "full.pt"
 
 

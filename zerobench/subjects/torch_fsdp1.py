@@ -31,7 +31,7 @@ from zerobench.subject import Batch, Policies, State
 from zerobench.subjects import fsdp1_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups
 
@@ -97,6 +97,10 @@ class TorchFsdp1(Plain):
         with warnings.catch_warnings(action="ignore"):
             super().__init__(model, scenario, group)
         self.working = self.masters = self._trained()
+
+    @classmethod
+    def needs_whole_world(cls, scenario: Scenario) -> bool:
+        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}

@@ -18,7 +18,7 @@ from zerobench.subject import Batch, Theory
 from zerobench.subjects import fsdp2_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups
@@ -58,6 +58,10 @@ class TorchFsdp2(Plain):
     @classmethod
     def theory(cls) -> Theory:
         return peers.Fsdp2()
+
+    @classmethod
+    def needs_whole_world(cls, scenario: Scenario) -> bool:
+        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}
