@@ -14,7 +14,6 @@ ROOT_ALONE, MESH, SYNC = "FSDP of the root alone", "device_mesh", "sync_module_s
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "backward_prefetch=BACKWARD_POST": {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
     "backward_prefetch=None": {"backward_prefetch": None},
-    "forward_prefetch": {"forward_prefetch": True},
     "limit_all_gathers=False": {"limit_all_gathers": False},
 }
 SETTINGS = (*_ARGUMENTS, ROOT_ALONE, MESH)
