@@ -30,7 +30,7 @@ class AddsNothingToTheNorm(_Ddp):
         if not self.scenario.clip:
             return super()._clip()
         gradients = [each.grad for each in self.masters.values() if each.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack([each.norm() for each in gradients]))
+        norm: Tensor = torch.linalg.vector_norm(torch.stack([each.norm() for each in gradients]))
         for gradient in gradients:
             gradient.mul_((self.scenario.clip / norm).clamp(max=1.0))
         return norm
