@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.bench.ledger import sizes_of_gradients
-from zerobench.driver import model_for, run_step, start, wrap
+from zerobench.driver import model_for, run_step, save, start, wrap
 from zerobench.meters import TrafficMeter, in_cycles, resident_states
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
@@ -73,7 +73,7 @@ def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Pat
     if between == "evaluation":
         return {"evaluation": lambda: engine.evaluate(held_out(scenario))}
     if between == "saving":
-        return {"saving": lambda: engine.save(directory)}
+        return {"saving": lambda: save(engine, scenario, directory, 0)}
     if between == "loading":
         return {"loading": lambda: engine.load(directory)}
     if between == "editing":
