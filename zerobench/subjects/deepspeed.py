@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +55,7 @@ class DeepSpeed(Subject):
     calls_again = True
     shortens = True
     edits = True
+    edits_gradients = True
     takes_rank_0 = True
     settings = deepspeed_options.SETTINGS
     savings = deepspeed_options.SAVINGS
@@ -210,6 +211,22 @@ class DeepSpeed(Subject):
     def gradients(self) -> State:
         scale = self._loss_scale()
         return {name: value / scale for name, value in self._read(self.zero.utils.safe_get_full_grad).items()}
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        utils = self.zero.utils
+        with self._thawed():
+            for p in (self.trained[name] for name in names):
+                if not _is_empty(p) and (gradient := utils.safe_get_full_grad(p)) is not None:
+                    self._set_gradient(p, torch.zeros_like(gradient))
+
+    def _set_gradient(self, p: nn.Parameter, value: Tensor) -> None:
+        """At stage 3 this rank's part: the setter of whole values raises if the ranks cannot share them evenly, and
+        leaves the norm as it was if the optimizer is offloaded (reports/findings/deepspeed/padded-setter and
+        edited-gradient-offload)."""
+        if self.scenario.placement.parameters:
+            self.zero.utils.safe_set_local_grad(p, self._shard(value))
+        else:
+            self.zero.utils.safe_set_full_grad(p, value)
 
     def _read(self, get: Any, *key: str) -> State:
         with self._thawed():
