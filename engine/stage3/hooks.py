@@ -145,7 +145,9 @@ class ParameterHooks:
     def _pack(self, tensor: Tensor) -> Any:
         state = self._units.get(tensor.untyped_storage()._cdata)
         if state is None or tensor.dtype != state.dtype or tensor.is_neg():
-            return tensor  # an address does not record how to read the memory
+            # An address does not record how to read the memory. A node that saves its own output would refer to itself,
+            # so that a graph without a backward is never freed: a detached tensor refers to no node.
+            return tensor if tensor.grad_fn is None else tensor.detach()
         return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack(self, packed: Any) -> Tensor:

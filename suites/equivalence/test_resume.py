@@ -160,12 +160,6 @@ _STAGE_PAIRS = among("stages", *itertools.product(range(4), repeat=2))
 _PLACE_PAIRS = among("places", *itertools.product(_PLACES, repeat=2))
 
 
-def _with_optimizer_at(scenario: Scenario, place: OffloadTarget) -> Scenario:
-    """The Scenario with its optimizer's states in a place; a client edits gradients only if that is the device."""
-    edits = scenario.gradient_edits if place == "none" else ()
-    return scenario.but(offload_optimizer=place, gradient_edits=edits)
-
-
 @st.composite
 def _elsewhere(draw: st.DrawFn, /) -> tuple[Scenario, Scenario]:
     """A Scenario that is saved after its last step, and one of another stage or other settings that goes on."""
@@ -173,7 +167,7 @@ def _elsewhere(draw: st.DrawFn, /) -> tuple[Scenario, Scenario]:
     one = draw(scenarios(stage=saves, schedule="micro_step", steps=2, reads=()))
     place, then = draw(_PLACE_PAIRS)
     other = one.but(stage=loads, steps=4, **draw(settings_of(one.model, one.world, one.chunk)))
-    return _with_optimizer_at(one, place), _with_optimizer_at(other, then)
+    return one.but(offload_optimizer=place), other.but(offload_optimizer=then)
 
 
 @drawn(_elsewhere(), share=0.4)

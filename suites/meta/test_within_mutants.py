@@ -15,6 +15,7 @@ from zerobench.suites.meta.mutants.uses import (
     BESIDE_TENSORS,
     EDITED,
     GROWN,
+    GROWN_WITH_SHARDED_PARAMETERS,
     IN_EVALUATIONS_AFTER_A_SKIP,
     IN_LATER_EVALUATIONS,
     LEFT,
@@ -47,6 +48,8 @@ def _after_an_evaluation(trials: Trials) -> None:
 #: Its Scenarios of stage 1.
 _OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[1]  # type: ignore[attr-defined]
 
+_LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
+
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
     *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_AN_EVALUATION),
@@ -54,7 +57,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEAVING),
     *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES),
-    *((mutant, _at(test_history.test_memory_does_not_grow_in_a_long_run, 1)) for mutant in GROWING),
+    *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWING),
     *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
     *((mutant, again(_OF_A_STAGE, 40)) for mutant in HIDDEN),
     *((mutant, _after_an_evaluation) for mutant in WAITING),
@@ -62,7 +65,8 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, again(test_history.test_cost_of_an_evaluation)) for mutant in IN_EVALUATIONS_AFTER_A_SKIP),
     *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "half")) for mutant in BESIDE_TENSORS),
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEFT),
-    *((mutant, _at(test_history.test_memory_does_not_grow_in_a_long_run, 1)) for mutant in GROWN),
+    *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWN),
+    *((mutant, _at(_LONG_RUN, 3)) for mutant in GROWN_WITH_SHARDED_PARAMETERS),
     *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in EDITED),
     *((mutant, _at(test_bounds.test_a_backward_holds_its_shard_and_its_buckets, 2, 3)) for mutant in ACCUMULATED),
 ]

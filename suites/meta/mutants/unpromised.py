@@ -9,6 +9,8 @@ from zerobench.suites.meta.mutants.historical import catalogue
 
 _NAMES = (
     "autocast",
+    "boundaries",
+    "gradient_edits",
     "ignored",
     "late",
     "offload",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -170,12 +171,31 @@ IN_LATER_EVALUATIONS = [HoldsTheModelWithinTheThirdEvaluation]
 IN_EVALUATIONS_AFTER_A_SKIP = [GathersInAnEvaluationAfterASkippedStep]
 BESIDE_TENSORS = [KeepsArraysBesideTwinFlow]
 LEFT = [LeavesAFileOfItsWriteBehind, LeavesADescriptorOfEachLoad]
+
+
+class SavesOutputsWithTheirNode(Mutant):
+    """A node that saves its own output is never freed without a backward, as saved-tensor hooks keep the output."""
+
+    points_at = Points("growth", name="tensors")
+
+    def sabotage(self) -> None:
+        assert self.engine.hooks is not None
+        pack = self.engine.hooks._pack
+
+        def saved(tensor: Tensor) -> Any:
+            packed = pack(tensor)
+            return tensor if isinstance(packed, Tensor) else packed
+
+        self.engine.hooks._pack = saved  # type: ignore[method-assign]
+
+
 GROWN = [
     GrowsWithTheSecondSkippedStepInARow,
     LeavesATensorInACycle,
     OpensADescriptorInEachLoad,
     GrowsWithEveryEdit,
 ]
+GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
 ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests]
 EDITED = [KeepsTheValuesOfAnEdit]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]
