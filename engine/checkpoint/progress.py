@@ -41,6 +41,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         global_steps=parts.global_steps,
         skipped_steps=parts.skipped_steps,
         micro_steps=parts.accumulation.finished,
+        gradient_accumulation_steps=parts.accumulation.steps,
         client_state={key: encode(value, f"client_state[{key!r}]") for key, value in client_state.items()},
     )
 
@@ -113,9 +114,13 @@ def _schedule(scheduler: Any) -> ScheduleEntry | None:
 
 
 def restore_counters(parts: Parts, saved: Contents) -> None:
-    """Set the counters; the engine is then at the beginning of a step."""
+    """Set the counters; the engine is then at the beginning of a step.
+
+    If the accumulation is another one, each step before counts as one with all of this engine's micro-steps.
+    """
     parts.global_steps, parts.skipped_steps = saved.global_steps, saved.skipped_steps
-    parts.accumulation.restart(saved.global_steps, saved.micro_steps)
+    alike = saved.gradient_accumulation_steps == parts.accumulation.steps
+    parts.accumulation.restart(saved.global_steps, saved.micro_steps if alike else None)
 
 
 def restore_optimizer(parts: Parts, saved: Contents) -> None:

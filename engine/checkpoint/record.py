@@ -108,7 +108,9 @@ class Contents(Section):
     lr_scheduler: ScheduleEntry | None
     global_steps: Count
     skipped_steps: Count
-    micro_steps: Count | None = None  # of DeepSpeed's layout, which does not have them
+    #: None in DeepSpeed's layout, which does not have them.
+    micro_steps: Count | None = None
+    gradient_accumulation_steps: Count | None = None
     client_state: dict[str, Any]
 
 

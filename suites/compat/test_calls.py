@@ -211,7 +211,6 @@ def test_sections_of_no_effect() -> None:
         {
             "train_batch_size": 8,
             "_comment": "for two GPUs",
-            "amp": "auto",
             "pipeline": {"stages": "auto"},
             "zero_optimization": {"stage": 3, "allgather_sequential": True, "max_live_parameters": 10},
         }

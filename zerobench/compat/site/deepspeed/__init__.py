@@ -5,6 +5,7 @@ from deepspeed import (
     checkpoint,
     comm,
     constants,
+    env_report,
     git_version_info,
     launcher,
     moe,
