@@ -66,6 +66,28 @@ def test_as_the_module(pool: Pool, kind: str, module: str, bf16: bool) -> None:
             assert all(torch.equal(after, expected) for after in stages)
 
 
+def _after_two_forwards(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """The masters after a step of two forwards for one backward, without ``max_norm``."""
+    torch.manual_seed(0)
+    net = _Looks("module")
+    net.words.max_norm = None
+    engine, *_ = loops.deepspeed().initialize(
+        model=net, config=loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    )
+    rows = torch.arange(6).view(2, 3)
+    engine.backward((engine(rows) + engine(rows.flip(1))).square().mean())
+    engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def test_without_max_norm_the_weight_is_left_alone(pool: Pool) -> None:
+    """The product of the first forward saves the weight, which the second lookup must not write."""
+    [[expected, *others], *_] = pool.run(loops.at_every_stage, _after_two_forwards, world=_WORLD)
+    assert all(torch.equal(after, expected) for after in others)
+
+
 def test_without_an_engine(pool: Pool) -> None:
     """torch's own lookup scales the rows in place, as before."""
     pool.run(_masters, 0, "by name", 0, False, world=_WORLD)

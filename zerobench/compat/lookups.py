@@ -31,7 +31,7 @@ def _watched(lookup: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(lookup)
     def watched(*args: Any, **kwargs: Any) -> Tensor:
-        if len(args) <= place and kwargs.get("max_norm") is None:
+        if (args[place] if len(args) > place else kwargs.get("max_norm")) is None:
             return lookup(*args, **kwargs)
         with _kept(kwargs["weight"] if "weight" in kwargs else args[1]):
             return lookup(*args, **kwargs)
@@ -52,4 +52,4 @@ def _kept(weight: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        weight.detach().copy_(before)
+        weight.data.copy_(before)
