@@ -53,7 +53,7 @@ def _in_trial(group: Group) -> dict[str, Any]:
 
 
 def _kinds(client: torch.optim.Optimizer, options: dict[str, Any]) -> dict[str, Any]:
-    """What each state of a vector is after two steps: one of two kinds of values, or a count, by its zero."""
+    """The kind of each state of a vector after two steps: one of two kinds of values, or a count, by its zero."""
     parameter = _parameter((256,))
     stepper = stepper_of(client, parameter, options)
     _step(client, stepper, parameter, 1)

@@ -9,13 +9,12 @@ import torch.distributed as dist
 import zerobench
 from zerobench import subjects
 from zerobench.driver import run_step, start
-from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import across_ranks
 from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
-from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.sizes import ALL
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials
@@ -40,7 +39,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
         for got, expected in pairs:
             found = across_ranks([got], [expected], ("parameters", "model_parameters"))
             if found is not None:
-                raise Disagreement(f"{found}\n{pytest_command(one, reference.name)}", found)
+                raise error_of_test(found, one, reference.name)
 
 
 def _edit(

@@ -7,19 +7,15 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 
-from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import across_ranks
-from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.judge.parts import PARTS_OF_STEPS
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.suites.support import client
-from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
-
-#: A run of its own ends without an evaluation here.
-_PARTS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluation")
 
 
 @drawn_at_each_stage(
@@ -37,7 +33,7 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
     drawn, saves = scenario
     one = trials.nearest(drawn.but(resumes=tuple(sorted(set(saves)))), "resumes").but(resumes=())
     got = trials.ask(ReplayCommand(one, trials.name), client.train_and_save, saves)
-    _demand_same(trials, got, trials.run(one, _PARTS))
+    _demand_same(trials, got, trials.run(one, PARTS_OF_STEPS))
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=4, reads=()), share=0.1, of_bits=0.05)
@@ -45,16 +41,16 @@ def test_outcomes_need_no_reader(trials: Trials, scenario: Scenario) -> None:
     """If the client asks for the outcome of the last step alone, this step has the bits that it has if all are asked
     for: no update, loss scale or step count waits for a reader."""
     one = trials.nearest(scenario)
-    expected = trials.run(one, _PARTS)
+    expected = trials.run(one, PARTS_OF_STEPS)
     unread = trials.ask(ReplayCommand(one, trials.name), client.train_unread)
     got = [replace(last, steps=[*whole.steps[:-1], *last.steps]) for last, whole in zip(unread, expected, strict=True)]
     _demand_same(trials, got, expected)
 
 
 def _demand_same(trials: Trials, got: Sequence[Trajectory], expected: Sequence[Trajectory]) -> None:
-    found = across_ranks(got, expected, _PARTS)
+    found = across_ranks(got, expected, PARTS_OF_STEPS)
     if found is not None:
-        raise Disagreement(f"{found}\n{pytest_command(found.scenario, trials.name)}", found)
+        raise error_of_test(found, found.scenario, trials.name)
 
 
 @drawn_at_each_stage(
@@ -70,4 +66,4 @@ def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
     for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving)):
         if things:
             found = client.Changed(trials.name, one, rank, things[0])
-            raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)
+            raise error_of_test(found, one, trials.name)

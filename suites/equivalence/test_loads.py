@@ -6,19 +6,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import reject
 
-from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import across_ranks
-from zerobench.judge.parts import ALL_PARTS, Part
+from zerobench.judge.parts import PARTS_OF_STEPS
 from zerobench.scenario import Scenario
 from zerobench.suites.support import client, loads
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
-#: A run of its own ends without an evaluation here.
-_PARTS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluation")
 _INTO = among("loads_into", "new", "trained", "same")
 
 
@@ -42,7 +39,7 @@ def test_random_numbers_go_on_after_a_load(trials: Trials, scenario: Scenario) -
     for rank, generators in enumerate(trials.ask(ReplayCommand(one, trials.name), loads.numbers_lost)):
         if generators:
             found = client.Changed(trials.name, one, rank, generators[0])
-            raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)
+            raise error_of_test(found, one, trials.name)
 
 
 #: The damage, the file by its number, and the steps before which the engine saves and loads.
@@ -68,6 +65,6 @@ def test_a_load_that_fails_changes_nothing(
     whole = [each for each in got if each is not None]
     if len(whole) < len(got):
         reject()
-    found = across_ranks(whole, trials.run(one, _PARTS), _PARTS)
+    found = across_ranks(whole, trials.run(one, PARTS_OF_STEPS), PARTS_OF_STEPS)
     if found is not None:
-        raise Disagreement(f"{found}\n{pytest_command(one, trials.name)}", found)
+        raise error_of_test(found, one, trials.name)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench.errors import Disagreement
 from zerobench.judge.command import ReplayCommand
 from zerobench.suites.support.client import Changed
 from zerobench.suites.support.neighbours import replaced, scenario_of
-from zerobench.suites.support.rerun import pytest_command
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.trials import Trials
 
 
@@ -22,4 +21,4 @@ def test_torch_is_left_as_it_was(trials: Trials, stage: int) -> None:
     for rank, things in enumerate(trials.ask(ReplayCommand(scenario, trials.name), replaced)):
         if things:
             found = Changed(trials.name, scenario, rank, things[0], owner="torch")
-            raise Disagreement(f"{found}\n{pytest_command(scenario, trials.name)}", found)
+            raise error_of_test(found, scenario, trials.name)

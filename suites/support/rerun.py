@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import Any
 
+from zerobench.errors import Disagreement
 from zerobench.scenario import Scenario
+
+
+def error_of_test(found: Any, scenario: Scenario, subject: str) -> Disagreement:
+    """The error of the present test, whose Scenario shows ``found``."""
+    return Disagreement(f"{found}\n{pytest_command(scenario, subject)}", found)
 
 
 def pytest_command(scenario: Scenario, subject: str) -> str:

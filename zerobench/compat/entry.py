@@ -25,6 +25,7 @@ from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist
 from zerobench.compat.optimizer_attributes import add_attributes
 from zerobench.compat.optimizers import as_client
+from zerobench.compat.parallelism import refuse_parallelism
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.handover import hand_over
 
@@ -68,7 +69,7 @@ def initialize(
     """
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
-    _refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
+    refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
@@ -85,12 +86,6 @@ def initialize(
     )
     wrapped.training_dataloader = None if training_data is None else wrapped.deepspeed_io(training_data)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
-
-
-def _refuse_parallelism(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
 
 
 def _prepared(model: nn.Module, settings: Settings) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.engine.errors import ConfigError
+from zerobench.compat.parallelism import refuse_parallelism
 
 
 def has_inf_or_nan(x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def get_global_norm_of_tensors(
     input_tensors: Sequence[Tensor], norm_type: float = 2, mpu: Any = None, moe_ep_group: Any = None
 ) -> Tensor:
     """The norm of the tensors as one vector; -1 if it is not finite."""
-    _refuse(mpu=mpu, moe_ep_group=moe_ep_group)
+    refuse_parallelism(mpu=mpu, moe_ep_group=moe_ep_group)
     norm = _norm([tensor.detach() for tensor in input_tensors], norm_type)
     return torch.where(torch.isfinite(norm), norm, -1.0)
 
@@ -58,7 +58,7 @@ def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2, mpu: Any = None
 ) -> Tensor:
     """Scale the gradients of parameters that no engine trains; a collective. Returns the mean of the ranks' norms."""
-    _refuse(mpu=mpu)
+    refuse_parallelism(mpu=mpu)
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients = [p.grad.detach() for p in given if p.grad is not None]
     norm = _norm(gradients, norm_type) / dist.get_world_size()
@@ -71,7 +71,7 @@ def clip_grad_norm_(
 
 def get_weight_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2, mpu: Any = None) -> float:
     """The norm of parameters as one vector; -1 if it is not finite."""
-    _refuse(mpu=mpu)
+    refuse_parallelism(mpu=mpu)
     given = [parameters] if isinstance(parameters, nn.Parameter | Tensor) else list(parameters)
     return float(get_global_norm_of_tensors(given, norm_type))
 
@@ -79,9 +79,3 @@ def get_weight_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2,
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
     norms = [torch.linalg.vector_norm(tensor.float(), norm_type) for tensor in tensors]
     return torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros(())
-
-
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")

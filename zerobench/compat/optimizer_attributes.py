@@ -1,4 +1,4 @@
-"""What scripts read of DeepSpeed's ZeRO optimizers, as attributes of the engine's optimizer."""
+"""The attributes of DeepSpeed's ZeRO optimizers that scripts read, on the engine's optimizer."""
 
 from __future__ import annotations
 

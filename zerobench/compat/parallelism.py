@@ -8,6 +8,18 @@ import torch.distributed as dist
 
 from zerobench.compat.accelerator import get_accelerator
 from zerobench.engine import Engine
+from zerobench.engine.errors import ConfigError
+
+
+def refuse_parallelism(**given: Any) -> None:
+    """Refuse arguments that describe another parallelism.
+
+    Raises:
+        ConfigError: one of them is not None.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is refused: the engine shards over all ranks and has no other parallelism")
 
 
 class Parallelism:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -121,10 +122,7 @@ def partition_uniform(num_items: int, num_parts: int) -> list[int]:
 
 def recursive_getattr(model: nn.Module, module_name: str) -> Any:
     """The attribute of a dotted name."""
-    found: Any = model
-    for name in module_name.split("."):
-        found = getattr(found, name)
-    return found
+    return operator.attrgetter(module_name)(model)
 
 
 def recursive_setattr(model: nn.Module, module_name: str, module: Any) -> None:

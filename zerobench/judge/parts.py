@@ -20,3 +20,5 @@ Part = Literal[
 #: In the order in which a step makes them: the first differing part is the nearest to the fault. The loss scale is the
 #: one in force in the step's backward, so a wrong one shows before the gradients that it makes overflow or underflow.
 ALL_PARTS: tuple[Part, ...] = get_args(Part)
+#: Those of the steps, for a run that ends without an evaluation.
+PARTS_OF_STEPS: tuple[Part, ...] = tuple(part for part in ALL_PARTS if part != "evaluation")

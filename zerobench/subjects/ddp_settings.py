@@ -36,7 +36,7 @@ _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functiona
 
 
 def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: bool) -> str | None:
-    """What a setting's documentation excludes."""
+    """The reason of a setting's documentation against the Scenario, or None."""
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
     if SKIPPED in scenario.settings and (odd.by_route or scenario.frozen_steps or not looks_for_unused):
         return f"{SKIPPED} demands that all leaves leave out the same parameters: {_PAGE}"

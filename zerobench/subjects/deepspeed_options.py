@@ -63,7 +63,7 @@ SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED)
 
 
 def unsupported(scenario: Scenario) -> str | None:
-    """What a setting's documentation excludes."""
+    """The reason of a setting's documentation against the Scenario, or None."""
     frozen = isinstance(scenario.model, Odd) and scenario.model.frozen
     if scenario.saving == WITHOUT_FROZEN and frozen and scenario.loads_into != "same":
         return f"{WITHOUT_FROZEN} leaves the values of frozen parameters to the client: {_ENGINE}"

@@ -20,7 +20,7 @@ SETTINGS = (*_ARGUMENTS, ROOT_ALONE, MESH)
 
 
 def unsupported(scenario: Scenario) -> str | None:
-    """What a setting's documentation excludes."""
+    """The reason of a setting's documentation against the Scenario, or None."""
     if scenario.ranks_differ and scenario.device == "cpu":
         return f"FSDP1 broadcasts the parameters of rank 0 ({SYNC}) on a GPU alone: {_PAGE}"
     if MESH in scenario.settings and not scenario.stage:

@@ -49,7 +49,7 @@ SETTINGS = (
 
 
 def unsupported(scenario: Scenario) -> str | None:
-    """What a setting's documentation excludes."""
+    """The reason of a setting's documentation against the Scenario, or None."""
     if "set_reshard_after_forward" in scenario.settings and not scenario.placement.parameters:
         return f"set_reshard_after_forward(True) is stage 3: {_PAGE}"
     if UNUSED in scenario.settings and _rests_everywhere(scenario):
@@ -99,7 +99,7 @@ def _prefetch(modules: Sequence[FSDPModule], scenario: Scenario) -> None:
 
 
 def before_micro_step(model: nn.Module, scenario: Scenario, last: bool) -> None:
-    """What the caller does before a forward and its backward."""
+    """The caller's calls before a forward and its backward."""
     modules = list(_sharded(model))
     if LAST_BACKWARD in scenario.settings:
         modules[0].set_is_last_backward(last)
