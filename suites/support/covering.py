@@ -15,9 +15,10 @@ import itertools
 import random
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from math import prod
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
@@ -228,36 +229,40 @@ def _combinations(row: dict[str, int]) -> Iterator[Combination]:
 
 def possible(fields: dict[str, int]) -> Iterator[Combination]:
     """The pairs and triples of values that these fields can have."""
-    values = {name: [(name, position) for position in range(count)] for name, count in sorted(fields.items())}
-    for one, other in itertools.combinations(values, 2):
-        yield from itertools.product(values[one], values[other])
-    for names in itertools.combinations(values, 3):
-        main = sum(name in TRIPLES for name in names)
-        if main == 3 or (main == 2 and any(name in PECULIAR for name in names)):
-            yield from itertools.product(*(values[name] for name in names))
+    for names in _to_combine(fields):
+        yield from itertools.product(*([(name, position) for position in range(fields[name])] for name in names))
+
+
+def _to_combine(fields: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """The pairs and triples of fields of which every combination of values is to run."""
+    ordered = sorted(fields)
+    yield from itertools.combinations(ordered, 2)
+    for names in itertools.combinations([name for name in ordered if name in TRIPLES or name in PECULIAR], 3):
+        if sum(name in TRIPLES for name in names) >= 2:
+            yield names
 
 
 def exported() -> dict[str, Any]:
     """The combinations that this process's tests have covered, for :func:`merge` in another process."""
-    return {"fields": _all_fields(), "covered": [list(map(list, each)) for each in _all_covered()]}
+    return {"fields": Covering.fields, "covered": [list(map(list, each)) for each in _all_covered()]}
 
 
 def merge(exported: dict[str, Any]) -> None:
     """Add the combinations that another process has covered."""
-    Covering.fields[f"process {len(Covering.fields)}"] = exported.get("fields", {})
+    for label, fields in exported.get("fields", {}).items():
+        Covering.fields.setdefault(label, {}).update(fields)
     Covering.covered.setdefault("", set()).update(
         tuple((name, position) for name, position in each) for each in exported.get("covered", [])
     )
 
 
 def summary() -> str:
-    """The share of the pairs and of the triples that the tests have covered together."""
-    covered, everything = _all_covered(), list(possible(_all_fields()))
-    said = []
+    """The share that the tests have covered together of the pairs and of the triples of values, of those fields that
+    some test draws together."""
+    covered, total, said = _all_covered(), _numbers_of_possible(), []
     for kind, size in (("pairs", 2), ("triples", 3)):
-        total = sum(len(each) == size for each in everything)
         met = sum(len(each) == size for each in covered)
-        said.append(f"{met:,} of {total:,} {kind} of values ({met / max(1, total):.1%})")
+        said.append(f"{met:,} of {total[size]:,} {kind} of values ({met / max(1, total[size]):.1%})")
     return f"draws with seed {SEED} met {' and '.join(said)}; some cannot occur"
 
 
@@ -265,9 +270,15 @@ def _all_covered() -> set[Combination]:
     return set().union(*Covering.covered.values())
 
 
-def _all_fields() -> dict[str, int]:
-    """Each field with its most values in any test."""
-    found: dict[str, int] = {}
-    for each in Covering.fields.values():
-        found |= {name: max(count, found.get(name, 0)) for name, count in each.items()}
-    return found
+def _numbers_of_possible() -> Counter[int]:
+    """The number of possible pairs and triples of values, by 2 and 3; a field has the values of the test that draws the
+    most."""
+    counts: dict[str, int] = {}
+    together: set[tuple[str, ...]] = set()
+    for fields in Covering.fields.values():
+        counts |= {name: max(count, counts.get(name, 0)) for name, count in fields.items()}
+        together.update(_to_combine(fields))
+    numbers: Counter[int] = Counter()
+    for names in together:
+        numbers[len(names)] += prod(counts[name] for name in names)
+    return numbers
