@@ -165,6 +165,8 @@ def _asked_by_a_collective(name: str) -> bool:
 def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the call converts a tensor to the dtype and device that it has, pads it by nothing, or sets its data to
     itself or to its alias."""
+    if not args:  # as torch.nn.init passes its tensor, by keyword alone
+        return False
     tensor, *others = args
     if name == "data=":
         return others[0] is tensor or getattr(type(others[0]), "binding", None) is type(tensor).binding

@@ -64,6 +64,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "fill": lambda w: w.data.fill_(1.0),
     "add": lambda w: w.detach().add_(1.0),
     "init": nn.init.zeros_,
+    "init-by-keyword": lambda w: nn.init.normal_(w, std=0.1),
     "no-grad": lambda w: torch.no_grad()(w.mul_)(2.0),
     "item-into": lambda w: w.data.__setitem__(0, 1.0),
     "copy-into": lambda w: w.data.copy_(torch.ones(8, 8)),

@@ -1,6 +1,6 @@
 """``python -m zerobench.suites.compat.peer SCRIPT``: run a script on the installed DeepSpeed, on CPU ranks too.
 
-accelerate and transformers get the same three changes for CPU ranks as under zerobench. DeepSpeed is told that it has
+accelerate and transformers get the same changes as under zerobench. DeepSpeed is told that it has
 no compiled operations, so that nothing waits for a compiler: its collectives are gloo's.
 """
 

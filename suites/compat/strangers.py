@@ -53,6 +53,7 @@ HUGGING_FACE: dict[str, list[str]] = {
     "accelerated-config": ["--stage", "{stage}", "--kind", "config"],
     "accelerated-bf16": ["--stage", "{stage}", "--kind", "bf16"],
     "pretrained": _BY_FILE,
+    "composite": ["--stage", "{stage}"],
 }
 #: In lines with times, which Trainer prints.
 _TIME = "_runtime'"
