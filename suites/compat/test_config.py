@@ -108,7 +108,7 @@ def test_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(REMOVED))
-@pytest.mark.parametrize("value", [False, {"enabled": False}, None])
+@pytest.mark.parametrize("value", [False, {"enabled": False}, None, "auto", {"enabled": "auto"}])
 def test_removed(key: str, value: Any) -> None:
     """It is an error at every value, as in DeepSpeed."""
     *path, name = key.split(".")

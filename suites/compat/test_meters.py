@@ -141,7 +141,7 @@ def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     with pytest.raises(RuntimeError, match="'a' does not run; start it first"):
         timer.stop()
     timers.log(["a", "b"])
-    assert capsys.readouterr().out == "[Rank 0] time (ms) | a: 1000.00\n"
+    assert capsys.readouterr().out == "[Rank -1] time (ms) | a: 1000.00\n"
     lines: list[str] = []
     speed = ThroughputTimer(None, 8, start_step=1, steps_per_output=2, logging_fn=lines.append)
     for step in range(4):

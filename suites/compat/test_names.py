@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import subprocess
@@ -12,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+from torch import nn
 
 from zerobench.compat import log, op_builders, quantities, unoffered
 from zerobench.compat.accelerator import Accelerator
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.refused_methods import REASONS
 from zerobench.compat.schedules import tuning
-from zerobench.suites.compat import names_of_deepspeed
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops, names_of_deepspeed
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -106,7 +111,28 @@ def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.should_log_le("warning")
     assert not log.should_log_le("debug")
     log.print_json_dist({"loss": 1.5}, ranks=[0], path=str(tmp_path / "a.json"))
-    assert json.loads((tmp_path / "a.json").read_text()) == {"loss": 1.5, "rank": 0}
+    assert json.loads((tmp_path / "a.json").read_text()) == {"loss": 1.5, "rank": -1}
+
+
+def _logged(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The lines of a caller, and of an engine whose configuration has a key without effect."""
+    log._once.cache_clear()
+    ds, printed = loops.deepspeed(), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        ds.utils.logger.info("not asked for")
+        ds.utils.log_dist("nor this", ranks=[0])
+        for ranks in ([1], [-1], [], None):
+            ds.utils.log_dist(f"ranks {ranks}", ranks=ranks, level=logging.WARNING)
+        ds.initialize(model=nn.Linear(5, 5), config=loops.config(stage))[0].destroy()
+    return [line.partition("] [")[2] for line in printed.getvalue().splitlines() if line]
+
+
+def test_the_level_of_the_logger(pool: Pool) -> None:
+    """It is DeepSpeed's, WARNING, and so are the ranks that log. The engine's own line is not lost."""
+    for rank, lines in enumerate(pool.run(_logged, 0, world=4)):
+        expected = [f"WARNING] [Rank {rank}] ranks {ranks}" for ranks in ([1], [-1]) if rank in ranks or ranks == [-1]]
+        assert lines[: len(expected)] == expected
+        assert ["without effect" in line for line in lines[len(expected) :]] == [True] * (rank == 0)
 
 
 def test_tuning_arguments() -> None:

@@ -161,7 +161,7 @@ class ConfigAccessors:
         return self._engine.config.communication_dtype
 
     def postscale_gradients(self) -> bool:
-        """True: the mean is taken after the sum."""
+        """True: the mean is taken after the sum, also if ``prescale_gradients`` is set."""
         return True
 
     def gradient_predivide_factor(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zerobench.compat.log import log_dist_once
+from zerobench.compat.log import notice
 from zerobench.engine.registry import has_engine
 
 
@@ -23,10 +23,9 @@ def watch_clipping() -> None:
     def watched(parameters: Tensor | Iterable[Tensor], *args: Any, **kwargs: Any) -> Any:
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         if any(isinstance(each, nn.Parameter) and each.grad is None and has_engine(each) for each in listed):
-            log_dist_once(
+            notice(
                 "torch.nn.utils.clip_grad_norm_ has no effect on an engine's parameters, as with DeepSpeed's ZeRO: the "
-                "engine clips to gradient_clipping of the configuration",
-                ranks=[0],
+                "engine clips to gradient_clipping of the configuration"
             )
         return clip(listed, *args, **kwargs)
 

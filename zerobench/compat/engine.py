@@ -24,7 +24,7 @@ from zerobench.compat.edits import Edits
 from zerobench.compat.given_model import GivenModel
 from zerobench.compat.key_accessors import KeyAccessors
 from zerobench.compat.loader import DeepSpeedDataLoader
-from zerobench.compat.log import log_dist_once
+from zerobench.compat.log import notice
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.monitors import MonitorMaster
 from zerobench.compat.parallelism import Parallelism
@@ -114,7 +114,7 @@ class DeepSpeedEngine(
         if not enabled and not torch.is_autocast_enabled(self.device.type):
             return nullcontext()
         if not enabled:
-            log_dist_once("torch.autocast is off within the engine; enable the section torch_autocast", ranks=[0])
+            notice("torch.autocast is off within the engine; enable the section torch_autocast")
         return torch.autocast(self.device.type, self.torch_autocast_dtype(), enabled=enabled)
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:

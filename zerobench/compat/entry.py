@@ -22,7 +22,7 @@ from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.given_model import freeze_others, keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
-from zerobench.compat.log import log_dist
+from zerobench.compat.log import notice
 from zerobench.compat.optimizer_attributes import add_attributes
 from zerobench.compat.optimizers import as_client
 from zerobench.compat.parallelism import refuse_parallelism
@@ -151,7 +151,7 @@ def _take_older(args: Any) -> None:
         return
     if getattr(args, "deepspeed_config", None) is not None:
         raise ConfigError("--deepscale_config and --deepspeed_config are both given; take --deepscale_config out")
-    log_dist("--deepscale_config is an older name; use --deepspeed_config", ranks=[0])
+    notice("--deepscale_config is an older name; use --deepspeed_config")
     args.deepspeed_config, args.deepscale_config = older, None
 
 
@@ -187,7 +187,7 @@ def make_schedule(type_: str, params: dict[str, Any], optimizer: Any) -> Any:
 def _log_settings(settings: Settings) -> None:
     """One line with the keys that have no effect."""
     if settings.without_effect:
-        log_dist(f"without effect on what is computed: {', '.join(sorted(settings.without_effect))}", ranks=[0])
+        notice(f"without effect on what is computed: {', '.join(sorted(settings.without_effect))}")
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zerobench.compat.config import Settings
-from zerobench.compat.log import log_dist
+from zerobench.compat.log import notice
 from zerobench.engine import Engine
 from zerobench.engine.inspect import keep_edits
 
@@ -30,10 +30,10 @@ def keep_precision(model: nn.Module, settings: Settings) -> None:
     kept = _KEPT.get(next(iter(floating))) if len(floating) == 1 else None
     if kept is not None:
         settings.engine.update(kept)
-        log_dist(f"the parameters are in 16 bits, so the model trains as with {kept}", ranks=[0])
+        notice(f"the parameters are in 16 bits, so the model trains as with {kept}")
     elif len(floating) > 1:
         names = ", ".join(sorted(map(str, floating)))
-        log_dist(f"the parameters are {names}, and become float32; enable bf16 or fp16 to train in 16 bits", ranks=[0])
+        notice(f"the parameters are {names}, and become float32; enable bf16 or fp16 to train in 16 bits")
 
 
 def freeze_others(model: nn.Module, groups: list[Any]) -> None:
@@ -43,7 +43,7 @@ def freeze_others(model: nn.Module, groups: list[Any]) -> None:
     for parameter in others.values():
         parameter.requires_grad_(False)
     if others:
-        log_dist(f"in no parameter group, so frozen: {', '.join(others)}", ranks=[0])
+        notice(f"in no parameter group, so frozen: {', '.join(others)}")
 
 
 def without_compile(model: nn.Module, settings: Settings) -> nn.Module:
@@ -51,7 +51,7 @@ def without_compile(model: nn.Module, settings: Settings) -> nn.Module:
     original = getattr(model, "_orig_mod", None)
     if settings.engine["zero_optimization"]["stage"] < 3 or not isinstance(original, nn.Module):
         return model
-    log_dist("torch.compile has no effect at stage 3", ranks=[0])
+    notice("torch.compile has no effect at stage 3")
     return original
 
 

@@ -46,7 +46,7 @@ class LoggerFactory:
 
 logger: Any = logging.getLogger("DeepSpeed")  # with two methods more than a Logger
 if not logger.handlers:
-    LoggerFactory.create_logger("DeepSpeed", logging.INFO)
+    LoggerFactory.create_logger("DeepSpeed", logging.WARNING)
 
 
 def get_log_level_from_string(log_level_str: str) -> int:
@@ -76,13 +76,15 @@ def should_log_le(max_log_level_str: str) -> bool:
 
 
 def _speaks(ranks: Sequence[int] | None) -> tuple[bool, int]:
-    """Whether this rank is among the given ones, and which it is."""
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    return not ranks or rank in ranks or -1 in ranks, rank
+    """Whether this rank is among the given ones, and which it is; every process speaks before ranks are known."""
+    if not dist.is_initialized():
+        return True, -1
+    rank = dist.get_rank()
+    return ranks is not None and (rank in ranks or next(iter(ranks), rank) == -1), rank
 
 
 def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logging.INFO) -> None:
-    """Log on the given ranks; -1, or none given, stands for all of them."""
+    """Log on the given ranks; -1 as the first stands for all of them, and without ranks none logs, as in DeepSpeed."""
     speaks, rank = _speaks(ranks)
     if speaks:
         logger.log(level, "[Rank %d] %s", rank, message)
@@ -90,8 +92,8 @@ def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logg
 
 def print_json_dist(message: dict[str, Any], ranks: Sequence[int] | None = None, path: str | None = None) -> None:
     """Write a file of JSON on the given ranks."""
-    speaks, rank = _speaks(ranks or [-2])
-    if (speaks or not dist.is_initialized()) and path is not None:
+    speaks, rank = _speaks(ranks)
+    if speaks and path is not None:
         Path(path).write_text(json.dumps({**message, "rank": rank}), encoding="utf-8")
 
 
@@ -110,6 +112,11 @@ def _once(message: str, ranks: tuple[int, ...], level: int) -> None:
 def log_dist_once(message: str, ranks: Sequence[int] | None = None, level: int = logging.INFO) -> None:
     """Log, unless the same message was logged before."""
     _once(message, tuple(ranks or ()), level)
+
+
+def notice(message: str) -> None:
+    """Log once, on rank 0 and at DeepSpeed's own level, what a caller must know: what has no effect, or another one."""
+    log_dist_once(message, ranks=[0], level=logging.WARNING)
 
 
 warning_once = logger.warning_once = functools.cache(logger.warning)

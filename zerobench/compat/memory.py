@@ -1,4 +1,4 @@
-"""``see_memory_usage``: the memory of this process in the log."""
+"""``see_memory_usage``: the memory of this process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import resource
 
 from zerobench.compat.accelerator import get_accelerator
 from zerobench.compat.activation_checkpointing import most_saved_bytes, saved_bytes
-from zerobench.compat.log import log_dist
+from zerobench.compat.log import print_dist
 
 
 def see_memory_usage(message: str, force: bool = False, ranks: tuple[int, ...] = (0,)) -> None:
-    """Log the device's memory and the peak of this process, if ``force`` is set."""
+    """Print the device's memory and the peak of this process, if ``force`` is set."""
     if not force:
         return
     accelerator = get_accelerator()
@@ -19,4 +19,4 @@ def see_memory_usage(message: str, force: bool = False, ranks: tuple[int, ...] =
     now, peaks = saved_bytes(), most_saved_bytes()
     kept = ", ".join(f"{now.get(place, 0):,} B, peak {most:,} B on the {place}" for place, most in peaks.items())
     line = f"{message} | device: {used:,} B, peak {used_peak:,} B | host: peak {peak:,} B"
-    log_dist(f"{line} | inputs of checkpoints: {kept or 'none'}", ranks=list(ranks))
+    print_dist(f"{line} | inputs of checkpoints: {kept or 'none'}", ranks=list(ranks))

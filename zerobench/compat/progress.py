@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from zerobench.compat.flops_profiler import FlopsProfiler
-from zerobench.compat.log import log_dist, print_dist
+from zerobench.compat.log import print_dist
 from zerobench.compat.memory import see_memory_usage
 from zerobench.compat.monitors import MonitorMaster, get_monitor_config
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
@@ -108,7 +108,7 @@ class Progress:
         self.throughput.stop(global_step=boundary)
         if boundary and every and engine.global_steps % every == 0:
             lr, mom = engine.get_lr(), engine.get_mom()
-            log_dist(f"step={engine.global_steps}, skipped={engine.skipped_steps}, lr={lr}, mom={mom}", ranks=[0])
+            print_dist(f"step={engine.global_steps}, skipped={engine.skipped_steps}, lr={lr}, mom={mom}", ranks=[0])
         if self._measured:
             self._split_backward()
             self.timers.log([f"{phase}_microstep" for phase in _PHASES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zerobench.compat.config.keys import REFUSED, WITHOUT_EFFECT
+from zerobench.compat.config.keys import REFUSED, REMOVED, WITHOUT_EFFECT
 from zerobench.engine.errors import ConfigError
 
 _AUTO = "auto"
@@ -104,14 +104,15 @@ def _zero(zero: Any, hidden: int | None) -> None:
     for section in (zero, zero.get("offload_optimizer"), zero.get("offload_param")):
         if isinstance(section, dict):
             for key in [key for key, value in section.items() if value == _AUTO]:
-                del section[key]
+                if f"zero_optimization.{key}" not in REMOVED:
+                    del section[key]
 
 
 def _remaining(values: dict[str, Any], above: str) -> list[str]:
     found = []
     for key, value in values.items():
-        if above + key in WITHOUT_EFFECT or above + key in REFUSED:
-            continue  # "auto" stands for the value that changes nothing
+        if any(above + key in each for each in (WITHOUT_EFFECT, REFUSED, REMOVED)):
+            continue  # "auto" stands for the value that changes nothing, or the key has an error of its own
         if value == _AUTO:
             found.append(above + key)
         elif isinstance(value, dict):

@@ -33,6 +33,7 @@ HONOURED: dict[str, str] = {
 }
 
 _ITSELF = "the engine arranges this itself"
+_DIVIDES_ONCE = "ranks' gradients are summed in fp32 and divided once, so the mean needs no other scale"
 _SPEED = "an implementation detail of DeepSpeed"
 _ANY_OPTIMIZER = "the engine takes every optimizer whose step is elementwise"
 
@@ -46,6 +47,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "datastates_ckpt": "the engine's checkpoints have one form",
     "disable_allgather": "DeepSpeed does not read it",
     "disable_python_gc": _SPEED,
+    "gradient_predivide_factor": _DIVIDES_ONCE,
+    "prescale_gradients": _DIVIDES_ONCE,
     "log_level": "the logger 'DeepSpeed' has the level that its user sets",
     "seq_parallel_communication_data_type": "there is no sequence parallelism",
     "timers": _SPEED,
@@ -118,10 +121,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "data_efficiency": (None, _DATA),
     "expert_parallel": (None, _NO_PARALLELISM),
     "gradient_allreduce_op": ("mean", _TRAINS_ANOTHER),
-    "gradient_predivide_factor": (1.0, "it would round gradients otherwise"),
     "hybrid_engine": (None, "there is no inference engine"),
     "pipeline": (None, _NO_PARALLELISM),
-    "prescale_gradients": (False, "it would round gradients otherwise"),
     "sequence_parallel_size": (1, _NO_PARALLELISM),
     "tensor_parallel": ({"autotp_size": 0}, _NO_PARALLELISM),
     "weight_quantization": (None, _QUANTIZED),
