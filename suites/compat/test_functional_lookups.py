@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from torch.nn import functional
 from zerobench.compat.lookups import watch_lookups
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -96,9 +101,34 @@ def test_without_an_engine(pool: Pool) -> None:
     assert weight.detach().norm(dim=1).tolist() == pytest.approx([2.0, 1.0, 2.0], abs=1e-4)
 
 
+_SCRIPT = """
+from torch.nn.functional import embedding
+import deepspeed, torch
+
+net = torch.nn.Embedding(6, 4)
+net.forward = lambda rows: embedding(rows, net.weight, max_norm=0.5)
+before = net.weight.detach().clone()
+config = {"train_batch_size": 3, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+engine, *_ = deepspeed.initialize(model=net, config=config)
+found = engine(torch.arange(3))
+print("scaled", bool((found.norm(dim=1) < 0.51).all()), "kept", torch.equal(net.weight.detach(), before))
+"""
+
+
+def test_imported_before_the_engine(tmp_path: Path) -> None:
+    """A script may import the function by its name before deepspeed."""
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT, encoding="utf-8")
+    one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    env = {**outside(), **one, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-m", "zerobench.compat", str(script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert "scaled True kept True" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch says that TorchScript is no longer developed
 def test_scripted() -> None:
     """torch.jit.script takes the functions as it takes torch's."""
-    watch_lookups()
+    watch_lookups(functional)
     scripted = torch.jit.script(nn.Sequential(nn.Embedding(3, 4, max_norm=1.0), nn.Linear(4, 2)))
     assert scripted(torch.tensor([1])).shape == (1, 2)

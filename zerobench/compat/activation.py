@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.unoffered import FindsUnoffered
 from zerobench.errors import UsageError
 
@@ -17,7 +18,7 @@ VERSION = "0.19.8+zerobench"
 
 
 def activate() -> None:
-    """Make ``import deepspeed`` find the stand-in, here and in child processes, and tell accelerate of CPU ranks.
+    """Make ``import deepspeed`` find the stand-in, here and in child processes, and patch what is imported later.
 
     Raises:
         UsageError: another package ``deepspeed`` has been imported.
@@ -30,5 +31,5 @@ def activate() -> None:
         others = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
-        sys.meta_path.insert(0, PatchesOnImport())
+        sys.meta_path.insert(0, PatchesOnImport({"torch.nn.functional": watch_lookups}))
         sys.meta_path.append(FindsUnoffered())

@@ -14,8 +14,8 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from zerobench.errors import UsageError
@@ -77,10 +77,15 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 class PatchesOnImport(importlib.abc.MetaPathFinder):
-    """Finds the modules of the patches, and patches each after its import."""
+    """Finds the modules of the patches, and patches each after its import.
 
-    def __init__(self) -> None:
-        self._waiting = set(_PATCHES)
+    Args:
+        others: by module, patches beside those for Hugging Face.
+    """
+
+    def __init__(self, others: Mapping[str, Callable[[Any], None]] = MappingProxyType({})) -> None:
+        self._patches = {**_PATCHES, **others}
+        self._waiting = set(self._patches)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -90,19 +95,19 @@ class PatchesOnImport(importlib.abc.MetaPathFinder):
         self._waiting.discard(fullname)
         spec = importlib.util.find_spec(fullname)  # by the other finders
         if spec is not None and spec.loader is not None:
-            spec.loader = _Patching(spec.loader)
+            spec.loader = _Patching(spec.loader, self._patches[fullname])
         return spec
 
 
 class _Patching(importlib.abc.Loader):
     """A module's loader, followed by its patch."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
+        self._loader, self._patch = loader, patch
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _PATCHES[module.__name__](module)
+        self._patch(module)

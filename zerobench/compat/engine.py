@@ -64,7 +64,7 @@ class DeepSpeedEngine(
         self._stepped = self._destroyed = False
         self._given, self._edits = GivenModel(engine, given), Edits(engine)
         watch_clipping()
-        watch_lookups()
+        watch_lookups(torch.nn.functional)
         self._progress = Progress(self)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))

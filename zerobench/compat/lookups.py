@@ -6,24 +6,25 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from zerobench.engine.registry import has_engine
+if TYPE_CHECKING:  # torch is not there yet when its module of functions is imported
+    from torch import Tensor
 
 
-def watch_lookups() -> None:
-    """Make the scaled rows of ``embedding`` and ``embedding_bag`` of torch.nn.functional hold for the lookup alone.
+def watch_lookups(functional: Any) -> None:
+    """Make the scaled rows of ``embedding`` and ``embedding_bag`` hold for the lookup alone.
 
     The engine does this for the modules nn.Embedding and nn.EmbeddingBag. Each rank looks up other rows, so without it
     the ranks' weights would differ from each other.
+
+    Args:
+        functional: the module ``torch.nn.functional``.
     """
     for name in ("embedding", "embedding_bag"):
-        lookup = getattr(torch.nn.functional, name)
+        lookup = getattr(functional, name)
         if not hasattr(lookup, "watched"):
-            setattr(torch.nn.functional, name, _watched(lookup))
+            setattr(functional, name, _watched(lookup))
 
 
 def _watched(lookup: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -45,6 +46,10 @@ def _watched(lookup: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @contextmanager
 def _kept(weight: Any) -> Iterator[None]:
     """Give an engine's parameter its values back at the end."""
+    from torch import nn
+
+    from zerobench.engine.registry import has_engine
+
     if not isinstance(weight, nn.Parameter) or not has_engine(weight):
         yield
         return
