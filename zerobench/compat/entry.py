@@ -58,8 +58,7 @@ def initialize(
         mpu, mesh_param: refused.
         dist_init_required: False if the caller starts the process group.
         collate_fn: makes the batches of ``training_data``.
-        config: a dict, a path, or JSON in base64.
-        config_params: an older name of ``config``, which comes first.
+        config: a dict, a path, or JSON in base64; ``config_params`` is an older name.
 
     Returns:
         (engine, optimizer, training_dataloader, lr_scheduler).
@@ -67,25 +66,27 @@ def initialize(
     Raises:
         ConfigError: the configuration or an argument cannot be used.
     """
+    refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
-    refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
     parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
     client = as_client(optimizer, parameters)
-    trained = _trained(model, settings, client, parameters)
+    trained = _trained(model, settings, client, parameters)  # freezes the others
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
+    _attach(wrapped, optimizer, lr_scheduler, training_data)
     wrapped.basic_optimizer = add_attributes(built, optimizer if isinstance(optimizer, Optimizer) else client)
-    wrapped.client_optimizer, wrapped.client_lr_scheduler, wrapped.training_data = (
-        optimizer,
-        lr_scheduler,
-        training_data,
-    )
-    wrapped.training_dataloader = None if training_data is None else wrapped.deepspeed_io(training_data)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
+
+
+def _attach(engine: DeepSpeedEngine, optimizer: Any, lr_scheduler: Any, training_data: Any) -> None:
+    """The caller's own objects as attributes of the engine, and the loader of the data."""
+    engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
+    engine.training_data = training_data
+    engine.training_dataloader = None if training_data is None else engine.deepspeed_io(training_data)
 
 
 def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
