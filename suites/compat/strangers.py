@@ -41,6 +41,8 @@ PLAIN: dict[str, list[str]] = {
     "plain_backward-fp16": ["--stage", "{stage}", "--dtype", "fp16"],
     "plain_backward-autocast": ["--stage", "{stage}", "--autocast"],
     "strategy": ["--stage", "{stage}"],
+    "penalty": ["--stage", "{stage}"],
+    "routed": ["--stage", "{stage}"],
     "lr_finder": ["--stage", "{stage}", "--lr_schedule", "LRRangeTest", "--lr_range_test_step_size", "2"],
 }
 #: Those that need the extra hf.
