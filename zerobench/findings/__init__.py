@@ -31,7 +31,7 @@ class KnownFinding:
     ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
     optimizer, and for each field a list of its values, bounds (``least``, ``not``), or items of which it has one
     (``has``), each (``all``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test
-    can repeat has a ``scenario``.
+    can repeat has a ``scenario``. If a race decides how it ends, ``also`` has the other kinds.
     """
 
     slug: str  # the folder of its reproducer in reports/findings
@@ -43,6 +43,7 @@ class KnownFinding:
     upstream: str
     where: Sequence[Mapping[str, Any]]
     scenario: Scenario | None
+    also: tuple[Kind, ...] = ()
 
     @property
     def installed(self) -> bool:
@@ -87,7 +88,8 @@ def everything() -> Sequence[KnownFinding]:
 def _read(raw: dict[str, Any]) -> KnownFinding:
     scenario = raw.pop("scenario")
     read = None if scenario is None else Scenario.from_json(json.dumps(scenario))
-    return KnownFinding(**raw | {"subjects": tuple(raw["subjects"]), "scenario": read})
+    tuples = {name: tuple(raw.get(name, ())) for name in ("subjects", "also")}
+    return KnownFinding(**raw | tuples | {"scenario": read})
 
 
 def _field(scenario: Scenario, name: str) -> Any:
