@@ -64,7 +64,7 @@ SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED)
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
-    frozen = isinstance(scenario.model, Odd) and scenario.model.frozen
+    frozen = bool(scenario.frozen_steps) or (isinstance(scenario.model, Odd) and scenario.model.frozen)
     if scenario.saving == WITHOUT_FROZEN and frozen and scenario.loads_into != "same":
         return f"{WITHOUT_FROZEN} leaves the values of frozen parameters to the client: {_ENGINE}"
     return next((reason for name in scenario.settings if (reason := _unsupported(name, scenario))), None)
@@ -87,8 +87,8 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         ),
         f"{name} is of stages 0 and 1: {_ENGINE}": name == NO_SYNC and scenario.stage > 1,
         f"{name} is of stages 1 to 3: {_ENGINE}": name == COALESCED and not scenario.stage,
-        f"{name} completes the gradients in step() below stage 3, after they were read: {_ENGINE}": (
-            name == UNMANAGED and scenario.stage < 3
+        f"{name} completes the gradients in step(), after they were read: {_ENGINE}": (
+            name == UNMANAGED and (scenario.stage < 3 or scenario.offload_optimizer != "none")
         ),
         f"{name} is the only way to accumulate: {_ENGINE}": (
             name in ACCUMULATIONS and len(ACCUMULATIONS.intersection(scenario.settings)) > 1
@@ -139,7 +139,7 @@ def context(engine: Any, scenario: Scenario, micro_step: int, number: int) -> tu
     if NO_SYNC in scenario.settings:
         return (nullcontext() if last else engine.no_sync()), True
     if COALESCED in scenario.settings and not micro_step:
-        return engine.coalesce_grad_reduction(), False
+        return engine.coalesce_grad_reduction(), last
     return nullcontext(), last
 
 

@@ -65,7 +65,8 @@ def _rests_everywhere(scenario: Scenario) -> bool:
     model = scenario.model
     if not isinstance(model, Odd):
         return False
-    return model.unused or model.stopped or (model.by_route and model.routes != "ranks")
+    by_rank = model.routes == "ranks" and scenario.steps < 3 and scenario.leaves > 1
+    return model.unused or model.stopped or (model.by_route and not by_rank)
 
 
 def placement(scenario: Scenario) -> Callable[[nn.Parameter], Shard | None] | None:
