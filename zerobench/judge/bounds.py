@@ -17,7 +17,8 @@ The leaves' own gradients must be the same bits in both engines. An engine that 
 has them only if A is a power of two, and in fp16 only if nothing underflows. In other cases the bound also has the sum
 of the absolute differences that dividing makes. If a forward uses a parameter twice, its gradient of a leaf is a sum of
 two, which an engine may add to its accumulator one after the other. In 16 bits, also under autocast, with A > 1 this
-parameter has no bound.
+parameter has no bound. Nor has it one if a leaf has two forwards: an engine that makes views of a parameter in each
+forward, as FSDP1 does, first adds the uses of each forward, and the sum of their absolute values is not known.
 
 A reentrant recomputation runs a backward of its own, so a parameter with n uses receives n contributions of a leaf, and
 an engine may round and send each by itself. Then the x_i are the n L contributions, and k has n L in place of L. The
@@ -42,8 +43,9 @@ def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = N
     for a step.
     """
     divided = dict(lost or {})
-    if scenario.accumulation > 1 and (scenario.dtype != "fp32" or scenario.autocast):
-        divided |= {name: torch.full_like(m, torch.inf) for name, m in magnitudes.items() if _uses(scenario, name) > 1}
+    divided |= {
+        name: torch.full_like(m, torch.inf) for name, m in magnitudes.items() if not _is_bounded(scenario, name)
+    }
     subnormal = max(_smallest(dtype) for dtype in _dtypes(scenario))
     absolute = scenario.leaves * (scenario.accumulation + 2) * subnormal / _least_loss_scale(scenario)
     found = {}
@@ -51,6 +53,14 @@ def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = N
         times = _contributions(scenario, name)
         found[name] = relative_bound(scenario, times) * m + times * absolute + divided.get(name, 0)
     return found
+
+
+def _is_bounded(scenario: Scenario, name: str) -> bool:
+    """Whether the sum of a parameter's gradients has a bound."""
+    if scenario.forwards == "two" and _uses_in_forward(scenario, name) > 1:
+        return False
+    in_fp32 = scenario.dtype == "fp32" and not scenario.autocast
+    return scenario.accumulation == 1 or in_fp32 or _uses(scenario, name) == 1
 
 
 def relative_bound(scenario: Scenario, contributions: int = 1) -> float:
