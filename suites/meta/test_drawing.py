@@ -89,6 +89,21 @@ def test_a_race_is_named_first(failure: Exception) -> None:
     assert caught.value.finding.rank == (1 if isinstance(failure, Disagreement) else 0)
 
 
+def test_a_race_of_any_error_has_its_message() -> None:
+    """Another error that does not come back is named too, with its type."""
+    runs = []
+
+    def races(drawn: int) -> None:
+        runs.append(drawn)
+        if len(runs) == 3:
+            raise OSError("no such directory")
+
+    with pytest.raises(
+        AssertionError, match=r"^differs between two runs of the same Scenario\nOSError: no such directory"
+    ):
+        _drawn(races)()
+
+
 def test_a_failure_that_stays_is_no_race() -> None:
     """Its message begins with the headline."""
 

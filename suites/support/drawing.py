@@ -169,12 +169,14 @@ def _raise_race(group: BaseExceptionGroup[BaseException]) -> None:
     flaky, _ = group.split(FlakyFailure) if not isinstance(group, FlakyFailure) else (group, None)
     if flaky is None:
         return
-    seen = [each for each in _leaves(flaky) if isinstance(each, Disagreement | RankFault)]
-    first = seen[0] if seen else _course.failure
+    leaves = list(_leaves(flaky))
+    seen = [each for each in leaves if isinstance(each, Disagreement | RankFault)]
+    first = seen[0] if seen else _course.failure or leaves[0]
     if isinstance(first, Disagreement):
         raise Disagreement(f"{RACE}\n{first}", first.finding) from None
     if isinstance(first, RankFault):
         raise Disagreement(f"{RACE}\n{first}", first.place) from None
+    raise AssertionError(f"{RACE}\n{type(first).__name__}: {first}") from first
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
