@@ -59,11 +59,13 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
 @st.composite
 def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
-    engine alone."""
+    engine alone, and an overflow before the save may have lowered the loss scale."""
     model = models(frozen=among("frozen", False, True), **_BUFFERS)
     loads = among("loads", "without_optimizer", "model")
+    lowered = {"dtype": "fp16", "loss_scale": LossScale(initial_power=6, hysteresis=1), "poison": ((0, 0),)}
+    scale = lowered if draw(among("scale_is_lower", False, True, rare=True)) else {}
     given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": _RATES}
-    one = draw(scenarios(**given | fixed))
+    one = draw(scenarios(**given | scale | fixed))
     frozen = isinstance(one.model, Odd) and one.model.frozen
     return one.but(frozen_in=draw(among("frozen_in", "saved", "loaded", "all"))) if frozen else one
 
@@ -100,15 +102,17 @@ def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> 
 
 
 @st.composite
-def _of_a_scaler(draw: st.DrawFn, /) -> Scenario:
-    """Scenarios in which an overflow comes right before the resume, and either the scale grows a window after it, or
-    further overflows use up the hysteresis: what the scaler has counted before the save decides after the load. In
-    others all overflows come after it, so that an engine which has trained had used up more than the saved one."""
-    resume, window = draw(st.integers(1, 3)), draw(among("window", 2, 3))
-    then = draw(among("after_a_load", "used up", "all", "grows"))
+def _of_a_scaler(draw: st.DrawFn, /, stage: st.SearchStrategy[int]) -> Scenario:
+    """Scenarios in which an overflow comes one or two steps before the resume, and either the scale grows a window
+    after it, or further overflows use up the hysteresis: what the scaler has counted before the save decides after the
+    load. In others all overflows come after it, so that an engine which has trained had used up more than the saved
+    one."""
+    then = draw(among("after_a_load", "grows", "used up", "all"))
     grows, before = then == "grows", then != "all"
+    ago = draw(among("since_the_overflow", 1, 2)) if grows else 1
+    resume, window = draw(st.integers(ago, 3)), draw(among("window", 2, 3)) + ago - 1
     hysteresis = draw(among("hysteresis", 1, 2)) if grows else draw(among("hysteresis", 2, 3))
-    bad = range(resume - before, resume if grows else resume - before + hysteresis)
+    bad = [resume - ago] if grows else range(resume - before, resume - before + hysteresis)
     scale = LossScale(
         initial_power=draw(st.sampled_from([3, 8])),
         window=window,
@@ -117,16 +121,19 @@ def _of_a_scaler(draw: st.DrawFn, /) -> Scenario:
         minimum=0.25,
     )
     steps = resume + (window + 2 if grows else hysteresis + 2 - before)
-    one = draw(
-        scenarios(dtype="fp16", loss_scale=scale, steps=steps, poison=(), resumes=(resume,), loads_into=_INTO, reads=())
-    )
+    given = {"dtype": "fp16", "loss_scale": scale, "resumes": (resume,), "loads_into": _INTO, "reads": ()}
+    one = draw(scenarios(stage=stage, steps=steps, poison=(), **given))
     return one.but(poison=tuple((step, draw(st.integers(0, one.leaves_of(step) - 1))) for step in bad), zeroed=())
 
 
 _FP16: dict[str, Any] = {"dtype": "fp16", "loss_scale": DYNAMIC, "steps": 5}
 
 
-@drawn(_of_a_scaler() | scenarios(**_FP16, resumes=st.sampled_from([(1,), (2,), (3,)]), loads_into=_INTO), share=0.2)
+@drawn_at_each_stage(
+    lambda stage: _of_a_scaler(stage=stage) | scenarios(stage=stage, **_FP16, resumes=_RESUMES, loads_into=_INTO),
+    share=0.125,
+    least=0.0,
+)
 def test_resume_of_a_dynamic_loss_scale(bits: Trials, scenario: Scenario) -> None:
     """So is every decision of a dynamic loss scale, if overflows and growth come before and after the resume."""
     bits.skip_unless_it_saves()

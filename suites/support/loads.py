@@ -48,14 +48,24 @@ def numbers_lost(group: dist.ProcessGroup, name: str, scenario: Scenario) -> lis
 
 
 def _seed(seed: int) -> None:
+    """Seed each generator, and draw one normal number: it keeps another one, of the same pair, for the next call."""
     torch.manual_seed(seed)  # the device's as well
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator
+    _normal()
+
+
+def _normal() -> dict[str, object]:
+    return {
+        "torch's normal numbers": torch.randn(()).item(),
+        "Python's normal numbers": random.gauss(),
+        "numpy's normal numbers": np.random.standard_normal(),  # noqa: NPY002 - the global generator
+    }
 
 
 def _drawn(device: str) -> dict[str, object]:
     """The next numbers of each generator that a client may use."""
-    return {
+    return _normal() | {
         "torch's random numbers": torch.rand(3).tolist(),
         "the device's random numbers": torch.rand(3, device=device).tolist(),
         "Python's random numbers": random.random(),  # noqa: S311 - no secret

@@ -6,7 +6,7 @@ micro-steps, runs of more than five steps without accumulation, and one bad leaf
 
 from __future__ import annotations
 
-from zerobench.model_specs import Odd
+from zerobench.model_specs import Gpt, Odd, Vit
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 
 #: A reading at each moment of a step at which a stale copy may be made.
@@ -173,6 +173,35 @@ RARE_VALUES = {
             Read("evaluation", 5, 2),
             Read("optimizer_state", 6, -1),
         ),
+    ),
+}
+
+RARE_VALUES |= {
+    # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between
+    "short steps and saves in a row": Scenario(
+        model=Odd(width=5, hidden=(7, 3), scalar=True),
+        steps=5,
+        accumulation=3,
+        short_steps=((3, 1), (4, 2)),
+        resumes=(1, 2, 3),
+        chunk=32,
+        edits=(4,),
+        reads=(Read("evaluation", 3, -1), Read("evaluation", 4, 0)),
+    ),
+    # overflows use up a hysteresis of three and meet the least scale; good steps follow
+    "least scale after a hysteresis": Scenario(
+        model=Odd(width=3, hidden=(2, 7)),
+        dtype="fp16",
+        steps=7,
+        chunk=32,
+        loss_scale=LossScale(initial_power=2, window=2, hysteresis=3, minimum=2.0),
+        poison=tuple((step, 0) for step in range(5)),
+    ),
+    "language model": Scenario(
+        model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
+    ),
+    "image model": Scenario(
+        model=Vit(width=16, layers=1, heads=2, image=8, patch=4), dtype="bf16", steps=2, accumulation=2, chunk=32
     ),
 }
 
