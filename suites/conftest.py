@@ -181,15 +181,20 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Keep the numbers of a drawn test's draws with its report, which another process may print."""
+    """Keep the numbers of a drawn test's draws, and the rules of the accounting, with the test's report, which another
+    process may print."""
+    from zerobench.suites.support import judged
     from zerobench.suites.support.drawing import course
 
     course().restart()
+    judged.restart()
     try:
         return (yield)
     finally:
         if course().drawn:
             item.user_properties.append((_DRAWS, str(course())))
+        if item.path.parent.name == "accounting":
+            item.user_properties.append((judged.PROPERTY, judged.current.exported()))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -216,8 +221,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{scenarios} Scenarios on {config.getoption('--subject')}, {rate}")
         terminalreporter.write_line(covering.summary())
     if config.getoption("--subject") != "reference":
-        for line in _draws(terminalreporter):
+        for line in (*_draws(terminalreporter), *_judged(terminalreporter)):
             terminalreporter.write_line(line)
+
+
+def _judged(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    from zerobench.suites.support import judged  # here: it loads torch
+
+    return judged.summary(terminalreporter)
 
 
 def _draws(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from zerobench.judge.command import ReplayCommand
-from zerobench.judge.ledger import Entry
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
-from zerobench.suites.accounting import bounds, held
-from zerobench.suites.accounting.ledger import demand, ledgers, skip_unless_offered
+from zerobench.suites.accounting import costs
+from zerobench.suites.accounting.ledger import judge
 from zerobench.suites.support.trials import Trials
-from zerobench.workload import models
 
 #: A bucket holds a block, of which ten are less than a third.
 _DEEP = Scenario(
@@ -37,14 +34,7 @@ _PLACES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
     """All ranks together hold one copy, and padding, of the states that the stage shards."""
-    scenario = _SCENARIO.but(stage=stage)
-    skip_unless_offered(trials, scenario)
-    measured = ledgers(trials, scenario, "states")
-    for state, most in bounds.most_of_all_ranks(scenario, models.shapes(scenario)).items():
-        for step in range(len(measured[0].resident)):
-            size = sum(ledger.resident[step][state] for ledger in measured)
-            entry = Entry("resident", f"{size} bytes of {state} on all ranks after step {step}", state, step)
-            demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: one copy, and padding")
+    judge(trials, _SCENARIO.but(stage=stage), costs.sharded)
 
 
 @pytest.mark.ci
@@ -53,12 +43,7 @@ def test_what_the_stage_shards_is_sharded(trials: Trials, stage: int) -> None:
 def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int, accumulation: int) -> None:
     """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward, or when
     a micro-step is over."""
-    scenario = _DEEP.but(stage=stage, accumulation=accumulation)
-    skip_unless_offered(trials, scenario)
-    most = bounds.most_in_backward(scenario, models.shapes(scenario))
-    size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
-    entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
-    demand(trials, scenario, 0, entry, size <= most, True, f"<= {most}: its shard, and ten blocks")
+    judge(trials, _DEEP.but(stage=stage, accumulation=accumulation), costs.backward)
 
 
 @pytest.mark.ci
@@ -67,11 +52,4 @@ def test_memory_is_in_tensors(trials: Trials, stage: int, place: str) -> None:
     """An engine adds less memory that is no tensor than half its shard of the parameters takes; so it is if states are
     on the host or in files."""
     scenario = _LARGE.but(stage=stage) if place == "none" else _LARGE.but(stage=stage, **_PLACES[place])
-    skip_unless_offered(trials, scenario)
-    shard = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world
-    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), held.beside)):
-        if found is None:
-            pytest.skip("the C library does not count the bytes in use")
-        plain, size = found
-        entry = Entry("process", f"{size} bytes that are no tensor; training without an engine adds {plain}")
-        demand(trials, scenario, rank, entry, size <= shard // 2, True, f"<= {shard // 2}, half of a shard")
+    judge(trials, scenario, costs.process)

@@ -15,7 +15,7 @@ from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.accounting import bounds, grid
 from zerobench.suites.accounting.history import Between, Call, Costs, History, long_run, trace
-from zerobench.suites.accounting.ledger import demand, known, skip_unless_offered, theory_of
+from zerobench.suites.accounting.ledger import demand, demand_at_most, known, offered, offers, theory_of
 from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models as built
@@ -37,7 +37,7 @@ _LONG, _EARLY = 50, 3
 def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without evaluations; an evaluation leaves as many bytes
     resident as before it."""
-    assume(trials.offers(scenario))
+    assume(offers(trials, scenario, "after_evaluation"))
     _demand_the_same(trials, scenario, "evaluation")
 
 
@@ -46,7 +46,7 @@ def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenari
     """Traffic and resident bytes of every step are those without readings of gradients, parameters and optimizer
     state. A reading leaves as many bytes resident as before it, and receives at most as many as an all-reduce of fp32
     values does."""
-    assume(trials.offers(scenario))
+    assume(offers(trials, scenario, "after_reading"))
     _demand_the_same(trials, scenario, "reading")
 
 
@@ -55,7 +55,7 @@ def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) 
     """Traffic and resident bytes of every step are those without saves; a save leaves as many bytes resident as before
     it."""
     trials.skip_unless_it_saves()
-    assume(trials.offers(scenario) and trials.offers(scenario.but(resumes=(1,))))
+    assume(offers(trials, scenario, "after_saving") and trials.offers(scenario.but(resumes=(1,))))
     _demand_the_same(trials, scenario, "saving")
 
 
@@ -65,10 +65,9 @@ def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) 
 def test_gradients_wait_no_longer_after_a_call(trials: Trials, stage: int, between: Between) -> None:
     """If a model has blocks enough to reduce each while backward goes on, as many bytes of gradients wait at once after
     an evaluation, a reading or a save as without it."""
-    scenario = Scenario(model=grid.DEEP, stage=stage, chunk=32, reduce_bucket=1)
-    skip_unless_offered(trials, scenario)
+    scenario = offered(trials, Scenario(model=grid.DEEP, stage=stage, chunk=32, reduce_bucket=1), f"after_{between}")
     if between == "saving":
-        skip_unless_offered(trials, scenario.but(resumes=(1,)))
+        offered(trials, scenario.but(resumes=(1,)), "after_saving")
     _demand_the_same(trials, scenario, between)
 
 
@@ -77,7 +76,7 @@ def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Sc
     """Traffic and resident bytes of the other steps are those without the overflow."""
     _skip_unless_steps_are_skipped(trials)
     poisoned = scenario.but(poison=((_SKIPPED, 0),))
-    assume(trials.offers(scenario) and trials.offers(poisoned))
+    assume(offers(trials, scenario, "after_skip") and offers(trials, poisoned, "after_skip"))
     plain, after = _histories(trials, scenario, "nothing"), _histories(trials, poisoned, "nothing")
     assume(not any(plain[0].skipped) and after[0].skipped == [False, True, False])
     for expected, got in zip(plain, after, strict=True):
@@ -91,7 +90,7 @@ def test_cost_of_an_evaluation(counted: Trials, scenario: Scenario) -> None:
     scenario = scenario.but(steps=4)
     poisoned = scenario.but(poison=((_SKIPPED, 0),))
     scenario = poisoned if counted.offers(poisoned) else scenario
-    assume(counted.offers(scenario))
+    assume(offers(counted, scenario, "traffic"))
     model, theory = built.build(scenario), theory_of(counted)
     for each in _histories(counted, scenario, "evaluation"):
         for index, call in enumerate(each.calls):
@@ -104,7 +103,7 @@ def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
     """Calls and bytes of a step that overflows are those of the closed form: all that is sent up to the decision."""
     _skip_unless_steps_are_skipped(counted)
     scenario = scenario.but(poison=((_SKIPPED, 0),))
-    assume(counted.offers(scenario))
+    assume(offers(counted, scenario, "traffic"))
     model, theory = built.build(scenario), theory_of(counted)
     for each in _histories(counted, scenario, "nothing"):
         assume(each.skipped[: _SKIPPED + 1] == [False, True])
@@ -135,7 +134,7 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     ).but(loss_scale=LossScale(static=1.0), poison=((10, 0), (11, 1), (30, 1)))
     for more in ({"accumulation": 2}, {"forwards": "dropped"}) if stage % 2 else ():
         scenario = scenario.but(**more) if trials.offers(scenario.but(**more)) else scenario
-    skip_unless_offered(trials, scenario)
+    scenario = offered(trials, scenario, "long_run", "poison")
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), long_run, _EARLY)):
         for name, early in vars(found.early).items():
             entry = Entry("growth", f"{name} after {_LONG} steps, in bytes or numbers", name)
@@ -167,7 +166,7 @@ def _demand_cheap(trials: Trials, scenario: Scenario, rank: int, call: Call) -> 
         calls = sum(each.calls for each in call.traffic.values())
         most = 2 * states * bounds.fp32(scenario, built.shapes(scenario)) + calls * _MESSAGE
         entry = Entry("traffic", f"{received} bytes received by the {call.what}")
-        demand(trials, scenario, rank, entry, received <= most, True, f"<= {most}: {states} all-reduces")
+        demand_at_most(trials, scenario, rank, entry, received, most, f"{states} all-reduces", "an all-reduce a state")
 
 
 def _demand_steps(

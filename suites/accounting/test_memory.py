@@ -7,8 +7,8 @@ from hypothesis import assume
 
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
-from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledger import demand_account, skip_unless_offered
+from zerobench.suites.accounting import costs, grid
+from zerobench.suites.accounting.ledger import demand_account, judge, offered, offers
 from zerobench.suites.support.strategies import UNDISTURBED, drawn_at_each_stage, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -18,14 +18,13 @@ from zerobench.suites.support.trials import Trials
 def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,
     before the first step, after it and after the third."""
-    skip_unless_offered(counted, scenario)
-    demand_account(counted, scenario, "states")
+    demand_account(counted, offered(counted, scenario, "states"), "states")
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.2)
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes of each state are those of the closed form."""
-    assume(counted.offers(scenario))
+    assume(offers(counted, scenario, "states"))
     demand_account(counted, scenario, "states")
 
 
@@ -48,8 +47,7 @@ def test_nothing_is_hidden_whatever_the_scenario(reference: Trials, scenario: Sc
 @pytest.mark.parametrize("scenario", grid.LIVING.values(), ids=grid.LIVING)
 def test_memory_does_not_grow(trials: Trials, scenario: Scenario) -> None:
     """After eight steps as many bytes of tensors are alive as after three."""
-    skip_unless_offered(trials, scenario)
-    demand_account(trials, scenario, "growth")
+    judge(trials, scenario, costs.growth)
 
 
 @pytest.mark.ci

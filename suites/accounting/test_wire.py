@@ -17,7 +17,7 @@ from zerobench.meters import TrafficMeter, crossing
 from zerobench.model_specs import Gpt, Odd
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
-from zerobench.suites.accounting.ledger import demand, skip_unless_offered
+from zerobench.suites.accounting.ledger import demand_at_most, offered
 from zerobench.suites.support.trials import Trials
 
 pytestmark = pytest.mark.alone
@@ -61,7 +61,7 @@ def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
     scenario = _offered(trials, world)
     for step, (received, _, _, wire) in enumerate(_crossings(trials, scenario)):
         entry = Entry("wire", f"{wire} bytes on loopback in step {step}", step=step)
-        demand(trials, scenario, 0, entry, wire >= received, True, f">= {received}")
+        demand_at_most(trials, scenario, 0, entry, received, wire, "bytes on the wire", "the bytes on the wire")
 
 
 @pytest.mark.ci
@@ -70,15 +70,15 @@ def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
 def test_the_wire_carries_little_else(trials: Trials, stage: int, model: Gpt | Odd) -> None:
     """The kernel and the file of the store see at most a tenth more than the meters count, and a kilobyte for each
     collective on each rank; also if some parameters receive no gradient."""
-    scenario = _SCENARIO.but(world=2, stage=stage, model=model)
-    skip_unless_offered(trials, scenario)
+    scenario = offered(trials, _SCENARIO.but(world=2, stage=stage, model=model), "wire")
     crossings = _crossings(trials, scenario)
     received, calls, twice, wire = min(crossings, key=lambda crossing: crossing[3])
     bound = int((received + twice) * (1 + _HEADERS)) + calls * _OF_A_CALL
     seen = f"{wire} bytes on loopback and in the store"
     what = f"{seen} in the quietest of {len(crossings)} steps, {received} of them counted"
-    formula = f"<= {bound} = 1.1 * (counted + {twice} of reduce-scatters) + 1024 * {calls} calls"
-    demand(trials, scenario, 0, Entry("wire", what), wire <= bound, True, formula)
+    formula = f"1.1 * (counted + {twice} of reduce-scatters) + 1024 * {calls} calls"
+    rule = "1.1 of the counted bytes, and a kilobyte for each call"
+    demand_at_most(trials, scenario, 0, Entry("wire", what), wire, bound, formula, rule)
 
 
 def _offered(trials: Trials, world: int) -> Scenario:

@@ -12,6 +12,7 @@ from zerobench.errors import RankFailure
 from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand
 from zerobench.ranks import Pool, RankFault
+from zerobench.subject import Subject
 from zerobench.suites.support.trials import IDLE, TIME_LIMIT, Trials
 
 _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
@@ -20,8 +21,13 @@ _KINDS = {"raised": "raised", "crashed": "died", "timeout": "hung"}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for each known finding that a Scenario repeats."""
     subject = subjects.load(metafunc.config.getoption("subject"))
-    found = [each for each in findings.known(subject) if each.scenario and not subject.not_offered(each.scenario)]
+    found = [each for each in _known(subject) if each.scenario and not subject.not_offered(each.scenario)]
     metafunc.parametrize("finding", found, ids=[each.slug for each in found])
+
+
+def _known(subject: type[Subject]) -> list[KnownFinding]:
+    """Those of training; suites/accounting has those of costs."""
+    return [each for each in findings.known(subject) if not each.costs]
 
 
 def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
@@ -36,9 +42,7 @@ def test_known_finding_is_there(trials: Trials, finding: KnownFinding) -> None:
     if got == "right" and trials.name not in finding.subjects:
         pytest.skip(f"{trials.name} does not have the finding {finding.slug} of {', '.join(finding.subjects)}")
     assert got != "right", f"repaired: remove the finding {finding.slug}"
-    others = [
-        each for each in findings.known(trials.subject) if each is not finding and each.describes(finding.scenario)
-    ]
+    others = [each for each in _known(trials.subject) if each is not finding and each.describes(finding.scenario)]
     assert others or got in (finding.kind, *finding.also) or {got, finding.kind} == {"hung", "died"}, (
         f"{finding.slug}: {got}, but zerobench/findings/known.json says {finding.kind}"
     )

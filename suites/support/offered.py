@@ -69,10 +69,13 @@ def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
-def obstacle(subject: type[Subject], scenario: Scenario) -> str | KnownFinding | None:
-    """The engine's reason if it does not offer the Scenario, or the known finding that describes it."""
+def obstacle(subject: type[Subject], scenario: Scenario, cost: str = "") -> str | KnownFinding | None:
+    """The engine's reason if it does not offer the Scenario, or the known finding that describes it.
+
+    A test of the accounting gives its ``cost``, which has known findings of its own.
+    """
     reason = subject.not_offered(scenario)
-    return findings.matching(subject, scenario) if reason is None else reason
+    return findings.matching(subject, scenario, cost) if reason is None else reason
 
 
 def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | str:
@@ -106,9 +109,11 @@ def _plain(scenario: Scenario, names: Collection[str]) -> Scenario:
     return scenario
 
 
-def nearest_unknown(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) -> Scenario | None:
+def nearest_unknown(
+    subject: type[Subject], scenario: Scenario, fixed: Collection[str], cost: str = ""
+) -> Scenario | None:
     """So changed, the Scenario that no known finding of the engine describes either; None if there is none."""
-    found, obstructs = _nearest(partial(obstacle, subject), scenario, fixed, (_with_one,))
+    found, obstructs = _nearest(partial(obstacle, subject, cost=cost), scenario, fixed, (_with_one,))
     return found if obstructs is None else None
 
 

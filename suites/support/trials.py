@@ -71,12 +71,13 @@ class Trials:
         """The number of Scenarios that the ranks were given."""
         return self.runner.ran
 
-    def offers(self, scenario: Scenario, subject: str | None = None) -> bool:
-        """Whether the engine (or another one) offers the Scenario and no known finding describes it.
+    def offers(self, scenario: Scenario, subject: str | None = None, *, cost: str = "") -> bool:
+        """Whether the engine (or another one) offers the Scenario and no known finding, of this cost or of training,
+        describes it.
 
         If that holds for no draw, the test skips with the most frequent reason.
         """
-        found = obstacle(subjects.load(subject or self.name), scenario)
+        found = obstacle(subjects.load(subject or self.name), scenario, cost)
         if isinstance(found, KnownFinding):
             note_known(found)
         elif found is not None:

@@ -1,7 +1,8 @@
 """Known findings: defects of released engines, as data, each with a reproducer that needs no zerobench.
 
-A drawn property sets aside a Scenario that a known finding describes, so that its draws find unknown defects.
-suites/equivalence/test_known_findings.py still runs each finding, which must still fail in the stated way.
+A property sets aside a Scenario that a known finding describes, so that its draws find unknown defects.
+test_known_findings.py in suites/equivalence and suites/accounting still run each finding, which must still fail in the
+stated way.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ class KnownFinding:
     optimizer, and for each field a list of its values, bounds (``least``, ``not``), or items of which it has one
     (``has``), each (``all``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test
     can repeat has a ``scenario``. If a race decides how it ends, ``also`` has the other kinds.
+
+    An engine that trains right may hold or send too much. Such a finding has ``costs``, the numbers of the accounting
+    that are wrong, by their names in suites/accounting/costs.py; every other property goes on as if it were not there.
     """
 
     slug: str  # the folder of its reproducer in reports/findings
@@ -44,6 +48,7 @@ class KnownFinding:
     where: Sequence[Mapping[str, Any]]
     scenario: Scenario | None
     also: tuple[Kind, ...] = ()
+    costs: tuple[str, ...] = ()
 
     @property
     def installed(self) -> bool:
@@ -64,9 +69,13 @@ def known(subject: type[Subject]) -> list[KnownFinding]:
     return [each for each in everything() if names & set(each.subjects) and each.installed]
 
 
-def matching(subject: type[Subject], scenario: Scenario) -> KnownFinding | None:
-    """The first known finding of a subject, in the installed version, that a Scenario has."""
-    return next((each for each in known(subject) if each.describes(scenario)), None)
+def matching(subject: type[Subject], scenario: Scenario, cost: str = "") -> KnownFinding | None:
+    """The first known finding of a subject, in the installed version, that a Scenario has.
+
+    One of costs counts only for a property that judges this ``cost``.
+    """
+    found = (each for each in known(subject) if not each.costs or cost in each.costs)
+    return next((each for each in found if each.describes(scenario)), None)
 
 
 @functools.cache
@@ -88,7 +97,7 @@ def everything() -> Sequence[KnownFinding]:
 def _read(raw: dict[str, Any]) -> KnownFinding:
     scenario = raw.pop("scenario")
     read = None if scenario is None else Scenario.from_json(json.dumps(scenario))
-    tuples = {name: tuple(raw.get(name, ())) for name in ("subjects", "also")}
+    tuples = {name: tuple(raw.get(name, ())) for name in ("subjects", "also", "costs")}
     return KnownFinding(**raw | tuples | {"scenario": read})
 
 

@@ -1,0 +1,150 @@
+"""Costs: the numbers that bound an engine without a closed form, each by the name that a known finding gives.
+
+A function judges one Scenario: it measures on the ranks, and raises if the number is larger than its bound. The tests
+give it their Scenarios; test_known_findings.py gives it those of the known findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.oracles.rules import state_keys
+from zerobench.scenario import Scenario
+from zerobench.suites.accounting import bounds, held, within
+from zerobench.suites.accounting.ledger import demand, demand_account, demand_at_most, ledgers
+from zerobench.suites.support.client import offers_saving
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models
+
+#: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
+_AGREEMENT = 1 << 18
+#: Whether each of the engines that follow each other in one process reads ahead and writes behind.
+_PIPELINES = [(False, False), (True, False), (False, True), (True, True)]
+_TIMES = len(_PIPELINES)
+
+
+def sharded(trials: Trials, scenario: Scenario) -> None:
+    """The states that the stage shards, of all ranks together, between steps."""
+    measured = ledgers(trials, scenario, "states")
+    for state, most in bounds.most_of_all_ranks(scenario, models.shapes(scenario)).items():
+        for step in range(len(measured[0].resident)):
+            size = sum(ledger.resident[step][state] for ledger in measured)
+            entry = Entry("resident", f"{size} bytes of {state} on all ranks after step {step}", state, step)
+            demand_at_most(trials, scenario, 0, entry, size, most, "one copy, and padding")
+
+
+def backward(trials: Trials, scenario: Scenario) -> None:
+    """The tensors that a backward adds."""
+    most = bounds.most_in_backward(scenario, models.shapes(scenario))
+    size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
+    entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
+    demand_at_most(trials, scenario, 0, entry, size, most, "its shard, and ten blocks")
+
+
+def process(trials: Trials, scenario: Scenario) -> None:
+    """Memory that is no tensor; skips the test if the C library does not count it."""
+    shard = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), held.beside)):
+        if found is None:
+            pytest.skip("the C library does not count the bytes in use")
+        small, size = found
+        entry = Entry("process", f"{size} bytes that are no tensor; the engine with a small model adds {small}")
+        demand_at_most(trials, scenario, rank, entry, size, shard // 2, "half of a shard")
+
+
+def growth(trials: Trials, scenario: Scenario) -> None:
+    """The tensors alive after eight steps, beyond those after three."""
+    demand_account(trials, scenario, "growth")
+
+
+def received(trials: Trials, scenario: Scenario) -> None:
+    """The bytes that all ranks receive, beside those that all ranks send."""
+    demand_account(trials, scenario, "received")
+
+
+def update(trials: Trials, scenario: Scenario) -> None:
+    """The memory that an update adds."""
+    model = models.shapes(scenario)
+    most = 2 * bounds.most_in_backward(scenario, model) - bounds.of_ten_blocks(model)
+    _within(trials, scenario, "update", most, "two copies of its shard, and ten blocks")
+
+
+def evaluation(trials: Trials, scenario: Scenario) -> None:
+    """The memory that an evaluation adds."""
+    _within(trials, scenario, "evaluation", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
+
+
+def _within(trials: Trials, scenario: Scenario, call: within.Within, most: int, bound: str) -> None:
+    for rank, size in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.most_within, call)):
+        entry = Entry("within", f"{size} bytes that the allocator adds within an {call}", call)
+        demand_at_most(trials, scenario, rank, entry, size, most, bound)
+
+
+def undeclared(trials: Trials, scenario: Scenario) -> None:
+    """The living tensors, between steps, that no state declares."""
+    most = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world // 2
+    for census in ledgers(trials, scenario, "hidden"):
+        size = sum(stray.bytes for stray in census.strays)
+        entry = Entry("undeclared", f"{size} bytes of tensors that are alive and that no state declares")
+        demand_at_most(trials, scenario, census.rank, entry, size, most, "half of a shard")
+
+
+def building(trials: Trials, scenario: Scenario) -> None:
+    """The bytes received while an engine is built, and while it saves."""
+    saves = offers_saving(trials.subject, scenario)
+    whole = bounds.fp32(scenario, models.shapes(scenario))
+    states = 1 + len(state_keys(scenario.optimizer))
+    all_reduce = 2 * whole * (scenario.world - 1) // scenario.world
+    most = {
+        "building": (2 * whole + _AGREEMENT, "the model twice"),
+        "saving": (states * all_reduce + _AGREEMENT, "an all-reduce of each state"),
+    }
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.received, saves)):
+        for (what, (bound, words)), size in zip(most.items(), found, strict=True):
+            entry = Entry("traffic", f"{size} bytes received while {what}", what)
+            demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, while {what}")
+
+
+def closed(trials: Trials, scenario: Scenario) -> None:
+    """All that a process still has after its engines are closed, and the files that they leave."""
+    pipelined = all(trials.offers(scenario.but(pipeline_read=read, pipeline_write=write)) for read, write in _PIPELINES)
+    each = _PIPELINES if pipelined else [_PIPELINES[0]] * _TIMES
+    saves = trials.offers(scenario.but(resumes=(1,), steps=2, loads_into="same"))
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.held_after_closing, each, saves)
+    for rank, (first, last) in enumerate(found):
+        for name, before in vars(first).items():
+            entry = Entry("left", f"{name} after {_TIMES} closed engines", name)
+            demand_at_most(trials, scenario, rank, entry, vars(last)[name], before, "those of the first closed engine")
+        entry = Entry("left", f"{first.files} files of a closed engine", "files")
+        demand(trials, scenario, rank, entry, first.files, 0, "a closed engine leaves no file")
+
+
+def files(trials: Trials, scenario: Scenario) -> None:
+    """The bytes in files of all ranks."""
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step)
+    declared, there = (sum(each) for each in zip(*found, strict=True))
+    entry = Entry("files", f"{there} bytes in files, {declared} of them declared", "files")
+    demand_at_most(trials, scenario, 0, entry, there, declared + declared // 10, "1.1 of the declared bytes")
+
+
+#: By the name that a known finding gives in ``costs``.
+COSTS: Mapping[str, Callable[[Trials, Scenario], None]] = {
+    each.__name__: each
+    for each in (
+        sharded,
+        backward,
+        process,
+        growth,
+        received,
+        update,
+        evaluation,
+        undeclared,
+        building,
+        closed,
+        files,
+    )
+}
