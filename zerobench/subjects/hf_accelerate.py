@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome
+from zerobench.subject import Batch, Outcome, Theory
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.theory import peers
 from zerobench.workload.forwards import loss_of
 
 #: The attributes of Accelerate's singletons, by class.
@@ -46,6 +47,10 @@ class AccelerateDdp(TorchDdp):
         if scenario.reduction == "micro_step" and scenario.accumulation > 1:
             return f"Accelerate reduces gradients at the boundary only: {_PAGE}"
         return super().unsupported(scenario)
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.AccelerateDdp()
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self._states: _States = {}

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
+from zerobench.subject import Theory
 from zerobench.subjects import ddp_settings, deepspeed_options
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.plain import Plain
@@ -19,6 +20,7 @@ from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.subjects.torch_fsdp1 import TorchFsdp1
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
 from zerobench.subjects.torch_zero1 import TorchZero1
+from zerobench.theory import peers
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html"
 _FSDP1 = "https://docs.pytorch.org/docs/2.13/fsdp.html#torch.distributed.fsdp.CPUOffload"
@@ -41,6 +43,10 @@ class DdpCopies(TorchDdp):
 
     name = "torch-ddp-copies"
     bucket_view = False
+
+    @classmethod
+    def theory(cls) -> Theory:
+        return peers.DdpCopies()
 
 
 class DdpFindUnused(TorchDdp):

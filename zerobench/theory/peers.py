@@ -64,6 +64,29 @@ class Ddp(Theory):
         return set(trained)
 
 
+class DdpCopies(Ddp):
+    """Without ``gradient_as_bucket_view`` a parameter that no leaf of a step used has no gradient after it."""
+
+    def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes:
+        trained, last = _trained(model), _active(scenario, model, range(max(0, steps - 1), steps))
+        gradients = DTYPES[scenario.dtype].itemsize * _numel(trained[name] for name in last)
+        return super().memory(scenario, model, rank, steps) | {"gradients": gradients}
+
+
+class AccelerateDdp(DdpCopies):
+    """Accelerate enters ``no_sync`` on several ranks only: on one rank DDP reduces after every micro-step."""
+
+    def traffic(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        return super().traffic(_synchronizing(scenario), model, rank, step)
+
+    def skipped(self, scenario: Scenario, model: nn.Module, rank: int = 0, step: int = 2) -> dict[str, Traffic]:
+        return super().skipped(_synchronizing(scenario), model, rank, step)
+
+
+def _synchronizing(scenario: Scenario) -> Scenario:
+    return scenario.but(schedule="micro_step") if scenario.world == 1 else scenario
+
+
 class Zero1(Ddp):
     """ZeroRedundancyOptimizer on top of DDP: a broadcast of every parameter by its owner."""
 
@@ -99,7 +122,7 @@ def _numel(parameters: Iterable[nn.Parameter]) -> int:
 
 def _active(scenario: Scenario, model: nn.Module, steps: range) -> set[str]:
     """The trainable parameters that received a gradient on some leaf of some of the ``steps``."""
-    leaves = [(step, index) for step in steps for index in range(scenario.leaves)]
+    leaves = [(step, index) for step in steps for index in range(scenario.leaves_of(step))]
     routes = {takes_route(scenario, step, index) for step, index in leaves}
     done = {name for route in routes for name in _completed(scenario, model, route)}
     return done & set(_trained(model))
