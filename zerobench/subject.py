@@ -118,6 +118,10 @@ class Theory:
         """The peak bytes of the model's whole parameters in one step."""
         return None
 
+    def unseen(self, scenario: Scenario, model: nn.Module, rank: int = 0) -> int:
+        """Bytes of tensors between steps that Python does not reach, such as buckets of an engine in C++."""
+        return 0
+
 
 class Subject(ABC):
     """An engine under test on one rank; see the module's text for the order of calls."""

@@ -10,7 +10,9 @@ from torch import nn
 from zerobench import subjects
 from zerobench.driver import model_for, run_step, start, wrap
 from zerobench.meters import TrafficMeter, beside_tensors, live_tensors, resident
+from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
+from zerobench.subject import Subject
 from zerobench.subjects.plain import ComputeOnly
 
 
@@ -48,20 +50,26 @@ def _beyond(model: nn.Module, shards: list[nn.Parameter], *, collected: bool) ->
     return resident(live_tensors(collected=collected)) - resident([*shards, *model.parameters()])
 
 
-def beside(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[int, int] | None:
-    """One rank's part: bytes beside tensors that training without an engine adds, and those that the engine adds.
+#: An engine's code and its libraries take the same memory with this model as with a large one.
+_SMALL = Gpt(vocab=16, context=8, width=8, layers=1, heads=2)
 
-    The first has the memory of torch's libraries, which the second finds in place. None if they cannot be counted.
+
+def beside(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> tuple[int, int] | None:
+    """One rank's part: bytes beside tensors that the engine adds with a small model, and those that it adds after that.
+
+    Training without an engine comes first. So the second number has neither torch's libraries nor the modules that the
+    engine imports when it needs them. None if they cannot be counted.
     """
-    added: list[int] = []
-    for chosen in (ComputeOnly, subjects.load(subject)):
-        before = beside_tensors()
-        with closing(start(chosen, scenario, group)) as engine:
-            for index in range(scenario.steps):
-                run_step(engine, scenario, index, dist.get_rank(group))
-            after = beside_tensors()
-        if before is None or after is None:
-            return None
-        added.append(after - before)
-    plain, engines = added
-    return plain, engines
+    engine, small = subjects.load(subject), scenario.but(model=_SMALL)
+    found = [_added(group, *each) for each in ((ComputeOnly, scenario), (engine, small), (engine, scenario))]
+    _, of_small, of_large = found
+    return None if of_small is None or of_large is None else (of_small, of_large)
+
+
+def _added(group: dist.ProcessGroup, kind: type[Subject], scenario: Scenario) -> int | None:
+    before = beside_tensors()
+    with closing(start(kind, scenario, group)) as engine:
+        for index in range(scenario.steps):
+            run_step(engine, scenario, index, dist.get_rank(group))
+        after = beside_tensors()
+    return None if before is None or after is None else after - before

@@ -78,13 +78,14 @@ def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
     return form
 
 
-def judge(trials: Trials, scenario: Scenario, cost: Callable[[Trials, Scenario], None]) -> None:
-    """Judge a cost (see costs.py) of the Scenario, if the engine offers it, past the known findings.
+def judge(trials: Trials, scenario: Scenario, cost: Callable[[Trials, Scenario], None], *fixed: str) -> None:
+    """Judge a cost (see costs.py) of the Scenario, if the engine offers it, past the known findings, none of which
+    changes its ``fixed`` fields.
 
     Raises:
         Disagreement: the cost is larger than its bound.
     """
-    cost(trials, offered(trials, scenario, cost.__name__))
+    cost(trials, offered(trials, scenario, cost.__name__, *fixed))
 
 
 def offered(trials: Trials, scenario: Scenario, cost: str, *fixed: str) -> Scenario:

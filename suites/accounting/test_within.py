@@ -29,12 +29,12 @@ _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), 
 def test_an_update_holds_its_shard(trials: Trials, stage: int) -> None:
     """If the stage shards optimizer states, an update adds at most two copies of its shard, a flat gradient and the
     optimizer's temporary one, and ten blocks."""
-    judge(trials, _DEEP.but(stage=stage, world=4), costs.update)
+    judge(trials, _DEEP.but(stage=stage, world=4), costs.update, "dtype")
 
 
 def test_an_evaluation_holds_few_blocks(trials: Trials) -> None:
     """If parameters are sharded, an evaluation adds at most ten blocks of 32."""
-    judge(trials, _DEEP.but(stage=3), costs.evaluation)
+    judge(trials, _DEEP.but(stage=3), costs.evaluation, "dtype")
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -59,7 +59,7 @@ def summary(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
     """Each test, by its name without arguments: its rules, with the largest share of a bound; the findings; or, if it
     judged nothing, the reason."""
     for name, reports in _by_test(terminalreporter).items():
-        records = [dict(report.user_properties)[PROPERTY] for report in reports if _has_record(report)]
+        records = [found for report in reports if (found := _record(report))]
         if not records:
             continue
         words = name.removeprefix("test_").replace("_", " ")
@@ -79,8 +79,9 @@ def _by_test(terminalreporter: pytest.TerminalReporter) -> dict[str, list[pytest
     return found
 
 
-def _has_record(report: pytest.TestReport) -> bool:
-    return PROPERTY in dict(report.user_properties)
+def _record(report: pytest.TestReport) -> Any:
+    """The record of a test's report, or None."""
+    return dict(report.user_properties).get(PROPERTY)
 
 
 def _rules(records: Sequence[Mapping[str, Sequence[Any]]]) -> Iterator[str]:

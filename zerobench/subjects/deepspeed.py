@@ -272,6 +272,7 @@ class DeepSpeed(Subject):
         inner = getattr(self.optimizer, "optimizer", self.optimizer)
         sharded = self.scenario.placement.optimizer
         masters = [p for group in inner.param_groups for p in group["params"]] if sharded else []
+        masters += getattr(self.optimizer, "fp32_partitioned_groups_flat", [])  # at stage 3 the groups are empty
         own = {tensor.untyped_storage().data_ptr() for tensor in (*parameters, *whole)}
         return {
             "parameters": storages([*parameters, *whole]),

@@ -65,12 +65,17 @@ class Ddp(Theory):
 
 
 class DdpCopies(Ddp):
-    """Without ``gradient_as_bucket_view`` a parameter that no leaf of a step used has no gradient after it."""
+    """Without ``gradient_as_bucket_view`` the reducer's buckets are beside the gradients, and a parameter that no leaf
+    of a step used has no gradient after it."""
 
     def memory(self, scenario: Scenario, model: nn.Module, rank: int = 0, steps: int = 1) -> Bytes:
         trained, last = _trained(model), _active(scenario, model, range(max(0, steps - 1), steps))
         gradients = DTYPES[scenario.dtype].itemsize * _numel(trained[name] for name in last)
         return super().memory(scenario, model, rank, steps) | {"gradients": gradients}
+
+    def unseen(self, scenario: Scenario, model: nn.Module, rank: int = 0) -> int:
+        """The buckets, which the reducer has in C++."""
+        return DTYPES[scenario.dtype].itemsize * _numel(_trained(model).values())
 
 
 class AccelerateDdp(DdpCopies):
