@@ -98,11 +98,11 @@ def _reported(name: str, outcome: str, *, skipped: str = "") -> Any:
 def test_a_run_says_what_it_judged() -> None:
     """Scenarios add up over a test's arguments, the largest share counts, and a test without a rule has its reason."""
     judged.restart()
+    judged.current.note(Scenario(stage=1), "half of a shard", 0.75)
     judged.current.note(Scenario(stage=1), "half of a shard", 0.25)
-    judged.current.note(Scenario(stage=1), "half of a shard", 0.5)
     judged.current.set_aside.add("ddp/growth")
     reports = [_reported("test_memory[1]", "passed")]
-    judged.current.note(Scenario(stage=2), "half of a shard", 0.75)
+    judged.current.note(Scenario(stage=2), "half of a shard", 0.5)
     reports.append(_reported("test_memory[2]", "failed"))
     reports.append(_reported("test_files", "skipped", skipped="no files"))
     terminal: Any = SimpleNamespace(getreports=lambda outcome: [r for r in reports if r.outcome == outcome])

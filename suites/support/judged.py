@@ -94,4 +94,6 @@ def _rules(records: Sequence[Mapping[str, Sequence[Any]]]) -> Iterator[str]:
 
 def _reason(reports: Sequence[pytest.TestReport]) -> str:
     said = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
-    return max(set(said), key=said.count).removeprefix("Skipped: ") if said else "it failed before"
+    if said:
+        return max(set(said), key=said.count).removeprefix("Skipped: ")
+    return "it failed before" if any(report.outcome == "failed" for report in reports) else "there was no number"
