@@ -219,7 +219,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         seconds = time.monotonic() - config.stash[_STARTED]
         rate = f"{scenarios / seconds:.1f} Scenarios per second"
         terminalreporter.write_line(f"{scenarios} Scenarios on {config.getoption('--subject')}, {rate}")
-        terminalreporter.write_line(covering.summary())
+        if covering.Covering.fields:
+            terminalreporter.write_line(covering.summary())
     if config.getoption("--subject") != "reference":
         for line in (*_draws(terminalreporter), *_judged(terminalreporter)):
             terminalreporter.write_line(line)

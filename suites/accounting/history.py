@@ -23,8 +23,9 @@ from zerobench.suites.support.client import directory_of, offers_saving
 from zerobench.workload.changes import edited
 from zerobench.workload.data import held_out
 
-#: The calls between two steps. A gradient is read inside a step, before its update.
-Between = Literal["nothing", "evaluation", "reading", "saving", "loading", "editing"]
+#: The calls between two steps. A gradient is read inside a step, before its update; "evaluation in a step" comes after
+#: the first micro-step.
+Between = Literal["nothing", "evaluation", "evaluation in a step", "reading", "saving", "loading", "editing"]
 
 Costs = dict[str, Traffic]
 
@@ -62,13 +63,13 @@ def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: B
             for what, call in _calls(engine, scenario, between, directory).items() if index else ():
                 found.calls.append(_metered(engine, what, call))
             waiting.clear()
-            _step(engine, scenario, index, found, reads=between == "reading")
+            _step(engine, scenario, index, found, between)
             found.waiting.append(max(waiting, default=0))
     return found
 
 
 def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Path) -> dict[str, Callable[[], object]]:
-    if between == "nothing":
+    if between in ("nothing", "evaluation in a step"):
         return {}
     if between == "evaluation":
         return {"evaluation": lambda: engine.evaluate(held_out(scenario))}
@@ -92,20 +93,25 @@ def _metered(engine: Subject, what: str, call: Callable[[], object]) -> Call:
     return Call(what, meter.traffic, before, resident_states(engine.resident()))
 
 
-def _step(engine: Subject, scenario: Scenario, index: int, found: History, *, reads: bool) -> None:
+def _step(engine: Subject, scenario: Scenario, index: int, found: History, between: Between) -> None:
     left = scenario.accumulation
 
-    def read(phase: str) -> None:
-        """After the last backward; the traffic of the reading does not count."""
+    def call(phase: str) -> None:
+        """After the last backward a reading, or after the first an evaluation, whose traffic does not count."""
         nonlocal left
         left -= phase == "backward"
-        if reads and phase == "backward" and not left:
-            counted = dict(meter.traffic)
-            found.calls.append(_metered(engine, "reading of gradients", engine.gradients))
-            meter.traffic = counted
+        if between == "reading" and phase == "backward" and not left:
+            apart("reading of gradients", engine.gradients)
+        if between == "evaluation in a step" and phase == "backward" and left == scenario.accumulation - 1:
+            apart("evaluation in a step", lambda: engine.evaluate(held_out(scenario)))
+
+    def apart(what: str, made: Callable[[], object]) -> None:
+        counted = dict(meter.traffic)
+        found.calls.append(_metered(engine, what, made))
+        meter.traffic = counted
 
     with TrafficMeter() as meter:
-        step = run_step(engine, scenario, index, found.rank, mark=read)
+        step = run_step(engine, scenario, index, found.rank, mark=call)
     found.traffic.append(meter.traffic)
     found.resident.append(resident_states(engine.resident()))
     found.skipped.append(step.skipped)

@@ -12,7 +12,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.recording import Traffic
-from zerobench.scenario import LossScale, Optimizer, Scenario
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.suites.accounting import bounds, grid
 from zerobench.suites.accounting.history import Between, Call, Costs, History, long_run, trace
 from zerobench.suites.accounting.ledger import demand, demand_at_most, known, offered, offers, theory_of
@@ -69,6 +69,19 @@ def test_gradients_wait_no_longer_after_a_call(trials: Trials, stage: int, betwe
     if between == "saving":
         offered(trials, scenario.but(resumes=(1,)), "after_saving")
     _demand_the_same(trials, scenario, between)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("stage", range(4))
+def test_an_evaluation_between_micro_steps_leaves_nothing(trials: Trials, stage: int) -> None:
+    """It leaves as many bytes resident as before it, and the rest of the step costs as much. Another engine than the
+    contract's may keep what the evaluation has gathered, and gathers less after it."""
+    if not trials.subject.promises_bits:
+        pytest.skip("a rule of engines that promise the contract's bits")
+    scenario = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=2, prefetch_bucket=0, max_live=0)
+    scenario = offered(trials, scenario, "after_evaluation")
+    offered(trials, scenario.but(reads=(Read("evaluation", 1, 1),)), "after_evaluation")
+    _demand_the_same(trials, scenario, "evaluation in a step")
 
 
 @drawn(_SCENARIOS, share=0.125)

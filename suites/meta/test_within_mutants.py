@@ -13,6 +13,7 @@ from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.uses import (
     ACCUMULATED,
     BESIDE_TENSORS,
+    BETWEEN_MICRO_STEPS,
     EDITED,
     GROWN,
     GROWN_WITH_SHARDED_PARAMETERS,
@@ -49,6 +50,7 @@ def _after_an_evaluation(trials: Trials) -> None:
 _OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[1]  # type: ignore[attr-defined]
 
 _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
+_BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
@@ -63,6 +65,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _after_an_evaluation) for mutant in WAITING),
     *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_LATER_EVALUATIONS),
     *((mutant, again(test_history.test_cost_of_an_evaluation)) for mutant in IN_EVALUATIONS_AFTER_A_SKIP),
+    *((mutant, _at(_BETWEEN_MICRO_STEPS, 3)) for mutant in BETWEEN_MICRO_STEPS),
     *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "half")) for mutant in BESIDE_TENSORS),
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEFT),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWN),

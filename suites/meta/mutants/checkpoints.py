@@ -172,6 +172,26 @@ class ForgetsTheLastOverflow(_After):
         self.engine.scaler._last_overflow = -1
 
 
+class BeginsTheWindowAnew(_After):
+    """A load counts as an overflow of the step before it."""
+
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+
+    def after(self) -> None:
+        self.engine.scaler._last_overflow = self.engine.scaler._step - 1
+
+
+class RaisesALoweredScaleWithoutSharding(_After):
+    """At stage 0 a scale that was saved below the initial one comes back as the initial one."""
+
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+
+    def after(self) -> None:
+        scaler = self.engine.scaler
+        if scaler.dynamic and self.scenario.stage == 0:
+            scaler.scale = max(scaler.scale, 2.0**scaler.config.initial_scale_power)
+
+
 class ForgetsTheStepCounts(_After):
     points_at = Points("parameters", "optimizer_state")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -203,6 +204,18 @@ class ForgetsPythonsNumbers(_Touches):
         random.setstate(before)
 
 
+class LosesNumpysSecondNormalNumber(_Touches):
+    """numpy draws normal numbers in pairs; the second one of a pair is not there after a load."""
+
+    thing = "numpy's normal numbers, after a load"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator
+        assert isinstance(state, dict)
+        np.random.set_state(state | {"has_gauss": 0})  # noqa: NPY002
+
+
 class _ChangesWhenALoadFails(Mutant):
     points_at = _LATER
 
@@ -261,6 +274,10 @@ TOUCHING: list[type[_Touches]] = [
     LeavesEvaluationModeUntilTheNextStep,
     WritesTheRateThatItUsed,
 ]
-NUMBERS: list[type[_Touches]] = [LoadsTheNumbersOfRankZero, ForgetsPythonsNumbers]
+NUMBERS: list[type[_Touches]] = [
+    LoadsTheNumbersOfRankZero,
+    ForgetsPythonsNumbers,
+    LosesNumpysSecondNormalNumber,
+]
 FAILING: list[type[Mutant]] = [RestartsTheStepCountsWhenALoadFails, RoundsMastersWhenALoadFails]
 HOOKS: list[type[_Touches]] = [LeavesAModuleHookAfterALoad, LeavesAnOptimizerHookAfterAnEvaluation]

@@ -7,6 +7,7 @@ setting of the offload, a model of which a parameter rests, a program in which t
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,23 @@ def _elements(mutant: Mutant) -> int:
 
 
 #: By the property that catches them.
+class StaysWholeAfterAnEvaluationInAStep(Mutant):
+    """At stage 3 an evaluation between micro-steps leaves its units whole until the next forward."""
+
+    points_at = Points("resident", "traffic")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        unsharder = self.engine.unsharder
+        if unsharder is None or not self.engine.accumulation.begun:
+            return super().evaluate(batch)
+        kept, unsharder.max_live = unsharder.max_live, sys.maxsize
+        try:
+            return super().evaluate(batch)
+        finally:
+            unsharder.max_live = kept
+
+
+BETWEEN_MICRO_STEPS = [StaysWholeAfterAnEvaluationInAStep]
 IN_LATER_EVALUATIONS = [HoldsTheModelWithinTheThirdEvaluation]
 IN_EVALUATIONS_AFTER_A_SKIP = [GathersInAnEvaluationAfterASkippedStep]
 BESIDE_TENSORS = [KeepsArraysBesideTwinFlow]

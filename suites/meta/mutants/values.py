@@ -9,18 +9,21 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench.engine.optim.check import GradientCheck
 from zerobench.engine.state.files_parameters import FileParameterStore
 from zerobench.engine.state.unit import UnitState
+from zerobench.model_specs import Gpt
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.meta.points import Points
+from zerobench.suites.meta.points import VALUES, Points
 
 _STEPPED = Points("optimizer_state", "parameters", "model_parameters")
 _LATER = Points("losses", "gradients", "norm", "optimizer_state", "parameters", "model_parameters", "reads")
@@ -318,6 +321,93 @@ class FillsGapsWithPlusZero(_Value):
         self.engine.reducer._send = with_plus_zero  # type: ignore[method-assign]
 
 
+class RemembersAnEvaluationOverAnEdit(_Value):
+    """An evaluation is answered from the one before it until a micro-step, an update or a load: not after an edit."""
+
+    rare = "short steps and saves in a row"
+    points_at = Points("reads")
+    remembered: Tensor | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.remembered = None
+        return super().micro_step(batch)
+
+    def step(self) -> Outcome:
+        self.remembered = None
+        return super().step()
+
+    def load(self, directory: Path) -> None:
+        self.remembered = None
+        super().load(directory)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if self.remembered is None:
+            self.remembered = super().evaluate(batch)
+        return self.remembered
+
+
+class AveragesTheSecondShortStepOverItsMicroSteps(_Value):
+    """Right in the first of two short steps in a row."""
+
+    rare = "short steps and saves in a row"
+    points_at = _LATER
+    short = False
+    own = 0  # the micro-steps of the second one
+
+    def sabotage(self) -> None:
+        self.patch_leaves(lambda leaves: self.engine.ranks.world * self.own if self.own else leaves)
+
+    def set_micro_steps(self, number: int) -> None:
+        short = number < self.scenario.accumulation
+        self.own = number if short and self.short else 0
+        self.short = short
+        super().set_micro_steps(number)
+
+
+class KeepsTheSecondSaveAsTheLatest(_Value):
+    """The third save to a directory does not become the one that a load takes."""
+
+    rare = "short steps and saves in a row"
+    points_at = VALUES
+
+    def save(self, directory: Path) -> None:
+        saved = sum(each.is_dir() for each in directory.iterdir())
+        dist.barrier(self.group)
+        self.engine.save_checkpoint(directory, client_state=dict(self.client_state), save_latest=saved != 2)
+
+
+class LowersTheScaleBelowTheLeast(_Value):
+    """An overflow that uses up a hysteresis of three or more halves the scale, however low it is."""
+
+    rare = "least scale after a hysteresis"
+    points_at = Points("loss_scale", "norm", "losses", "gradients")
+
+    def sabotage(self) -> None:
+        scaler = self.engine.scaler
+        overflowed = scaler._overflowed
+
+        def halve() -> None:
+            last = scaler._hysteresis == 1 and scaler.config.hysteresis >= 3
+            halved = scaler.scale / 2
+            overflowed()
+            scaler.scale = halved if last else scaler.scale
+
+        scaler._overflowed = halve  # type: ignore[method-assign]
+
+
+class RoundsATiedWeightsGradient(_Value):
+    """The gradient of the embedding of a language model whose head has the same weight is rounded to 16 bits."""
+
+    rare = "language model"
+    points_at = _LATER
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        if isinstance(scenario.model, Gpt) and scenario.model.tied:
+            weight = next(model.parameters())
+            weight.register_hook(lambda gradient: gradient.bfloat16().float())  # type: ignore[no-untyped-call]
+        super().__init__(model, scenario, group)
+
+
 class AveragesOverFourRanks(Mutant):
     """Counts at most four ranks."""
 
@@ -347,6 +437,11 @@ VALUE_MUTANTS: list[type[_Value]] = [
     LosesMicroStepsLate,
     RemembersAnEvaluationWithItsBuffers,
     FillsGapsWithPlusZero,
+    RemembersAnEvaluationOverAnEdit,
+    AveragesTheSecondShortStepOverItsMicroSteps,
+    KeepsTheSecondSaveAsTheLatest,
+    LowersTheScaleBelowTheLeast,
+    RoundsATiedWeightsGradient,
 ]
 
 
