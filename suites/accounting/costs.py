@@ -127,8 +127,9 @@ def closed(trials: Trials, scenario: Scenario) -> None:
 
 
 def files(trials: Trials, scenario: Scenario) -> None:
-    """The bytes in files of all ranks."""
-    found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step)
+    """The bytes in files of all ranks, after loads too if the engine offers them."""
+    loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step, loads)
     declared, there = (sum(each) for each in zip(*found, strict=True))
     entry = Entry("files", f"{there} bytes in files, {declared} of them declared", "files")
     demand_at_most(trials, scenario, 0, entry, there, declared + declared // 10, "1.1 of the declared bytes")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.bench.ledger import settled
-from zerobench.driver import draw_batches, run_step, start
+from zerobench.driver import draw_batches, run_step, save, start
 from zerobench.meters import PeakMeter, TrafficMeter
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
@@ -114,15 +114,20 @@ def held_after_closing(
     return found[0], found[-1]
 
 
-def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> tuple[int, int]:
-    """One rank's part: bytes in files after two steps, by the engine's account and by the file system's of this
-    process: those in the directory are of all ranks, and rank 0 counts them."""
+def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool) -> tuple[int, int]:
+    """One rank's part: bytes in files after two steps, and after two loads if the engine ``loads``, by the engine's
+    account and by the file system's of this process: those in the directory are of all ranks, and rank 0 counts
+    them."""
     rank = dist.get_rank(group)
-    with directory_of(group) as directory:
+    with directory_of(group) as directory, directory_of(group) as saved:
         one = scenario.but(nvme_path=str(directory))
         with closing(start(subjects.load(name), one, group)) as engine:
             for index in range(2):
                 run_step(engine, one, index, rank)
+            if loads:
+                save(engine, one, saved, 2)
+                engine.load(saved)
+                engine.load(saved)
             dist.barrier(group)
             declared, there = sum(engine.offloaded().files.values()), _in_files(directory, visible=rank == 0)
             dist.barrier(group)

@@ -184,6 +184,30 @@ class StaysWholeAfterAnEvaluationInAStep(Mutant):
             unsharder.max_live = kept
 
 
+class ReservesItsFileAgainInEachLoad(Mutant):
+    """Each load makes the file of the states longer by as many bytes as they have."""
+
+    points_at = Points("files")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        for file in self.engine.stores._files:
+            file.reserve(4 * sum(state.unit.shard for state in self.engine.states))
+
+
+class SendsThroughAStoreIfItClips(Mutant):
+    """Each rank writes as many bytes as its gradients have to the store of the process group."""
+
+    points_at = Points("wire")
+
+    def step(self) -> Outcome:
+        if self.scenario.clip:
+            bytes_ = sum(state.unit.shard * 4 for state in self.engine.states)
+            dist.distributed_c10d._get_default_store().set(f"gradients of {dist.get_rank()}", "x" * bytes_)
+        return super().step()
+
+
+IN_FILES_AFTER_LOADS = [ReservesItsFileAgainInEachLoad]
 BETWEEN_MICRO_STEPS = [StaysWholeAfterAnEvaluationInAStep]
 IN_LATER_EVALUATIONS = [HoldsTheModelWithinTheThirdEvaluation]
 IN_EVALUATIONS_AFTER_A_SKIP = [GathersInAnEvaluationAfterASkippedStep]
@@ -214,6 +238,6 @@ GROWN = [
     GrowsWithEveryEdit,
 ]
 GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
-ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests]
+ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests, SendsThroughAStoreIfItClips]
 EDITED = [KeepsTheValuesOfAnEdit]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]
