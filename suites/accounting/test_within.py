@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench.model_specs import Gpt
+from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import costs
 from zerobench.suites.accounting.ledger import judge
@@ -22,6 +22,8 @@ _DEEP = Scenario(
     prefetch_bucket=0,
     micro_batch=1,
 )
+#: Its last block, which is half of it, is frozen.
+_FROZEN = Odd(width=64, hidden=(64, 64, 256), frozen=True)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 
 
@@ -40,9 +42,10 @@ def test_an_evaluation_holds_few_blocks(trials: Trials) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
-    client has set parameters."""
+    client has set parameters, and if some are frozen."""
     edited = _DEEP.but(stage=stage, edits=(1, 2))
     judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
+    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage), costs.undeclared)
 
 
 @pytest.mark.parametrize("stage", range(4))

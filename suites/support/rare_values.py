@@ -201,7 +201,7 @@ RARE_VALUES |= {
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
     ),
     "image model": Scenario(
-        model=Vit(width=16, layers=1, heads=2, image=8, patch=4), dtype="bf16", steps=2, accumulation=2, chunk=32
+        model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32
     ),
 }
 
