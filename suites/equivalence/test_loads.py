@@ -16,7 +16,7 @@ from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn, models, scenarios
 from zerobench.suites.support.trials import Trials
 
-_INTO = among("loads_into", "new", "trained", "same")
+_INTO = among("load into", "new", "trained", "same")
 
 
 @drawn(
@@ -44,7 +44,7 @@ def test_random_numbers_go_on_after_a_load(trials: Trials, scenario: Scenario) -
 
 #: The damage, the file by its number, and the steps before which the engine saves and loads.
 _DAMAGES = st.tuples(
-    among("damage", "flipped", "cut", "missing"),
+    among("load damage", "flipped", "cut", "missing"),
     st.integers(0, 5),
     st.sampled_from([(0, 1), (1, 2), (1, 1), (0, 2)]),
 )

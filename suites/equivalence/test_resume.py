@@ -33,11 +33,14 @@ from zerobench.suites.support.strategies import (
 from zerobench.suites.support.trials import Trials
 
 #: Buffers that a checkpoint has, or that it leaves out.
-_BUFFERS: dict[str, Any] = {"buffers": among("buffers", False, True), "persistent": among("persistent", True, False)}
+_BUFFERS: dict[str, Any] = {
+    "buffers": among("buffers", False, True),
+    "persistent": among("load persistent", True, False),
+}
 #: A save before the second step, before the third one, which may follow a skipped step, or before both.
 _RESUMES = st.sampled_from([(1,), (2,), (1, 2)])
 #: An engine that has just been built loads what was saved, or one whose states it must replace.
-_INTO = among("loads_into", "new", "trained", "same")
+_INTO = among("load into", "new", "trained", "same")
 #: A schedule shows once it has gone on after a load.
 _RATES = among("lr_factors", (0.25, 2.0, 0.5), ())
 
@@ -61,13 +64,13 @@ def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
     engine alone, and an overflow before the save may have lowered the loss scale."""
     model = models(frozen=among("frozen", False, True), **_BUFFERS)
-    loads = among("loads", "without_optimizer", "model")
+    loads = among("load part", "without_optimizer", "model")
     lowered = {"dtype": "fp16", "loss_scale": LossScale(initial_power=6, hysteresis=1), "poison": ((0, 0),)}
-    scale = lowered if draw(among("scale_is_lower", False, True, rare=True)) else {}
+    scale = lowered if draw(among("load scale", False, True, rare=True)) else {}
     given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": _RATES}
     one = draw(scenarios(**given | scale | fixed))
     frozen = isinstance(one.model, Odd) and one.model.frozen
-    return one.but(frozen_in=draw(among("frozen_in", "saved", "loaded", "all"))) if frozen else one
+    return one.but(frozen_in=draw(among("load frozen", "saved", "loaded", "all"))) if frozen else one
 
 
 @drawn_at_each_stage(lambda stage: _of_a_part(stage=stage), share=0.15, least=0.0)
@@ -86,7 +89,7 @@ def _into(one: Scenario, into: LoadsInto) -> Scenario:
 
 
 def _of_any_load(stage: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:
-    accumulation, loads = among("accumulation", 1, 2, 4), among("loads", "without_optimizer", "model", "all")
+    accumulation, loads = among("accumulation", 1, 2, 4), among("load part", "without_optimizer", "model", "all")
     given = {"steps": 3, "accumulation": accumulation, "resumes": _RESUMES, "loads": loads, "reads": ()}
     return st.builds(_into, scenarios(stage=stage, model=models(**_BUFFERS), **given), _INTO)
 
@@ -107,9 +110,9 @@ def _of_a_scaler(draw: st.DrawFn, /, stage: st.SearchStrategy[int]) -> Scenario:
     after it, or further overflows use up the hysteresis: what the scaler has counted before the save decides after the
     load. In others all overflows come after it, so that an engine which has trained had used up more than the saved
     one."""
-    then = draw(among("after_a_load", "grows", "used up", "all"))
+    then = draw(among("load then", "grows", "used up", "all"))
     grows, before = then == "grows", then != "all"
-    ago = draw(among("since_the_overflow", 1, 2)) if grows else 1
+    ago = draw(among("load overflow", 1, 2)) if grows else 1
     resume, window = draw(st.integers(ago, 3)), draw(among("window", 2, 3)) + ago - 1
     hysteresis = draw(among("hysteresis", 1, 2)) if grows else draw(among("hysteresis", 2, 3))
     bad = [resume - ago] if grows else range(resume - before, resume - before + hysteresis)
@@ -163,8 +166,8 @@ def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
 
 _PLACES: tuple[OffloadTarget, ...] = ("none", "cpu", "nvme")
 #: The stage that saves and the one that loads, and so the places of their optimizer states: each change is covered.
-_STAGE_PAIRS = among("stages", *itertools.product(range(4), repeat=2))
-_PLACE_PAIRS = among("places", *itertools.product(_PLACES, repeat=2))
+_STAGE_PAIRS = among("load stages", *itertools.product(range(4), repeat=2))
+_PLACE_PAIRS = among("load places", *itertools.product(_PLACES, repeat=2))
 
 
 @st.composite
@@ -198,7 +201,7 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, Scenario]) -> 
             poison=(),
             reads=(),
         ),
-        among("worlds", *WORLD_PAIRS),
+        among("load worlds", *WORLD_PAIRS),
         STAGES,
     ),
     share=0.2,
@@ -234,7 +237,7 @@ _LARGE = Odd(width=100, hidden=(6000,), norm=False, activation="tanh")
             poison=(),
             reads=(),
         ),
-        among("worlds", (1, 3), (2, 3)),
+        among("load worlds", (1, 3), (2, 3)),
         st.sampled_from([1, 2, 3]),
     ),
     share=0.05,

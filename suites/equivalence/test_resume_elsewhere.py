@@ -37,7 +37,7 @@ _PLAIN = Scenario(optimizer=Optimizer(name="adamw"), resumes=(1,))
 _VALUES: tuple[Part, ...] = ("gradients", "parameters", "optimizer_state")
 #: The numbers of ranks before and after, so that a step has as many leaves.
 _OF_TWO_LEAVES = st.sampled_from([(1, 2), (2, 1)])
-_OF_SEVERAL_LEAVES = among("worlds", *WORLD_PAIRS)
+_OF_SEVERAL_LEAVES = among("load worlds", *WORLD_PAIRS)
 
 
 def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:

@@ -36,6 +36,9 @@ PECULIAR = tuple(name for name, value in vars(Odd()).items() if value is False)
 #: The fields of which every three values are to meet; the third may be a peculiarity.
 TRIPLES = frozenset(["stage", "dtype", "world", "offload_optimizer", "offload_param", "accumulation"])
 
+#: Of the name of a field that only tests of loads draw, for example the stages before and after.
+OF_A_LOAD = "load "
+
 #: Of a backend's name; the test's label follows.
 PREFIX = "covering:"
 #: Of all draws; ``pytest --seed`` sets it.
@@ -258,27 +261,34 @@ def merge(exported: dict[str, Any]) -> None:
 
 def summary() -> str:
     """The share that the tests have covered together of the pairs and of the triples of values, of those fields that
-    some test draws together."""
-    covered, total, said = _all_covered(), _numbers_of_possible(), []
-    for kind, size in (("pairs", 2), ("triples", 3)):
-        met = sum(len(each) == size for each in covered)
-        said.append(f"{met:,} of {total[size]:,} {kind} of values ({met / max(1, total[size]):.1%})")
-    return f"draws with seed {SEED} met {' and '.join(said)}; some cannot occur"
+    some test draws together; the pairs with a field of a load by themselves, because few tests draw them."""
+    covered = Counter(_kind(tuple(name for name, _ in each)) for each in _all_covered())
+    said = (
+        f"{covered[kind]:,} of {total:,} {kind} ({covered[kind] / total:.1%})"
+        for kind, total in sorted(_numbers_of_possible().items())
+    )
+    return f"draws with seed {SEED} met {', '.join(said)}; some cannot occur"
+
+
+def _kind(names: tuple[str, ...]) -> str:
+    if any(name.startswith(OF_A_LOAD) for name in names):
+        return "pairs with a field of a load"
+    return {2: "pairs of values", 3: "triples"}[len(names)]
 
 
 def _all_covered() -> set[Combination]:
     return set().union(*Covering.covered.values())
 
 
-def _numbers_of_possible() -> Counter[int]:
-    """The number of possible pairs and triples of values, by 2 and 3; a field has the values of the test that draws the
+def _numbers_of_possible() -> Counter[str]:
+    """The number of possible pairs and triples of values, by kind; a field has the values of the test that draws the
     most."""
     counts: dict[str, int] = {}
     together: set[tuple[str, ...]] = set()
     for fields in Covering.fields.values():
         counts |= {name: max(count, counts.get(name, 0)) for name, count in fields.items()}
         together.update(_to_combine(fields))
-    numbers: Counter[int] = Counter()
+    numbers: Counter[str] = Counter()
     for names in together:
-        numbers[len(names)] += prod(counts[name] for name in names)
+        numbers[_kind(names)] += prod(counts[name] for name in names)
     return numbers

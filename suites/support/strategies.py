@@ -124,7 +124,7 @@ def _read(
 def after_loads(draw: st.DrawFn, resumes: tuple[int, ...]) -> tuple[Read, ...]:
     """After each load readings before anything is trained, or none. Most of these have an evaluation: whatever an
     engine keeps whole or has computed before the load may show in it, first of all or after another reading."""
-    kinds = among("after_load", *_AFTER_LOADS)
+    kinds = among("load reads", *_AFTER_LOADS)
     return tuple(Read(what, step, 0) for step in resumes for what in draw(kinds))
 
 
