@@ -14,18 +14,30 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumption
 
-from zerobench.suites.accounting import test_memory, test_offload, test_sharded, test_traffic
+from zerobench.suites.accounting import (
+    test_history,
+    test_memory,
+    test_offload,
+    test_sharded,
+    test_traffic,
+    test_within,
+)
 from zerobench.suites.equivalence import (
+    test_client,
     test_contract,
+    test_every_engine,
+    test_loads,
     test_neighbours,
     test_peers,
     test_resume,
+    test_resume_elsewhere,
     test_steps,
     test_turns,
 )
 from zerobench.suites.meta.automatic.mutated import Kernels
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR
+from zerobench.suites.support.rare_values import RARE_VALUES
 from zerobench.suites.support.strategies import models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -60,7 +72,23 @@ DRAWN: dict[Any, int] = {
     test_resume.test_resume_of_a_dynamic_loss_scale: 4,
     test_resume.test_resume_elsewhere: 8,
     test_resume.test_resume_at_another_world_size: 8,
+    test_resume.test_each_step_follows_over_any_load: 8,
+    test_resume_elsewhere.test_each_step_follows_after_a_load: 4,
+    test_resume_elsewhere.test_two_leaves_keep_their_bits: 4,
+    test_resume_elsewhere.test_exact_sums_keep_their_bits: 4,
+    test_loads.test_a_load_that_fails_changes_nothing: 12,
+    test_loads.test_random_numbers_go_on_after_a_load: 4,
+    test_client.test_the_client_keeps_its_state: 6,
+    test_client.test_outcomes_need_no_reader: 6,
+    test_client.test_saving_changes_nothing: 4,
+    test_every_engine.test_reading_changes_nothing: 4,
+    test_every_engine.test_engines_share_nothing: 4,
     test_turns.test_engines_take_turns: 6,
+    test_turns.test_many_steps: 2,
+    test_history.test_a_step_costs_the_same_after_an_evaluation: 2,
+    test_history.test_a_step_costs_the_same_after_a_reading: 2,
+    test_history.test_a_step_costs_the_same_after_a_save: 2,
+    test_history.test_a_step_costs_the_same_after_a_skipped_step: 2,
 }
 #: Every property with fixed cases; the bytes on the wire need a quiet machine, and so are not among them.
 FIXED: tuple[Any, ...] = (
@@ -75,6 +103,10 @@ FIXED: tuple[Any, ...] = (
     test_traffic.test_traffic,
     test_memory.test_resident_bytes,
     test_neighbours.test_torch_is_left_as_it_was,
+    test_history.test_an_evaluation_between_micro_steps_leaves_nothing,
+    test_within.test_an_update_holds_its_shard,
+    test_within.test_nothing_is_left_of_a_closed_engine,
+    test_within.test_files_have_what_is_declared,
 )
 #: The number of checks that run again on the definitions.
 _ON_DEFINITIONS = 100
@@ -120,7 +152,7 @@ def all_checks(count: int | None = None) -> list[Check]:
     """
     drawn = [[*_drawn(test, count)] for test, count in DRAWN.items()]
     peculiar = [[*_peculiar(each)] for each in PECULIAR]
-    fixed = [[*_fixed(test)] for test in FIXED]
+    fixed = [[*_fixed(test)] for test in FIXED] + [[*_rare()]]
     spread = [((k + 0.5) / len(group), check) for group in (*drawn, *fixed, *peculiar) for k, check in enumerate(group)]
     native = [check for _, check in sorted(spread, key=lambda each: each[0])][:count]
     return [*native, *(replace(check, kernels="torch") for check in native[:_ON_DEFINITIONS])]
@@ -136,6 +168,13 @@ def _peculiar(flag: str) -> Iterator[Check]:
     main: Any = test_contract.test_equals_the_canonical_trainer
     for scenario in draw(scenarios(model=models(**{flag: True})), _PECULIAR, covering.backend(flag)):
         yield Check(f"test_peculiar_parameters[{flag}]", main.test, {"scenario": scenario})
+
+
+def _rare() -> Iterator[Check]:
+    """The body of ``test_rare_values`` is that of the contract; each value at one stage, the stages in turn."""
+    main: Any = test_contract.test_equals_the_canonical_trainer
+    for number, (name, scenario) in enumerate(RARE_VALUES.items()):
+        yield Check(f"test_rare_values[{name}]", main.test, {"scenario": scenario.but(stage=number % 4)})
 
 
 def _fixed(test: Any) -> Iterator[Check]:
