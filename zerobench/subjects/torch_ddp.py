@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Theory
-from zerobench.subjects import ddp_settings
+from zerobench.subjects import ddp_settings, plain_settings
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import load_own, save_own
 from zerobench.theory import peers
@@ -33,7 +33,7 @@ class TorchDdp(Plain):
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     loads_parts = True
-    settings = ddp_settings.SETTINGS
+    settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS)
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
