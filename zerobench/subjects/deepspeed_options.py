@@ -16,6 +16,9 @@ from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 _ENGINE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/engine.py"
+_HOOK = (
+    "https://docs.pytorch.org/docs/2.13/generated/torch.nn.Module.html#torch.nn.Module.register_full_backward_hook"
+)
 _SCHEDULES = "https://deepspeed.readthedocs.io/en/latest/schedulers.html"
 
 UNMANAGED = "managed_gradient_accumulation=false"
@@ -115,6 +118,12 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         ),
         f"{name} is for a step without clipping, and has no norm: {_PAGE}": (
             name == NO_NORM and bool(scenario.clip or scenario.dtype != "fp32" or scenario.optimizer_at != "none")
+        ),
+        f"without the norm that {name} leaves out, fp32 is not checked for overflow: {_PAGE}": (
+            name == NO_NORM and bool(scenario.poison)
+        ),
+        f"{name} calls a backward hook, beside which torch allows no edit of an output in place: {_HOOK}": (
+            name == LEAVES and isinstance(scenario.model, Odd) and scenario.model.in_place
         ),
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))

@@ -27,7 +27,6 @@ KEPT_AFTER_BACKWARD = "set_reshard_after_backward"
 
 PAIRS = "fully_shard of pairs of blocks"
 OUTPUT, INPUTS = "output_dtype", "cast_forward_inputs=False"
-KEPT_IN_BACKWARD = "set_unshard_in_backward"
 OWN_COMMS = "set_custom_all_gather and set_custom_reduce_scatter"
 
 #: Of each module by itself, after it is wrapped; the last argument is the number of ranks.
@@ -35,7 +34,6 @@ _OF_EACH: dict[str, Callable[[FSDPModule, int], None]] = {
     "set_gradient_divide_factor": lambda each, world: each.set_gradient_divide_factor(float(world)),
     "set_force_sum_reduction_for_comms": lambda each, _: each.set_force_sum_reduction_for_comms(True),
     "set_all_reduce_hook": lambda each, _: each.set_all_reduce_hook(lambda gradient: None),
-    KEPT_IN_BACKWARD: lambda each, _: each.set_unshard_in_backward(False),
     OWN_COMMS: lambda each, _: _communicate(each),
 }
 #: Of the root, for all modules.
@@ -69,8 +67,6 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"set_reshard_after_forward(True) is stage 3: {_PAGE}"
     if UNUSED in scenario.settings and _rests_everywhere(scenario):
         return f"{UNUSED} gives a parameter that no rank uses a gradient of zeros: {_PAGE}"
-    if KEPT_IN_BACKWARD in scenario.settings and (scenario.placement.parameters or scenario.model.recompute != "none"):
-        return f"{KEPT_IN_BACKWARD}(False) is for parameters that a backward does not gather: {_PAGE}"
     if {ROOT_ALONE, PAIRS}.issubset(scenario.settings):
         return "the blocks are groups or they are not"
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)

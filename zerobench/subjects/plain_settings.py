@@ -25,7 +25,7 @@ SETTINGS = ZEROS, LOOP, SCALER, TOTAL, NORM_LOOP
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
-    if ZEROS in scenario.settings and _leaves_some_out(scenario):
+    if ZEROS in scenario.settings and leaves_some_out(scenario):
         return f"{ZEROS} gives a parameter that a step does not use a gradient of zeros: {_ZERO_GRAD}"
     if SCALER in scenario.settings and scenario.dtype != "fp16":
         return f"{SCALER} is for fp16: {_AMP}"
@@ -37,7 +37,8 @@ def unsupported(scenario: Scenario) -> str | None:
     return None
 
 
-def _leaves_some_out(scenario: Scenario) -> bool:
+def leaves_some_out(scenario: Scenario) -> bool:
+    """Whether a trained parameter may receive no gradient in a step."""
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
     return odd.leaves_some_out or bool(scenario.frozen_steps)
 
