@@ -16,9 +16,7 @@ from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 _ENGINE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/engine.py"
-_HOOK = (
-    "https://docs.pytorch.org/docs/2.13/generated/torch.nn.Module.html#torch.nn.Module.register_full_backward_hook"
-)
+_HOOK = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.Module.html#torch.nn.Module.register_full_backward_hook"
 _SCHEDULES = "https://deepspeed.readthedocs.io/en/latest/schedulers.html"
 
 UNMANAGED = "managed_gradient_accumulation=false"

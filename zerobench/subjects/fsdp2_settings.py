@@ -143,7 +143,8 @@ def grouped(groups: Sequence[list[nn.Module]], scenario: Scenario) -> Sequence[l
     """The blocks that are one group of parameters each, or pairs of those."""
     if PAIRS not in scenario.settings:
         return groups
-    return [[*sum(groups[place : place + 2], [])] for place in range(0, len(groups), 2)]
+    pairs = (groups[place : place + 2] for place in range(0, len(groups), 2))
+    return [[block for group in pair for block in group] for pair in pairs]
 
 
 def set_up(model: nn.Module, scenario: Scenario) -> None:

@@ -40,7 +40,7 @@ class TorchDdp(Plain):
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     loads_parts = True
-    savings = (DISTRIBUTED,)
+    savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
     settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS)
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True

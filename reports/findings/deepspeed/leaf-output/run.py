@@ -68,9 +68,7 @@ def main() -> int:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder, 'store')}", rank=0, world_size=1)
-        found = {
-            (leaf, form): outcome(leaf, form) for leaf in (False, True) for form in ("tensor", "tuple", "dict")
-        }
+        found = {(leaf, form): outcome(leaf, form) for leaf in (False, True) for form in ("tensor", "tuple", "dict")}
         dist.destroy_process_group()
     for (leaf, form), value in found.items():
         print(f"{'a leaf' if leaf else 'no leaf'} that returns a {form}: expected a step, got {value}")
