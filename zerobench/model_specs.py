@@ -95,6 +95,11 @@ class Odd:
         return self.routed or self.stopped
 
     @property
+    def returns_dicts(self) -> bool:
+        """Whether a block returns a dict, which is the form of the second one."""
+        return self.structured and len(self.hidden) + self.tied_blocks + self.nested + self.routed > 1
+
+    @property
     def leaves_some_out(self) -> bool:
         """Whether a trainable parameter may receive no gradient from a leaf."""
         return self.unused or self.by_route

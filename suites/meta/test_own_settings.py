@@ -37,6 +37,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "bf16.immediate_grad_update": {"dtype": "bf16"},
     "bf16.check_grad_overflow=false": {"dtype": "bf16"},
     "zero_hpz_partition_size": {"world": 4},
+    "compute_grad_norm=false": {"clip": 0.0},
 }
 
 

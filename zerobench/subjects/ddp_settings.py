@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +20,7 @@ _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.Distribu
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html#powersgd-communication-hook"
 
+JOIN, INIT = "Join", "init_sync=False"
 MESH, DELAYED, SKIPPED = "device_mesh", "delay_all_reduce_named_params", "skip_all_reduce_unused_params"
 POWER = "powerSGD_hook that compresses nothing"
 HOOK = "allreduce_hook"
@@ -27,10 +30,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "bucket_cap_mb_list": {"bucket_cap_mb_list": [1e-5, 1e-4]},
     "batched_grad_copy": {"batched_grad_copy": True},
     SKIPPED: {SKIPPED: True},
+    INIT: {"init_sync": False},
 }
 FEEDBACK = "powerSGD_hook with error feedback"
 HOOKS = HOOK, POWER, FEEDBACK
-SETTINGS = (*_ARGUMENTS, MESH, DELAYED, *HOOKS)
+SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, *HOOKS)
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
 
@@ -43,6 +47,8 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
     unordered = any(getattr(odd, name) for name in _UNORDERED)
     if DELAYED in scenario.settings and (unordered or looks_for_unused or static_graph):
         return f"{DELAYED} demands a gradient that comes after the delayed one: {_PAGE}"
+    if INIT in scenario.settings and scenario.ranks_differ:
+        return f"{INIT} leaves it to the client that the ranks' models are equal: {_PAGE}"
     if FEEDBACK in scenario.settings and not scenario.poison:
         return f"{FEEDBACK} adds the ranks' differences to the next gradients, which rounds: {_HOOKS}"
     if len(set(HOOKS).intersection(scenario.settings)) > 1:
@@ -66,6 +72,11 @@ def arguments(scenario: Scenario, model: nn.Module, group: dist.ProcessGroup) ->
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The trained parameters, from the first that a forward uses to the last."""
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def joined(module: DistributedDataParallel, scenario: Scenario) -> AbstractContextManager[Any]:
+    """The context of a forward and backward in which a rank may be out of batches; none is."""
+    return Join([module]) if JOIN in scenario.settings else nullcontext()
 
 
 def hook(module: DistributedDataParallel, scenario: Scenario, group: dist.ProcessGroup) -> None:

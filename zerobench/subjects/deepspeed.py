@@ -83,11 +83,13 @@ class DeepSpeed(Subject):
         self.boundary = scenario.accumulation  # the micro-step that ends the step
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
         self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
+        parameters, client = groups(scenario.optimizer, self.trained), _client(scenario, self.trained)
         with warnings.catch_warnings(action="ignore"), self._own_linear():
+            deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
-                model_parameters=groups(scenario.optimizer, self.trained),
-                optimizer=_client(scenario, self.trained),
+                model_parameters=parameters,
+                optimizer=client,
                 lr_scheduler=scheduler_of(scenario),
                 config=self._config(),
             )
@@ -125,6 +127,8 @@ class DeepSpeed(Subject):
         return loss.detach()
 
     def _backward(self, loss: Tensor) -> None:
+        if deepspeed_options.backward_of_loss(self.engine, self.scenario, loss):
+            return
         divided = {"scale_wrt_gas": False} if deepspeed_options.DIVIDED in self.scenario.settings else {}
         self.engine.backward(loss / deepspeed_options.share(self.scenario), **divided)
 
@@ -142,6 +146,7 @@ class DeepSpeed(Subject):
     def advance(self) -> None:
         self.micro_steps = 0
         self.engine.step()
+        deepspeed_options.between_steps(self.engine, self.scenario)
 
     def _loss_scale(self) -> float:
         """The scale in force; ``engine.loss_scale()`` is the configured one, which is 0 if the scale is dynamic."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
@@ -13,15 +16,26 @@ from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 _ENGINE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/engine.py"
+_HOOK = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.Module.html#torch.nn.Module.register_full_backward_hook"
 _SCHEDULES = "https://deepspeed.readthedocs.io/en/latest/schedulers.html"
 
 UNMANAGED = "managed_gradient_accumulation=false"
 NO_SYNC, COALESCED, DIVIDED = "no_sync", "coalesce_grad_reduction", "backward(scale_wrt_gas=False)"
+#: The client calls ``backward`` of the loss in place of the engine's, or of the loss that the engine has scaled.
+BACKWARD, SCALED = "loss.backward()", "scale(loss).backward()"
+ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradient_allreduce_op=sum"
+#: Functions that the client calls: on the model before the engine, or between steps.
+CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: Ways to accumulate; a Scenario has one of them.
-ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED])
+ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED, BACKWARD, SCALED])
+ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradient_allreduce_op=sum"
+#: Functions that the client calls: on the model before the engine, or between steps.
+CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
 SAVINGS = TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL
 _SHARDED = (1, 2, 3)
+#: Elements of a bucket that has more than any of the odd models.
+_LARGE = 500_000_000
 #: Of ``zero_optimization``: the stages, and the keys.
 _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "contiguous_gradients=false": ((1, 2, 3), {"contiguous_gradients": False}),
@@ -38,6 +52,15 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "enable_sanity_checks": ((3,), {"enable_sanity_checks": True}),
     "override_module_apply=false": ((3,), {"override_module_apply": False}),
     "zero_hpz_partition_size": ((3,), {"zero_hpz_partition_size": 2}),
+    ELASTIC: ((1, 2), {"elastic_checkpoint": True}),
+    NO_NORM: ((1, 2), {"compute_grad_norm": False}),
+    CONVERTED: ((3,), {}),
+    LEAVES: ((3,), {}),
+    OFFLOADED: ((1, 2), {}),  # at stage 3 it demands DeepSpeed's own Adam
+    EMPTIED: ((1, 2, 3), {}),
+    BACKWARD: ((1, 2, 3), {}),
+    SCALED: ((1, 2, 3), {}),
+    SUM: ((0, 1, 2), {}),
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {
@@ -45,6 +68,9 @@ _WHOLE: dict[str, dict[str, Any]] = {
     "bf16.immediate_grad_update": {"bf16": {"enabled": True, "immediate_grad_update": True}},
     "bf16.check_grad_overflow=false": {"bf16": {"enabled": True, "check_grad_overflow": False}},
     UNMANAGED: {"managed_gradient_accumulation": False},
+    SUM: {"gradient_allreduce_op": "sum"},
+    "wall_clock_breakdown": {"wall_clock_breakdown": True},
+    "flops_profiler": {"flops_profiler": {"enabled": True, "profile_step": 1, "output_file": os.devnull}},
 }
 #: Schedules whose rates stay the same, by their name, with the parameters for the groups' rates.
 _RATES: dict[str, Callable[[list[float]], dict[str, Any]]] = {
@@ -90,11 +116,33 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         f"{name} completes the gradients in step(), after they were read: {_ENGINE}": (
             name == UNMANAGED and (scenario.stage < 3 or scenario.offload_optimizer != "none")
         ),
+        f"{name} is for a step without clipping, and has no norm: {_PAGE}": (
+            name == NO_NORM and bool(scenario.clip or scenario.dtype != "fp32" or scenario.optimizer_at != "none")
+        ),
+        f"without the norm that {name} leaves out, fp32 is not checked for overflow: {_PAGE}": (
+            name == NO_NORM and bool(scenario.poison)
+        ),
+        f"{name} calls a backward hook, beside which torch allows no edit of an output in place: {_HOOK}": (
+            name == LEAVES and isinstance(scenario.model, Odd) and scenario.model.in_place
+        ),
+        f"it depends on the buckets whether {name} is wrong: reports/findings/deepspeed/leaf-called-twice": (
+            name == LEAVES and _depends_on_buckets(scenario)
+        ),
+        f"with {name} the client divides by {scenario.world} ranks, which rounds": (
+            name == SUM and bool(scenario.world & (scenario.world - 1))
+        ),
+        f"{name} demands the scaled loss in fp16: {_ENGINE}": name == BACKWARD and scenario.dtype == "fp16",
         f"{name} is the only way to accumulate: {_ENGINE}": (
             name in ACCUMULATIONS and len(ACCUMULATIONS.intersection(scenario.settings)) > 1
         ),
     }
     return next((reason for reason, there in excluded.items() if there), None)
+
+
+def _depends_on_buckets(scenario: Scenario) -> bool:
+    """Whether leaves run twice in two forwards, or share a parameter, so that no Scenario tells what comes of it."""
+    shared = isinstance(scenario.model, Odd) and scenario.model.tied_blocks
+    return shared or (scenario.forwards == "two" and scenario.reduce_bucket < _LARGE)
 
 
 def _leaves_some_out(scenario: Scenario) -> bool:
@@ -130,7 +178,36 @@ def accumulates_itself(scenario: Scenario) -> bool:
 
 def share(scenario: Scenario) -> float:
     """The divisor by which the client divides a loss, as the engine does not."""
-    return scenario.accumulation if not {NO_SYNC, COALESCED, DIVIDED}.isdisjoint(scenario.settings) else 1
+    ranks = scenario.world if SUM in scenario.settings else 1
+    return ranks * (scenario.accumulation if not {NO_SYNC, COALESCED, DIVIDED}.isdisjoint(scenario.settings) else 1)
+
+
+def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[str, Any]) -> None:
+    """The client's calls before the engine: partition the model, or name its blocks as leaves."""
+    if CONVERTED in scenario.settings:
+        deepspeed.zero.Init(module=model, config_dict_or_path=config)
+    if LEAVES in scenario.settings:
+        deepspeed.utils.set_z3_leaf_modules(model, [type(each) for each in model.get_submodule("blocks").children()])
+
+
+def backward_of_loss(engine: Any, scenario: Scenario, loss: Tensor) -> bool:
+    """The backward if the client calls it without the engine; returns whether he does."""
+    if BACKWARD in scenario.settings:
+        loss.backward()  # type: ignore[no-untyped-call]
+    elif SCALED in scenario.settings:
+        engine.scale(loss).backward()
+    else:
+        return False
+    return True
+
+
+def between_steps(engine: Any, scenario: Scenario) -> None:
+    """The client's calls after a step."""
+    if OFFLOADED in scenario.settings:
+        engine.offload_states()
+        engine.reload_states()
+    if EMPTIED in scenario.settings:
+        engine.empty_partition_cache()
 
 
 def context(engine: Any, scenario: Scenario, micro_step: int, number: int) -> tuple[AbstractContextManager[None], bool]:

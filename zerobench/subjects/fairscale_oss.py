@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +20,16 @@ from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
 from zerobench.subjects.plain import Plain, summed
+from zerobench.subjects.plain_settings import leaves_some_out
+from zerobench.subjects.saving import load_own, save_own
 
 _SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/nn/data_parallel/sharded_ddp.py"
+
+
+#: A way to save: every rank consolidates the whole state of the optimizer; otherwise the first one does.
+ALL_RANKS = "state_dict(all_ranks=True)"
+#: Settings: no buckets, and the usual broadcast of Python objects.
+UNBUFFERED, OBJECTS = "reduce_buffer_size=0", "force_broadcast_object"
 
 
 class FairscaleOss(Plain):
@@ -31,6 +40,10 @@ class FairscaleOss(Plain):
     stages = (2,)
     #: clip_grad_norm adds over the default group, which in fairscale's design has the model-parallel ranks too.
     whole_world = True
+    resumes = True
+    loads_parts = True
+    savings = (ALL_RANKS,)
+    settings = (UNBUFFERED, OBJECTS)
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
     policies = Policies(inactive_gradient="zero", strides="contiguous")
 
@@ -44,6 +57,8 @@ class FairscaleOss(Plain):
             return f"ShardedDataParallel reduces and accumulates in fp32: {_SOURCE}"
         if scenario.reduction == "micro_step" and scenario.accumulation > 1:
             return f"ShardedDataParallel accumulates in no_sync only: {_SOURCE}"
+        if UNBUFFERED in scenario.settings and leaves_some_out(scenario):
+            return f"without buckets a parameter that no leaf uses has no gradient, and with them zeros: {_SOURCE}"
         return super().unsupported(scenario)
 
     def _wrap(self) -> nn.Module:
@@ -57,6 +72,7 @@ class FairscaleOss(Plain):
             process_group=self.group,
             broadcast_buffers=False,
             warn_on_trainable_params_changed=False,
+            **({"reduce_buffer_size": 0} if UNBUFFERED in self.scenario.settings else {}),
         )
         return wrapped
 
@@ -65,7 +81,13 @@ class FairscaleOss(Plain):
             from fairscale.optim.oss import OSS
 
         spec = self.scenario.optimizer
-        return OSS(groups(spec, trained), optim=RULES[spec.name].make, group=self.group, **hyperparameters(spec))
+        return OSS(
+            groups(spec, trained),
+            optim=RULES[spec.name].make,
+            group=self.group,
+            force_broadcast_object=OBJECTS in self.scenario.settings,
+            **hyperparameters(spec),
+        )
 
     def _optimizer(self) -> torch.optim.Optimizer:
         found: torch.optim.Optimizer = self.oss
@@ -99,3 +121,20 @@ class FairscaleOss(Plain):
         """Each owner's state added to the others' zeros."""
         states = read_state(self.scenario.optimizer, self.oss.optim.state, self.masters)
         return {name: {key: summed(t, self.group) for key, t in state.items()} for name, state in states.items()}
+
+    def save(self, directory: Path) -> None:
+        """Each rank's model, as its buffers are its own, and the whole state of the optimizer."""
+        if self.scenario.saving == ALL_RANKS:
+            states = self.oss.state_dict(all_ranks=True)
+        else:
+            self.oss.consolidate_state_dict(recipient_rank=0)
+            shared = [self.oss.state_dict() if dist.get_rank() == 0 else None]
+            dist.broadcast_object_list(shared, group=self.group)
+            [states] = shared
+        save_own({"model": self.model.state_dict(), "optimizer": states}, directory, self.group)
+
+    def load(self, directory: Path) -> None:
+        state = load_own(directory, self.group)
+        self.model.load_state_dict(state["model"])
+        if self.scenario.loads == "all":
+            self.oss.load_state_dict(state["optimizer"])

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import Shard
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
+from zerobench.workload.data import DTYPES
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
 
@@ -21,10 +25,16 @@ UNUSED = "set_reduce_scatter_unused_params"
 LAST_BACKWARD = "set_is_last_backward"
 KEPT_AFTER_BACKWARD = "set_reshard_after_backward"
 
+PAIRS = "fully_shard of pairs of blocks"
+OUTPUT, INPUTS = "output_dtype", "cast_forward_inputs=False"
+OWN_COMMS = "set_custom_all_gather and set_custom_reduce_scatter"
+
 #: Of each module by itself, after it is wrapped; the last argument is the number of ranks.
 _OF_EACH: dict[str, Callable[[FSDPModule, int], None]] = {
     "set_gradient_divide_factor": lambda each, world: each.set_gradient_divide_factor(float(world)),
     "set_force_sum_reduction_for_comms": lambda each, _: each.set_force_sum_reduction_for_comms(True),
+    "set_all_reduce_hook": lambda each, _: each.set_all_reduce_hook(lambda gradient: None),
+    OWN_COMMS: lambda each, _: _communicate(each),
 }
 #: Of the root, for all modules.
 _OF_ALL: dict[str, Callable[[FSDPModule], None]] = {
@@ -42,6 +52,9 @@ SETTINGS = (
     BY_HAND,
     LAST_BACKWARD,
     KEPT_AFTER_BACKWARD,
+    PAIRS,
+    OUTPUT,
+    INPUTS,
     *_OF_EACH,
     *_OF_ALL,
     *_PREFETCHES,
@@ -54,6 +67,8 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"set_reshard_after_forward(True) is stage 3: {_PAGE}"
     if UNUSED in scenario.settings and _rests_everywhere(scenario):
         return f"{UNUSED} gives a parameter that no rank uses a gradient of zeros: {_PAGE}"
+    if {ROOT_ALONE, PAIRS}.issubset(scenario.settings):
+        return "the blocks are groups or they are not"
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
     if between and scenario.accumulation == 1:
         return f"{min(between)} is for several micro-steps: {_PAGE}"
@@ -75,6 +90,61 @@ def placement(scenario: Scenario) -> Callable[[nn.Parameter], Shard | None] | No
         return None
     shards = scenario.mesh.shard
     return lambda p: Shard(1) if p.ndim > 1 and p.shape[1] and p.shape[1] % shards == 0 else None
+
+
+class _AllGather(AllGather):
+    """An all-gather of the client's own, into memory that it allocates."""
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        found: dist.Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+        return found
+
+
+class _ReduceScatter(ReduceScatter):
+    """A reduce-scatter of the client's own."""
+
+    allocate = _AllGather.allocate
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        found: dist.Work | None = dist.reduce_scatter_single(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
+        return found
+
+
+def _communicate(module: FSDPModule) -> None:
+    module.set_custom_all_gather(_AllGather())
+    module.set_custom_reduce_scatter(_ReduceScatter())
+
+
+def policy(scenario: Scenario, *, root: bool) -> dict[str, Any]:
+    """The arguments of a module's mixed precision beside the dtypes of its parameters and of the reduction."""
+    found: dict[str, Any] = {}
+    if OUTPUT in scenario.settings:
+        found["output_dtype"] = DTYPES["fp32" if root else scenario.dtype]  # the root's output is the loss
+    if INPUTS in scenario.settings and not root:  # the root's inputs are in fp32
+        found["cast_forward_inputs"] = False
+    return found
+
+
+def grouped(groups: Sequence[list[nn.Module]], scenario: Scenario) -> Sequence[list[nn.Module]]:
+    """The blocks that are one group of parameters each, or pairs of those."""
+    if PAIRS not in scenario.settings:
+        return groups
+    pairs = (groups[place : place + 2] for place in range(0, len(groups), 2))
+    return [[block for group in pair for block in group] for pair in pairs]
 
 
 def set_up(model: nn.Module, scenario: Scenario) -> None:

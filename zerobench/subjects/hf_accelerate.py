@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
 from zerobench.subjects.torch_ddp import TorchDdp
@@ -23,6 +24,12 @@ from zerobench.workload.forwards import loss_of
 _States = dict[str, dict[str, Any]]
 
 _PAGE = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/accelerator"
+
+
+#: A setting: gradients are reduced in each micro-step.
+EACH_BATCH = "sync_each_batch"
+#: A way to save.
+STATE = "save_state"
 
 
 class AccelerateDdp(TorchDdp):
@@ -36,7 +43,8 @@ class AccelerateDdp(TorchDdp):
     name = "accelerate-ddp"
     distribution = "accelerate"
     whole_world = True
-    settings = ()
+    settings = (EACH_BATCH,)
+    savings = (STATE,)
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -44,8 +52,11 @@ class AccelerateDdp(TorchDdp):
             return "Accelerate is not installed; pip install 'zerobench[peers]'"
         if scenario.dtype != "fp32":
             return f"Accelerate casts operations, not the model, in 16 bits: {_PAGE}"
-        if scenario.reduction == "micro_step" and scenario.accumulation > 1:
-            return f"Accelerate reduces gradients at the boundary only: {_PAGE}"
+        each_batch = EACH_BATCH in scenario.settings
+        if scenario.accumulation > 1 and (scenario.reduction == "micro_step") != each_batch:
+            return f"Accelerate reduces in each micro-step with {EACH_BATCH} alone: {_PAGE}"
+        if scenario.saving == STATE and isinstance(scenario.model, Odd) and scenario.model.buffers:
+            return f"{STATE} saves the model of one rank, and each rank has its own buffers: {_PAGE}"
         return super().unsupported(scenario)
 
     @classmethod
@@ -108,11 +119,17 @@ class AccelerateDdp(TorchDdp):
 
     def save(self, directory: Path) -> None:
         with self._own_states():
-            super().save(directory)
+            if self.scenario.saving == STATE:
+                self.accelerator.save_state(str(directory))
+            else:
+                super().save(directory)
 
     def load(self, directory: Path) -> None:
         with self._own_states():
-            super().load(directory)
+            if self.scenario.saving == STATE:
+                self.accelerator.load_state(str(directory))
+            else:
+                super().load(directory)
 
 
 def _end_of_epoch(batch: Batch) -> Iterable[Batch]:
@@ -137,13 +154,17 @@ def _exchanged(states: _States) -> _States:
 
 def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
     from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.utils import GradientAccumulationPlugin
 
     rank, world = dist.get_rank(), dist.get_world_size()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
     options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=looks_for_unused)
+    plugin = GradientAccumulationPlugin(
+        num_steps=scenario.accumulation, sync_each_batch=EACH_BATCH in scenario.settings
+    )
     return Accelerator(
         cpu=scenario.device == "cpu",
-        gradient_accumulation_steps=scenario.accumulation,
+        gradient_accumulation_plugin=plugin,
         kwargs_handlers=[options],
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.scenario import NormType, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
+from zerobench.subjects import plain_settings
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 from zerobench.workload.forwards import loss_of
@@ -44,6 +45,8 @@ class Plain(Subject):
     hybrid: ClassVar[bool] = False
     #: Keeps all states in host memory, and moves parameters to the device as they are used; otherwise none.
     offloads: ClassVar[bool] = False
+    #: Needs a scaler that lets the ranks agree on an overflow; otherwise torch's own is enough.
+    scales_shards: ClassVar[bool] = False
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -57,7 +60,7 @@ class Plain(Subject):
             return f"{cls.name} has no dynamic loss scale of its own, and torch's GradScaler has no hysteresis: {_AMP}"
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
-        return None
+        return plain_settings.unsupported(scenario)
 
     @classmethod
     def _unsupported_place(cls, scenario: Scenario) -> str | None:
@@ -75,6 +78,7 @@ class Plain(Subject):
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = self.masters or self.working
         self.optimizer = self._optimizer()
+        self.scaler = plain_settings.scaler(scenario, self.optimizer, group, sharded=self.scales_shards)
         self.micro_steps = 0  # since the last step
         self.boundary = scenario.accumulation  # the micro-step that ends the step
 
@@ -93,7 +97,7 @@ class Plain(Subject):
         return self.model
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self.scenario.optimizer, self.masters)
+        return build_optimizer(self.scenario.optimizer, self.masters, plain_settings.foreach(self.scenario))
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         """The context of a forward and backward; gradients need to be reduced only if ``needed``."""
@@ -101,7 +105,7 @@ class Plain(Subject):
 
     def _zero_grad(self) -> None:
         """Drop the last step's gradients."""
-        self.model.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=plain_settings.ZEROS not in self.scenario.settings)
 
     def _full(self, tensor: Tensor) -> Tensor:
         """The whole tensor; this rank may hold only a shard of it."""
@@ -117,8 +121,14 @@ class Plain(Subject):
         last = self.micro_steps == self.boundary
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):
             loss = loss_of(self.scenario, self.module, batch)
-            (loss * (self.scale / self.scenario.accumulation)).backward()  # type: ignore[no-untyped-call]
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        if self.scaler is not None:
+            found: Tensor = self.scaler.scaler.scale(loss / self.scenario.accumulation)
+            return found
+        return loss * (self.scale / self.scenario.accumulation)
 
     def step(self) -> Outcome:
         norm, skipped = self._update()
@@ -133,18 +143,30 @@ class Plain(Subject):
         self.micro_steps = 0
         self._unscale()
         norm = self._clip()
-        skipped = self.scenario.dtype == "fp16" and norm is not None and not math.isfinite(norm)
-        if not skipped:
-            self.optimizer.step()
+        skipped = self._step(norm)
         if self.masters is not self.working:
             self._publish()
         return norm, skipped
+
+    def _step(self, norm: Tensor | None) -> bool:
+        """Step the optimizer or leave it out, which it returns."""
+        if self.scaler is not None:
+            skipped: bool = self.scaler.step()
+            return skipped
+        if self.scenario.dtype == "fp16" and norm is not None and not math.isfinite(norm):
+            return True
+        self.optimizer.step()
+        return False
 
     def _unscale(self) -> None:
         """Give the masters their gradients in fp32, the loss scale divided out."""
         for name, p in self.working.items():
             if self.masters is not self.working:
                 self.masters[name].grad = None if p.grad is None else p.grad.float()
+        if self.scaler is not None:
+            self.scaler.scaler.unscale_(self.optimizer)
+            return
+        for name in self.working:
             if self.scale != 1.0 and (grad := self.masters[name].grad) is not None:
                 grad.mul_(1.0 / self.scale)
 
@@ -152,9 +174,7 @@ class Plain(Subject):
         """Clip if the Scenario does; returns the norm (always needed in fp16) or None."""
         if not self.scenario.clip and self.scenario.dtype != "fp16":
             return None
-        limit, norm_type = self.scenario.clip or math.inf, float(self.scenario.norm_type)
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), limit, norm_type)
-        return self._full(norm)
+        return self._full(plain_settings.clip(self.masters.values(), self.scenario))
 
     def _publish(self) -> None:
         for name, master in self.masters.items():

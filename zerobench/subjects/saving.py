@@ -35,6 +35,8 @@ def load_own(directory: Path, group: dist.ProcessGroup) -> dict[str, Any]:
 #: dicts, and the function that loads or saves them.
 FULL, BROADCAST, BROADCAST_AT_ONCE = "full_state_dict", "broadcast_from_rank0", "set_state_dict(broadcast_from_rank0)"
 FLAT, COPIED, ASYNC = "flatten_optimizer_state_dict", "cpu_offload", "async_save"
+#: Of an engine whose usual way is torch.save.
+DISTRIBUTED = "torch.distributed.checkpoint"
 SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC)
 #: They send over the default group, as set_state_dict takes no other.
 BROADCASTS = frozenset([BROADCAST, BROADCAST_AT_ONCE])
@@ -133,3 +135,12 @@ def not_saved(scenario: Scenario) -> str | None:
     if scenario.resumes and isinstance(scenario.model, Odd) and scenario.model.buffers and scenario.world > 1:
         return f"torch.distributed.checkpoint saves one rank's buffers, and each rank has its own: {_PAGE}"
     return None
+
+
+def not_distributed(scenario: Scenario) -> str | None:
+    """The states that it does not save of an engine with whole parameters, as :func:`not_saved`."""
+    if scenario.saving != DISTRIBUTED:
+        return None
+    if scenario.dtype != "fp32":
+        return f"its state dicts have no place for the client's master weights: {_PAGE}"
+    return not_saved(scenario)

@@ -6,15 +6,22 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subject import Theory
-from zerobench.subjects import ddp_settings
+from zerobench.subject import Batch, Theory
+from zerobench.subjects import ddp_settings, plain_settings
 from zerobench.subjects.plain import Plain
-from zerobench.subjects.saving import load_own, save_own
+from zerobench.subjects.saving import (
+    DISTRIBUTED,
+    load_own,
+    load_sharded,
+    not_distributed,
+    save_own,
+    save_sharded,
+)
 from zerobench.theory import peers
 
 #: Documents the reduction, accumulation and recomputation of DDP.
@@ -33,7 +40,8 @@ class TorchDdp(Plain):
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     loads_parts = True
-    settings = ddp_settings.SETTINGS
+    savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
+    settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS)
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -51,6 +59,7 @@ class TorchDdp(Plain):
             return f"DDP broadcasts its parameters, and not the client's master weights: {_PAGE}"
         looks = cls.looks_for_unused(scenario)
         reason = ddp_settings.unsupported(scenario, looks_for_unused=looks, static_graph=cls.static_graph)
+        reason = reason or not_distributed(scenario)
         return reason or _unsupported_sum(scenario) or cls._unsupported_model(scenario)
 
     @classmethod
@@ -91,16 +100,27 @@ class TorchDdp(Plain):
         ddp_settings.hook(module, self.scenario, self.group)
         return module
 
+    def micro_step(self, batch: Batch) -> Tensor:
+        assert isinstance(self.module, DistributedDataParallel)
+        with ddp_settings.joined(self.module, self.scenario):
+            return super().micro_step(batch)
+
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, DistributedDataParallel)
         return nullcontext() if needed else self.module.no_sync()
 
     def save(self, directory: Path) -> None:
+        if self.scenario.saving == DISTRIBUTED:
+            save_sharded(self.module, self.optimizer, directory, self.group)
+            return
         masters = {name: each.detach() for name, each in self.masters.items()}
         state = {"model": self.model.state_dict(), "masters": masters, "optimizer": self._optimizer_state_dict()}
         save_own(state, directory, self.group)
 
     def load(self, directory: Path) -> None:
+        if self.scenario.saving == DISTRIBUTED:
+            load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
+            return
         state = load_own(directory, self.group)
         self.model.load_state_dict(state["model"])
         for name, each in self.masters.items():

@@ -28,7 +28,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
-from zerobench.subjects import fsdp1_settings
+from zerobench.subjects import fsdp1_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -58,7 +58,8 @@ class TorchFsdp1(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = fsdp1_settings.SETTINGS
+    settings = (plain_settings.ZEROS, plain_settings.LOOP, plain_settings.SCALER, *fsdp1_settings.SETTINGS)
+    scales_shards = True
     savings = SHARDED_SAVINGS
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False
@@ -146,7 +147,7 @@ class TorchFsdp1(Plain):
         self.masters = self._trained()
         with self._whole():  # the groups depend on the parameters' dimensions
             grouped = groups(self.scenario.optimizer, self.masters)
-        return make_optimizer(self.scenario.optimizer, grouped)
+        return make_optimizer(self.scenario.optimizer, grouped, plain_settings.foreach(self.scenario))
 
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
-from zerobench.subjects import fsdp2_settings
+from zerobench.subjects import fsdp2_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -38,7 +38,7 @@ class TorchFsdp2(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = fsdp2_settings.SETTINGS
+    settings = (*plain_settings.SETTINGS, *fsdp2_settings.SETTINGS)
     savings = SHARDED_SAVINGS
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
@@ -69,23 +69,19 @@ class TorchFsdp2(Plain):
     def _wrap(self) -> nn.Module:
         scenario = self.scenario
         mesh = fsdp_mesh(self.group, scenario)
-        policy = MixedPrecisionPolicy(
-            param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # a dtype casts inputs as well
-            reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
-        )
         reshard = self.reshard or scenario.placement.parameters
         offload = CPUOffloadPolicy(pin_memory=scenario.device != "cpu") if self.offloads else OffloadPolicy()
         shard = partial(
             fully_shard,
             mesh=mesh,
-            mp_policy=policy,
             offload_policy=offload,
             shard_placement_fn=fsdp2_settings.placement(scenario),
         )
         if fsdp2_settings.ROOT_ALONE not in scenario.settings:
-            for blocks in block_groups(self.model):  # fully_shard demands that modules with a tied weight be one group
-                shard(blocks, reshard_after_forward=reshard)
-        shard(self.model)
+            # fully_shard demands that modules with a tied weight be one group
+            for blocks in fsdp2_settings.grouped(block_groups(self.model), scenario):
+                shard(blocks, reshard_after_forward=reshard, mp_policy=_policy(scenario))
+        shard(self.model, mp_policy=_policy(scenario, root=True))
         fsdp2_settings.set_up(self.model, scenario)
         return self.model
 
@@ -137,6 +133,14 @@ class TorchFsdp2(Plain):
             "gradients": storages(_local(p.grad for p in self.working.values() if p.grad is not None)),
             "optimizer": [*masters, *storages(_local(tensors_of(self.optimizer.state)))],
         }
+
+
+def _policy(scenario: Scenario, *, root: bool = False) -> MixedPrecisionPolicy:
+    return MixedPrecisionPolicy(
+        param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # a dtype casts inputs as well
+        reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
+        **fsdp2_settings.policy(scenario, root=root),
+    )
 
 
 def _unsupported_model(model: Odd) -> str | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
+from zerobench.subjects import plain_settings
 from zerobench.subjects.plain import storages, summed, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -40,12 +41,15 @@ class TorchZero1(TorchDdp):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         spec = self.scenario.optimizer
+        foreach = plain_settings.foreach(self.scenario)
+        flags: dict[str, Any] = {"foreach": foreach} if RULES[spec.name].flags else {}
         return ZeroRedundancyOptimizer(
             groups(spec, self.masters),
             optimizer_class=RULES[spec.name].make,
             process_group=self.group,
             parameters_as_bucket_view=self.parameter_views,
             **hyperparameters(spec),
+            **flags,
         )
 
     def _optimizer_state_dict(self) -> dict[str, Any]:
