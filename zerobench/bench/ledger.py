@@ -113,8 +113,9 @@ class Census:
 def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> Census:
     """One rank's part: train steps and count the living after each number in :data:`COUNTED`.
 
-    If the Scenario resumes, it loads into the engine that has saved.
+    If the Scenario resumes in the engine that has saved, this one saves and loads; another engine would not be counted.
     """
+    resumes = scenario.resumes if scenario.loads_into == "same" else ()
     rank = dist.get_rank(group)
     earlier = live_tensors()
     start = resident(earlier)
@@ -122,7 +123,7 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
     live = {}
     with closing(wrap(model, load(subject), scenario, group)) as engine, _directory(scenario, group) as directory:
         for index in range(COUNTED[-1]):
-            if index in scenario.resumes:
+            if index in resumes:
                 resumed(engine, scenario, group, directory, index)
             run_step(engine, scenario, index, rank)
             if index + 1 in COUNTED:
