@@ -30,6 +30,7 @@ _EDITS = (2, 3, 4)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 _EVENTFUL = _SMALL.but(
     steps=8,
+    reduce_bucket=13_000,
     accumulation=2,
     short_steps=((2, 1),),
     edits=_EDITS,
@@ -74,7 +75,7 @@ def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     client has set parameters, and if some are frozen."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
     judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
-    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage), costs.undeclared)
+    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage, reduce_bucket=5_000), costs.undeclared)
 
 
 @pytest.mark.parametrize("stage", range(4))
