@@ -22,6 +22,7 @@ from zerobench.workload import changes, models
 from zerobench.workload.client_values import client_state, given_back
 from zerobench.workload.data import held_out, leaf, seed_leaf
 from zerobench.workload.forwards import casting
+from zerobench.workload.groups import scheduled_values
 
 #: The states that a recording may hold of every step.
 RecordedState = Literal["gradients", "parameters", "model_parameters", "optimizer_state"]
@@ -256,7 +257,7 @@ def run_step(
     mark("optimizer")
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
     step.reads = reads | read_at(subject, scenario, index, -1)
-    step.progress = progress | counted(subject)
+    step.progress = progress | counted(subject) | in_force(subject, scenario)
     _record_states(step, subject, keep)
     return step
 
@@ -274,6 +275,11 @@ def _record_states(step: Step, subject: Subject, keep: Keep) -> None:
 def counted(subject: Subject, when: str = "") -> State:
     """The subject's counters, each named by itself and the moment."""
     return {f"{name}{when}": torch.tensor(count) for name, count in (subject.counters() or {}).items()}
+
+
+def in_force(subject: Subject, scenario: Scenario) -> State:
+    """The scheduled hyperparameters of the subject's parameter groups, which a client reads as the engine does."""
+    return scheduled_values(scenario, subject.param_groups()) if scenario.schedules else {}
 
 
 def prepare(subject: Subject, scenario: Scenario, step: int) -> None:

@@ -24,7 +24,8 @@ class Step:
     parameters: State = field(default_factory=dict)
     model_parameters: State = field(default_factory=dict)
     optimizer_state: dict[str, State] = field(default_factory=dict)
-    #: Counters before and after the step, and the client's state that a load before it gave back, by name.
+    #: Counters before and after the step, the hyperparameters that the Scenario schedules, after it, and the client's
+    #: state that a load before it gave back, by name.
     progress: State = field(default_factory=dict)
     reads: State = field(default_factory=dict)  # by reading and name; an evaluation of the oracle's is of every rank
 

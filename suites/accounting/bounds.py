@@ -49,9 +49,11 @@ def _row(p: nn.Parameter) -> int:
 def most_in_backward(scenario: Scenario, model: nn.Module) -> int:
     """Bytes of tensors that a backward may add on one rank, if gradients are sharded: its shard of the gradients, and
     ten times the largest block, if a bucket holds one. Three buckets may be on their way, each packed, as it is sent
-    and as it is received; the tenth is made meanwhile."""
+    and as it is received; the tenth is made meanwhile. The gradients of two forwards wait for each other, so that all
+    may be there at once."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    return _FP32 * -(-_padded(scenario, trained) // scenario.world) + of_ten_blocks(model)
+    waiting = sum(p.numel() for p in trained) if scenario.forwards == "two" else 0
+    return _FP32 * (-(-_padded(scenario, trained) // scenario.world) + waiting) + of_ten_blocks(model)
 
 
 def of_ten_blocks(model: nn.Module) -> int:

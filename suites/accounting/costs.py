@@ -81,9 +81,27 @@ def evaluation(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "evaluation", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
 
 
+def saving(trials: Trials, scenario: Scenario) -> None:
+    """The memory that a save adds."""
+    _within(trials, scenario, "save", _states_of(scenario, scenario.world), "a rank's part of the file, and ten blocks")
+
+
+def loading(trials: Trials, scenario: Scenario) -> None:
+    """The memory that a load adds."""
+    ranks = scenario.world if scenario.placement.optimizer else 1
+    _within(trials, scenario, "load", _states_of(scenario, ranks), "one rank's states, and ten blocks")
+
+
+def _states_of(scenario: Scenario, ranks: int) -> int:
+    """Bytes of masters and optimizer states if so many ranks share them, and ten blocks."""
+    model = models.shapes(scenario)
+    states = (1 + len(state_keys(scenario.optimizer))) * bounds.fp32(scenario, model)
+    return states // ranks + bounds.of_ten_blocks(model)
+
+
 def _within(trials: Trials, scenario: Scenario, call: within.Within, most: int, bound: str) -> None:
     for rank, size in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.most_within, call)):
-        entry = Entry("within", f"{size} bytes that the allocator adds within an {call}", call)
+        entry = Entry("within", f"{size} bytes that the allocator adds within one {call}", call)
         demand_at_most(trials, scenario, rank, entry, size, most, bound)
 
 
@@ -146,6 +164,8 @@ COSTS: Mapping[str, Callable[[Trials, Scenario], None]] = {
         received,
         update,
         evaluation,
+        saving,
+        loading,
         undeclared,
         building,
         closed,

@@ -123,7 +123,7 @@ _NOTHING = Held(0, 0, 0)
 @dataclass
 class LongRun:
     """The memory of the process after some steps and after the last, the bytes of tensors that only the collector
-    frees, and the traffic of the steps that were applied, by step."""
+    frees, and the traffic of the steps that were applied and in which no block rested, by step."""
 
     early: Held = _NOTHING
     late: Held = _NOTHING
@@ -146,7 +146,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
                     call()
             with TrafficMeter() as meter:  # an engine may keep what was read until it steps
                 step = run_step(engine, scenario, index, dist.get_rank(group))
-            if not step.skipped:
+            if not step.skipped and index not in scenario.frozen_steps:
                 found.traffic[index] = meter.traffic
             if index + 1 == after:
                 found.early = Held.now()

@@ -22,6 +22,7 @@ _DEEP = Scenario(
     prefetch_bucket=0,
     micro_batch=1,
 )
+_AGAIN = Gpt(vocab=64, context=64, width=32, layers=32, heads=2, recompute="non_reentrant")
 _SCENARIO = _DEEP.but(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), world=4, chunk=64)
 #: About 2.6 million parameters, which take 10 MB.
 _LARGE = Scenario(model=Gpt(vocab=256, context=8, width=256, layers=3, heads=2), micro_batch=1, prefetch_bucket=0)
@@ -45,6 +46,17 @@ def test_a_backward_holds_its_shard_and_its_buckets(trials: Trials, stage: int, 
     """If gradients are sharded, no buffer of any name or none has all of them at any collective of a backward, or when
     a micro-step is over."""
     judge(trials, _DEEP.but(stage=stage, accumulation=accumulation), costs.backward, "dtype")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_backward_frees_what_it_computes_again(trials: Trials, stage: int) -> None:
+    """If a model computes its blocks again, a backward holds their inputs, its shard and its buckets alone: with long
+    sequences the outputs of all layers take more, also those of two forwards. The recomputation is not reentrant,
+    because gradients of a reentrant one may have to wait for the end of the backward."""
+    one = _DEEP.but(stage=stage, model=_AGAIN)
+    two = one.but(forwards="two")
+    judge(trials, two if trials.offers(two) else one, costs.backward, "dtype", "recompute")
 
 
 @pytest.mark.ci

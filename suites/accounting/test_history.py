@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -129,12 +130,16 @@ def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
 _SAVING_OUTPUTS = replace(grid.DEEP, activation="relu")
 
 
+_OF_ODD_STAGES: list[dict[str, Any]] = [{"accumulation": 2}, {"forwards": "dropped"}]
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("stage", range(4))
 def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     """After 50 steps, of which one is skipped and two in a row, with evaluations, readings, saves, loads and edits
     between them, as many bytes of tensors are alive as after three, and as many descriptors and threads; from the
-    fourth on all steps that are applied have the same traffic. No tensor waits for the collector of reference cycles.
+    fourth on all steps that are applied have the same traffic, also after the client has changed a rate, and after one
+    in which a block rests. No tensor waits for the collector of reference cycles.
     Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it."""
     scenario = Scenario(
         model=_SAVING_OUTPUTS,
@@ -145,7 +150,8 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
         chunk=32,
         optimizer=Optimizer(name="sgd"),
     ).but(loss_scale=LossScale(static=1.0), poison=((10, 0), (11, 1), (30, 1)))
-    for more in ({"accumulation": 2}, {"forwards": "dropped"}) if stage % 2 else ():
+    changes: list[dict[str, Any]] = [{"lr_factors": (*[1.0] * 15, 0.5)}, {"frozen_steps": (20,)}]
+    for more in [*changes, *(_OF_ODD_STAGES if stage % 2 else [])]:
         scenario = scenario.but(**more) if trials.offers(scenario.but(**more)) else scenario
     scenario = offered(trials, scenario, "long_run", "poison")
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), long_run, _EARLY)):

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from zerobench.model_specs import Gpt, Odd
-from zerobench.scenario import Scenario
+from zerobench.scenario import Dtype, Scenario
 from zerobench.suites.accounting import costs
 from zerobench.suites.accounting.ledger import judge
+from zerobench.suites.support.offered import nearest
 from zerobench.suites.support.trials import Trials
 
 pytestmark = pytest.mark.ci
@@ -24,7 +25,21 @@ _DEEP = Scenario(
 )
 #: Its last block, which is half of it, is frozen.
 _FROZEN = Odd(width=64, hidden=(64, 64, 256), frozen=True)
+#: The client sets each second parameter, the matrices in even steps: in the first edit, and in the last.
+_EDITS = (2, 3, 4)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
+_EVENTFUL = _SMALL.but(
+    steps=8,
+    reduce_bucket=13_000,
+    accumulation=2,
+    short_steps=((2, 1),),
+    edits=_EDITS,
+    gradient_edits=_EDITS,
+    forwards="two",
+    autocast=True,
+    resumes=(6,),
+    loads_into="same",
+)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -34,18 +49,43 @@ def test_an_update_holds_its_shard(trials: Trials, stage: int) -> None:
     judge(trials, _DEEP.but(stage=stage, world=4), costs.update, "dtype")
 
 
-def test_an_evaluation_holds_few_blocks(trials: Trials) -> None:
+@pytest.mark.parametrize("stage", [2, 3])
+def test_an_update_in_16_bits_holds_its_shard(trials: Trials, stage: int) -> None:
+    """So it does in 16 bits if it clips, and makes fp32 of its part of the gradients alone."""
+    judge(trials, _DEEP.but(stage=stage, world=4, dtype="bf16", clip=1.0), costs.update, "dtype", "clip")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_evaluation_holds_few_blocks(trials: Trials, dtype: Dtype) -> None:
     """If parameters are sharded, an evaluation adds at most ten blocks of 32."""
-    judge(trials, _DEEP.but(stage=3), costs.evaluation, "dtype")
+    judge(trials, _DEEP.but(stage=3, dtype=dtype), costs.evaluation, "dtype")
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_save_and_a_load_hold_little(reference: Trials, stage: int) -> None:
+    """A save of the reference engine adds at most the rank's part of the file and ten blocks; a load the states that
+    the rank has, and ten blocks."""
+    judge(reference, _DEEP.but(stage=stage, world=4), costs.saving)
+    judge(reference, _DEEP.but(stage=stage, world=4), costs.loading)
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
     client has set parameters, and if some are frozen."""
-    edited = _DEEP.but(stage=stage, edits=(1, 2))
+    edited = _DEEP.but(stage=stage, edits=_EDITS)
     judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
-    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage), costs.undeclared)
+    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage, reduce_bucket=5_000), costs.undeclared)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_events_leave_little(trials: Trials, stage: int) -> None:
+    """So it is after a short step, gradients that the client has edited, two forwards of a micro-step under autocast,
+    and a load into the engine that has saved; those of them that the engine offers."""
+    found = nearest(trials.subject, _EVENTFUL.but(stage=stage), ("stage",))
+    if isinstance(found, str):
+        pytest.skip(found)
+    judge(trials, found, costs.undeclared)
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +20,11 @@ from zerobench.subject import Subject
 from zerobench.suites.support.client import directory_of
 from zerobench.workload.data import held_out
 
-#: A call within which memory is held: the update of a step, or evaluations after it, one after the other.
-Within = Literal["update", "evaluation"]
+#: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, or a
+#: load.
+Within = Literal["update", "evaluation", "save", "load"]
+
+_Make = Callable[[Subject, Scenario, Path], object]
 
 
 def most_within(group: dist.ProcessGroup, subject: str, scenario: Scenario, call: Within) -> int:
@@ -31,29 +35,32 @@ def most_within(group: dist.ProcessGroup, subject: str, scenario: Scenario, call
     return _peak(group, subject, scenario, call, _CALLS[call]) - _peak(group, subject, scenario, call, _nothing)
 
 
-def _peak(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within, make: Callable[[Subject, Scenario], object]
-) -> int:
+def _peak(group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within, make: _Make) -> int:
     rank = dist.get_rank(group)
-    with PeakMeter() as peak, closing(start(subjects.load(name), scenario, group)) as engine:
+    engine_of = partial(start, subjects.load(name), scenario, group)
+    with PeakMeter() as peak, closing(engine_of()) as engine, directory_of(group) as directory:
         run_step(engine, scenario, 0, rank)
         for batch in draw_batches(scenario, 1, rank):
             engine.micro_step(batch)
-        if call == "evaluation":
+        if call != "update":
             engine.step()
+        if call == "load":
+            engine.save(directory)
         dist.barrier(group)
         peak.restart()
-        make(engine, scenario)
+        make(engine, scenario, directory)
     return peak.bytes
 
 
-def _nothing(engine: Subject, scenario: Scenario) -> None:
+def _nothing(engine: Subject, scenario: Scenario, directory: Path) -> None:
     pass
 
 
-_CALLS: dict[Within, Callable[[Subject, Scenario], object]] = {
-    "update": lambda engine, scenario: engine.step(),
-    "evaluation": lambda engine, scenario: [engine.evaluate(held_out(scenario)) for _ in range(3)],
+_CALLS: dict[Within, _Make] = {
+    "update": lambda engine, scenario, directory: engine.step(),
+    "evaluation": lambda engine, scenario, directory: [engine.evaluate(held_out(scenario)) for _ in range(3)],
+    "save": lambda engine, scenario, directory: engine.save(directory),
+    "load": lambda engine, scenario, directory: engine.load(directory),
 }
 
 

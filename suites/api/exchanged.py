@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from zerobench import subjects
@@ -42,13 +43,18 @@ def states(subject: Subject, scenario: Scenario) -> State:
     return to_cpu(found | (flat(subject.optimizer_state()) if optimizer else {}))
 
 
+def loss_scale(subject: Any) -> float:
+    """The loss scale of the next step."""
+    return float(subject.engine.loss_scale if subject.name == "reference" else subject._loss_scale())
+
+
 def train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> State:
     """Train, save, and return the states."""
     with closing(start(subjects.load(name), scenario, group)) as subject:
         for index in range(scenario.steps):
             run_step(subject, scenario, index, dist.get_rank(group))
         subject.save(directory)
-        return states(subject, scenario)
+        return states(subject, scenario) | {"loss scale": torch.tensor(loss_scale(subject))}
 
 
 def load(
@@ -65,7 +71,8 @@ def load(
         engine: Any = subject.engine  # type: ignore[attr-defined]
         if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
             engine.optimizer._lazy_init_hp_params_optimizer_state()  # else DeepSpeed can read no state before a step
-        return states(subject, scenario), (engine.global_steps, engine.skipped_steps)
+        scale = {"loss scale": torch.tensor(loss_scale(subject))}
+        return states(subject, scenario) | scale, (engine.global_steps, engine.skipped_steps)
 
 
 def demand_equal(got: State, expected: State) -> None:

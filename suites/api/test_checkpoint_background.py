@@ -15,6 +15,7 @@ import torch.distributed as dist
 import zerobench
 from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.background import PendingSave
+from zerobench.engine.checkpoint.directory import read_latest
 from zerobench.ranks import Pool
 from zerobench.suites.api import saved
 
@@ -55,6 +56,17 @@ def _train_while_it_saves(group: dist.ProcessGroup | None, directory: Path) -> b
 def test_training_goes_on(tmp_path: Path) -> None:
     """Steps run before a byte is written; the checkpoint has the state before them."""
     assert _train_while_it_saves(None, tmp_path)
+
+
+def test_the_latest_one_stays(tmp_path: Path) -> None:
+    """A save that is not to be the latest one leaves the file that names it."""
+    running = saved.engine()
+    saved.train(running)
+    running.save_checkpoint(tmp_path)
+    saved.train(running)
+    running.async_save_checkpoint(tmp_path, save_latest=False).wait()
+    assert (tmp_path / "global_step2").is_dir()
+    assert read_latest(tmp_path) == "global_step1"
 
 
 def test_training_goes_on_with_two_ranks(pool: Pool, tmp_path: Path) -> None:

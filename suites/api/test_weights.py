@@ -17,6 +17,7 @@ from torch import Tensor
 import zerobench
 from zerobench.cli.commands import main
 from zerobench.driver import run_step, start, to_cpu
+from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.engine.config.schema import DTYPES
 from zerobench.judge.command import ReplayCommand
 from zerobench.oracles.rules import state_keys
@@ -33,28 +34,36 @@ State = dict[str, Tensor]
 
 def _written(
     group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path
-) -> tuple[State, State, list[str], State | None]:
-    """One rank's training; what it reads, 16-bit and fp32, the names of its state dict, and its whole state dict."""
+) -> tuple[State, State, list[str], State | None, set[str]]:
+    """One rank's training; what it reads, 16-bit and fp32, the names of its state dict, its whole state dict, and the
+    names of the one without frozen parameters."""
     subject = start(Reference, scenario, group)
     assert isinstance(subject, Reference)
+    every = subject.model.named_parameters(remove_duplicate=False)
+    frozen = {name for name, parameter in every if not parameter.requires_grad}
     for index in range(scenario.steps):
         run_step(subject, scenario, index, dist.get_rank(group))
     subject.save(directory)
     subject.engine.save_16bit_model(directory, "whole.safetensors")
     whole = subject.engine._zero3_consolidated_16bit_state_dict()
-    found = to_cpu(subject.model_parameters()), to_cpu(subject.parameters()), [*subject.model.state_dict()], whole
+    trained = subject.engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
+    names = [*subject.model.state_dict()]
+    if trained is not None:
+        assert trained.keys() == set(names) - frozen
+    found = to_cpu(subject.model_parameters()), to_cpu(subject.parameters()), names, whole, set(names) - frozen
     subject.close()
     return found
 
 
 @drawn(st.tuples(scenarios(steps=1, reads=()), st.sampled_from(["fp32", "bf16", "fp16"])), share=0.1)
 def test_files_of_whole_weights(reference: Trials, scenario: tuple[Scenario, str]) -> None:
-    """Both files, and the state dict on rank 0, have the values that every rank reads, in the parameter's shape."""
+    """Both files, and the state dict on rank 0, have the values that every rank reads, in the parameter's shape.
+    Without frozen parameters the others keep all their names, and buffers are there."""
     one, dtype = scenario
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         by_rank = reference.ask(ReplayCommand(one, "reference"), _written, directory)
-        trained, masters, names, whole = by_rank[0]
+        trained, masters, names, whole, unfrozen = by_rank[0]
         assert [each[3] is None for each in by_rank] == [False] + [True] * (one.world - 1)
         assert whole is not None
         assert whole.keys() == set(names)
@@ -62,6 +71,8 @@ def test_files_of_whole_weights(reference: Trials, scenario: tuple[Scenario, str
         assert written.keys() | others.keys() - {"format"} == whole.keys()
         zerobench.export_checkpoint(directory, directory / "exported.safetensors", dtype=dtype)
         exported, _ = safetensors.read(directory / "exported.safetensors")
+        assert read_weights(directory).keys() == set(names)
+        assert read_weights(directory, frozen=False).keys() == unfrozen
         assert zerobench.verify_checkpoint(directory) > 0
         described = zerobench.describe_checkpoint(directory)
     _demand_closed_forms(one, described)

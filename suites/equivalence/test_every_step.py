@@ -54,6 +54,22 @@ def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenari
 
 
 @drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        accumulation=_SHARES,
+        edits=among("edits", (1,), (), (0,)),
+        optimizer=optimizers(third_group=among("third_group", False, True)),
+    ),
+    share=0.4,  # an engine without a promise may offer one stage alone
+    of_bits=0.05,
+)
+def test_each_step_follows_between_readings(trials: Trials, scenario: Scenario) -> None:
+    """So it is if the client evaluates, or reads states, before, within and after steps: whatever a call keeps or makes
+    whole is not used in a later step, also if the client has set parameters since."""
+    trials.follows(trials.nearest(scenario, "accumulation"))
+
+
+@drawn_at_each_stage(
     lambda stage: scenarios(stage=stage, world=among("world", 2, 3, 4), accumulation=_EXACT_SHARES, reads=()).flatmap(
         lambda one: boundaries(one.model).map(lambda sizes: one.but(**sizes))
     ),

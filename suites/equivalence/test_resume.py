@@ -90,12 +90,12 @@ def _into(one: Scenario, into: LoadsInto) -> Scenario:
 
 def _of_any_load(stage: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:
     accumulation, loads = among("accumulation", 1, 2, 4), among("load part", "without_optimizer", "model", "all")
-    given = {"steps": 3, "accumulation": accumulation, "resumes": _RESUMES, "loads": loads, "reads": ()}
+    given = {"steps": 3, "accumulation": accumulation, "resumes": _RESUMES, "loads": loads}
     return st.builds(_into, scenarios(stage=stage, model=models(**_BUFFERS), **given), _INTO)
 
 
 @pytest.mark.ci
-@drawn_at_each_stage(_of_any_load, share=0.1)
+@drawn_at_each_stage(_of_any_load, share=0.4, of_bits=0.1)
 def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> None:
     """Losses, gradients, norm and update of each step are right for the state before it, over loads of everything, also
     into an engine that has trained, and of a part: bit for bit, or within a derived bound. The counters and the

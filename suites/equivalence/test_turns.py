@@ -11,6 +11,8 @@ from zerobench.suites.support.strategies import DYNAMIC, STATIC, drawn, models, 
 from zerobench.suites.support.trials import Trials
 from zerobench.suites.support.turns import in_turns
 
+#: A rate that still changes after twenty steps.
+_DECAY = tuple(1 / (1 + step) for step in range(25))
 _SMALL = models(width=st.sampled_from([3, 5, 8]), hidden=st.sampled_from([(7,), (2, 7)]))
 
 
@@ -39,11 +41,18 @@ def test_engines_take_turns(bits: Trials, scenario: tuple[Scenario, Scenario]) -
 
 @drawn(
     scenarios(
-        world=among("world", 1, 2), model=_SMALL, steps=st.integers(20, 50), accumulation=1, loss_scale=STATIC | DYNAMIC
+        world=among("world", 1, 2),
+        model=_SMALL,
+        steps=st.integers(20, 50),
+        accumulation=1,
+        loss_scale=STATIC | DYNAMIC,
+        lr_factors=among("lr_factors", _DECAY, ()),
+        resumes=among("load late", (9, 11), ()),  # the names of these checkpoints have one digit and two
     ),
     share=0.2,
 )
 def test_many_steps(bits: Trials, scenario: Scenario) -> None:
-    """Twenty to fifty steps give the canonical trainer's bits: step counts, schedules and loss scales do not drift."""
+    """Twenty to fifty steps give the canonical trainer's bits: step counts, schedules and loss scales do not drift;
+    also over loads after the ninth step."""
     assume(bits.offers(scenario))
     bits.agree(*bits.run_beside_canonical(scenario))

@@ -10,11 +10,20 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.suites.accounting import test_bounds, test_history, test_memory, test_wire, test_within
 from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.events import (
+    COMPUTED_AGAIN,
+    IN_A_LOAD,
+    IN_AN_UPDATE_IN_16_BITS,
+    LEFT_BY_EVENTS,
+    LEFT_BY_THE_FIRST_EDIT,
+    SENT_AFTER_EVENTS,
+)
 from zerobench.suites.meta.mutants.uses import (
     ACCUMULATED,
     BESIDE_TENSORS,
     BETWEEN_MICRO_STEPS,
     EDITED,
+    FROZEN,
     GROWN,
     GROWN_WITH_SHARDED_PARAMETERS,
     IN_EVALUATIONS_AFTER_A_SKIP,
@@ -53,9 +62,14 @@ _OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[
 _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
 _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
+
+def _in_an_evaluation(trials: Trials) -> None:
+    test_within.test_an_evaluation_holds_few_blocks(trials, "fp32")
+
+
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
-    *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_AN_EVALUATION),
+    *((mutant, _in_an_evaluation) for mutant in IN_AN_EVALUATION),
     *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in UNDECLARED),
     *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEAVING),
@@ -64,7 +78,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
     *((mutant, again(_OF_A_STAGE, 40)) for mutant in HIDDEN),
     *((mutant, _after_an_evaluation) for mutant in WAITING),
-    *((mutant, test_within.test_an_evaluation_holds_few_blocks) for mutant in IN_LATER_EVALUATIONS),
+    *((mutant, _in_an_evaluation) for mutant in IN_LATER_EVALUATIONS),
     *((mutant, again(test_history.test_cost_of_an_evaluation)) for mutant in IN_EVALUATIONS_AFTER_A_SKIP),
     *((mutant, _at(_BETWEEN_MICRO_STEPS, 3)) for mutant in BETWEEN_MICRO_STEPS),
     *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES_AFTER_LOADS),
@@ -72,7 +86,13 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEFT),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWN),
     *((mutant, _at(_LONG_RUN, 3)) for mutant in GROWN_WITH_SHARDED_PARAMETERS),
-    *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in EDITED),
+    *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in [*EDITED, *LEFT_BY_THE_FIRST_EDIT]),
+    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in FROZEN),
+    *((mutant, _at(test_within.test_events_leave_little, 1)) for mutant in LEFT_BY_EVENTS),
+    *((mutant, _at(test_within.test_an_update_in_16_bits_holds_its_shard, 2)) for mutant in IN_AN_UPDATE_IN_16_BITS),
+    *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in IN_A_LOAD),
+    *((mutant, _at(test_bounds.test_a_backward_frees_what_it_computes_again, 2)) for mutant in COMPUTED_AGAIN),
+    *((mutant, _at(_LONG_RUN, 1)) for mutant in SENT_AFTER_EVENTS),
     *((mutant, _at(test_bounds.test_a_backward_holds_its_shard_and_its_buckets, 2, 3)) for mutant in ACCUMULATED),
 ]
 

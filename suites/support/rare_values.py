@@ -125,7 +125,8 @@ RARE_VALUES = {
         persistence=50,
         optimizer=Optimizer(name="sgd", lr=0.1),
     ),
-    # under autocast the two forwards of a micro-step share their casts of the weights, and so a 16-bit sum of gradients
+    # under autocast the two forwards of a micro-step share their casts of the weights, and so a 16-bit sum of
+    # gradients; those of an evaluation just before the update are no longer right after it
     "autocast over two forwards": Scenario(
         model=Odd(width=5, hidden=(7, 2), tied=True, functional=True),
         steps=2,
@@ -134,7 +135,7 @@ RARE_VALUES = {
         autocast=True,
         forwards="two",
         optimizer=Optimizer(lr=1e-2),
-        reads=(Read("evaluation", 1, 1),),
+        reads=(Read("evaluation", 0, 2), Read("evaluation", 1, 1)),
     ),
     # a counter of micro-steps beyond eight, with an evaluation among the last, after a step of three; SGD's momentum is
     # scheduled
@@ -196,6 +197,43 @@ RARE_VALUES |= {
         chunk=32,
         loss_scale=LossScale(initial_power=2, window=2, hysteresis=3, minimum=2.0),
         poison=tuple((step, 0) for step in range(5)),
+    ),
+    # more steps than any draw of an engine without a promise of bits has: the rate changes in each, and the names of
+    # the two checkpoints have one digit and two
+    "twenty steps": Scenario(
+        model=Odd(width=3, hidden=(2,)),
+        steps=20,
+        chunk=32,
+        optimizer=Optimizer(name="adam", second_group=True),
+        lr_factors=tuple(1 / (1 + step) for step in range(20)),
+        resumes=(9, 11),
+    ),
+    "twenty steps with momentum": Scenario(
+        model=Odd(width=3, hidden=(2,)),
+        steps=20,
+        chunk=32,
+        optimizer=Optimizer(name="sgd", lr=0.1),
+        lr_factors=tuple(1 / (1 + step) for step in range(20)),
+        scheduled_by="engine",
+        loads_into="same",
+        resumes=(9, 11),
+    ),
+    # three groups of 16-bit parameters whose rows three ranks cannot share evenly: the client zeroes gradients, sets
+    # parameters after an evaluation, and goes back to a saved state after another one
+    "changes of a client on three ranks": Scenario(
+        model=Odd(width=5, hidden=(7, 3), high=True),
+        world=3,
+        dtype="bf16",
+        steps=4,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2, weight_decay=0.1, second_group=True, third_group=True),
+        gradient_edits=(1, 2),
+        edits=(2,),
+        resumes=(3,),
+        loads_into="same",
+        reads=(Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
     ),
     "language model": Scenario(
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32

@@ -88,7 +88,8 @@ class _Follower:
             yield from self._still(index, step) if step.skipped else self._moved(index, step)
             yield from self._model(index, step)
             self._take(index, step)
-            yield from self._progress(index, step, self.trainer.progress.counters())
+            after = self.trainer.progress.counters() | self.trainer.progress.in_force()
+            yield from self._progress(index, step, after)
 
     def _load(self, index: int) -> None:
         """Go on from the states that the engine has loaded."""

@@ -208,7 +208,7 @@ class Trainer:
         self.scaler.update(skipped)
         self.read(index, -1)
         step = self.record(self.kept[index], gradients, divisor, norm, skipped, scale)
-        step.progress = before | self.progress.counters()
+        step.progress = before | self.progress.counters() | self.progress.in_force()
         return step
 
     def begin(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from zerobench.driver import changed_factors
+from zerobench.oracles.rules import hyperparameters
 from zerobench.recording import State
-from zerobench.scenario import Scenario
-from zerobench.workload.groups import specs
+from zerobench.scenario import Scenario, scaled
+from zerobench.workload.groups import scheduled_values, specs
 
 
 class Progress:
@@ -55,6 +56,12 @@ class Progress:
             self.updates += 1
             if self.scenario.engine_schedules:
                 self._schedule(self.updates)
+
+    def in_force(self) -> State:
+        """The scheduled hyperparameters of each group, as an engine's parameter groups have them after the step."""
+        initial = [hyperparameters(spec) for spec in specs(self.scenario.optimizer)]
+        groups = [each | scaled(each, factors) for each, factors in zip(initial, self.factors, strict=True)]
+        return scheduled_values(self.scenario, groups)
 
     def counters(self, when: str = "") -> State:
         """The counters by name, as :meth:`zerobench.subject.Subject.counters` names them."""

@@ -245,9 +245,12 @@ class ComputeOnly(Plain):
         return peers.Silent()
 
 
-def tensors_of(state: Mapping[Tensor, Mapping[str, object]]) -> list[Tensor]:
-    """The tensors in the ``state`` of an optimizer of torch, step counts included."""
-    return [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
+def tensors_of(state: Mapping[Tensor, Mapping[str, object] | None]) -> list[Tensor]:
+    """The tensors in the ``state`` of an optimizer of torch, step counts included.
+
+    After a load ZeroRedundancyOptimizer has None for the parameters of other ranks.
+    """
+    return [value for values in state.values() for value in (values or {}).values() if isinstance(value, Tensor)]
 
 
 def summed(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:

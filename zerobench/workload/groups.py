@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from zerobench.scenario import Optimizer
+from zerobench.scenario import Optimizer, Scenario
 
 
 def specs(spec: Optimizer) -> list[Optimizer]:
@@ -30,6 +32,21 @@ def members(spec: Optimizer, named: Mapping[str, Tensor]) -> list[list[str]]:
     for name, parameter in named.items():
         found[group_of(spec, name, parameter.ndim)].append(name)
     return found
+
+
+def scheduled_values(scenario: Scenario, groups: Iterable[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The values of the hyperparameters that the Scenario schedules, by name and number of the parameter group."""
+    return {
+        f"{name} of group {number}": torch.tensor(float(value), dtype=torch.float64)
+        for number, group in enumerate(groups)
+        for name in scenario.schedules
+        if (value := _value(group, name)) is not None
+    }
+
+
+def _value(group: Mapping[str, Any], name: str) -> Any:
+    """In a group with betas, ``momentum`` is the first of them."""
+    return group["betas"][0] if name == "momentum" and "betas" in group else group.get(name)
 
 
 def _scaled(spec: Optimizer, rate: float, decay: float, rest: float) -> Optimizer:

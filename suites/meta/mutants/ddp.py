@@ -5,11 +5,14 @@ Class of escape: a difference within the bounds of every draw, and a rule under 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from zerobench.subject import Batch
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.points import Points
 
@@ -46,6 +49,68 @@ class SchedulesTheDampingWithTheMomentum(_Ddp):
             for group in self.optimizer.param_groups:
                 group["dampening"] = 1 - group["momentum"] if group["momentum"] else 0.0
         return super()._update()
+
+
+class LeavesOutTheBiasCorrectionLate(_Ddp):
+    """From Adam's seventeenth update on."""
+
+    rare = "twenty steps"
+
+    def _update(self) -> tuple[Tensor | None, bool]:
+        for state in self.optimizer.state.values():
+            if self.scenario.optimizer.name == "adam" and state["step"] >= 16:
+                state["step"].fill_(1e6)
+        return super()._update()
+
+
+class ComputesWithTheCastsOfAnEvaluation(_Ddp):
+    """Under autocast the first forward after an evaluation takes the evaluation's casts of the weights."""
+
+    rare = "autocast over two forwards"
+    points_at = Points("losses", "gradients")
+    cast: Sequence[Tensor] = ()
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        if self.scenario.autocast:
+            self.cast = [p.detach().clone() for p in self.model.parameters()]
+        return loss
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        cast, self.cast = self.cast, ()
+        kept = [self._set_data(p, old) for p, old in zip(self.model.parameters(), cast, strict=False)]
+        loss = super().micro_step(batch)
+        for p, values in zip(self.model.parameters(), kept, strict=False):
+            self._set_data(p, values)
+        return loss
+
+    def _set_data(self, parameter: Tensor, values: Tensor) -> Tensor:
+        before = parameter.detach().clone()
+        parameter.data.copy_(values)
+        return before
+
+
+class KeepsTheGradientsOfTheHead(_Ddp):
+    """In 16 bits its masters take the gradients that a client has zeroed, as they were before."""
+
+    rare = "changes of a client on three ranks"
+    points_at = Points("gradients")
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        in_16_bits = self.scenario.dtype != "fp32"
+        super().zero_gradients([name for name in names if not (in_16_bits and name.startswith("head."))])
+
+
+class LoadsTheDecayOfTheOtherGroup(_Ddp):
+    """A load exchanges the weight decays of the second and the third group."""
+
+    rare = "changes of a client on three ranks"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        if len(groups := self.optimizer.param_groups) == 3:
+            second, third = groups[1:]
+            second["weight_decay"], third["weight_decay"] = third["weight_decay"], second["weight_decay"]
 
 
 #: Each is caught by the Scenario that it names in ``rare``.

@@ -137,7 +137,7 @@ class RightIfBuiltLate(Reference):
         self._given = model, scenario, group
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("model", "scenario", "trained", "engine", "optimizer"):
+        if name not in ("model", "scenario", "trained", "to_come", "engine", "optimizer"):
             raise AttributeError(name)
         super().__init__(*self._given)
         return vars(self)[name]

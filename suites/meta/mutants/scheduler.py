@@ -5,6 +5,7 @@ Class of escape: a scheduler that the engine steps. Each is right while the clie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -67,9 +68,25 @@ class SchedulesOneGroup(_OfScheduler):
         return outcome
 
 
+class ShowsTheFirstRate(_OfScheduler):
+    """The groups that a client reads keep their first learning rate; the update takes the scheduler's."""
+
+    points_at = Points("progress")
+
+    def sabotage(self) -> None:
+        self._shown = self.rates()
+
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        groups = super().param_groups()
+        if not self.scheduler:
+            return groups
+        return [{**group, "lr": rate} for group, rate in zip(groups, self._shown, strict=True)]
+
+
 SCHEDULERS: list[type[Mutant]] = [
     SchedulesSkippedSteps,
     SchedulesMicroSteps,
     SchedulesBeforeTheUpdate,
     SchedulesOneGroup,
+    ShowsTheFirstRate,
 ]

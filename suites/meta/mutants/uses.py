@@ -120,6 +120,16 @@ class KeepsTheValuesOfAnEdit(Mutant):
         self.given = {name: value.clone() for name, value in values.items()}
 
 
+class KeepsWholeCopiesOfFrozenParameters(Mutant):
+    """At stage 3 every rank keeps them."""
+
+    points_at = Points("undeclared")
+
+    def sabotage(self) -> None:
+        frozen = (state for state in self.engine.states if state.sharded and not state.unit.trainable)
+        self.copies = [torch.ones(state.unit.padded, dtype=state.dtype) for state in frozen]
+
+
 class GrowsWithEveryEdit(Mutant):
     points_at = Points("growth", name="tensors")
 
@@ -240,4 +250,5 @@ GROWN = [
 GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
 ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests, SendsThroughAStoreIfItClips]
 EDITED = [KeepsTheValuesOfAnEdit]
+FROZEN = [KeepsWholeCopiesOfFrozenParameters]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]

@@ -408,6 +408,29 @@ class RoundsATiedWeightsGradient(_Value):
         super().__init__(model, scenario, group)
 
 
+class LoadsTheLastNameByLetters(_Value):
+    """Of the checkpoints in a directory; so the ninth comes after the eleventh."""
+
+    rare = "twenty steps"
+    points_at = Points("progress", *_LATER.parts)
+
+    def load(self, directory: Path) -> None:
+        tags = sorted(path.name for path in directory.iterdir() if path.is_dir())
+        _, self.client_state = self.engine.load_checkpoint(directory, tag=tags[-1])
+
+
+class EndsItsScheduleAfterTenUpdates(_Value):
+    rare = "twenty steps with momentum"
+    points_at = Points("progress", *_STEPPED.parts)
+
+    def step(self) -> Outcome:
+        last, scheduler = self.rates(), self.engine.lr_scheduler
+        outcome = super().step()
+        if scheduler is not None and scheduler.last_epoch > 10:
+            self.set_rates(last)
+        return outcome
+
+
 class AveragesOverFourRanks(Mutant):
     """Counts at most four ranks."""
 
@@ -442,6 +465,8 @@ VALUE_MUTANTS: list[type[_Value]] = [
     KeepsTheSecondSaveAsTheLatest,
     LowersTheScaleBelowTheLeast,
     RoundsATiedWeightsGradient,
+    LoadsTheLastNameByLetters,
+    EndsItsScheduleAfterTenUpdates,
 ]
 
 

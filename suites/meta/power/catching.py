@@ -71,6 +71,7 @@ WEAK: list[Any] = [
     test_client.test_saving_changes_nothing,
     test_client.test_outcomes_need_no_reader,
     test_client.test_the_client_keeps_its_state,
+    test_every_step.test_each_step_follows_between_readings,
 ]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios, and the arguments of each.

@@ -1,0 +1,127 @@
+"""Engines that are right in every bit, and hold or send more after or within an event; see plain.py and uses.py.
+
+Class of escape: an event at which no meter looks: a short step, a load into an engine that has trained, the first edit,
+a recomputation, an update in 16 bits, a save or a load itself, a block that trains again, a rate that a client changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerobench.subject import Batch, Outcome, State
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class KeepsTheSumsOfAShortStep(Mutant):
+    points_at = Points("undeclared")
+
+    def step(self) -> Outcome:
+        if self.to_come is not None:
+            self.kept = [state.gradient.clone() for state in self.engine.states]
+        return super().step()
+
+
+class KeepsTheStatesThatALoadReplaced(Mutant):
+    points_at = Points("undeclared")
+
+    def load(self, directory: Path) -> None:
+        if self.engine.global_steps:
+            self.kept = [p.clone() for p in self.parameters().values()]
+        super().load(directory)
+
+
+class KeepsTheValuesOfItsFirstEdit(Mutant):
+    points_at = Points("undeclared")
+
+    def sabotage(self) -> None:
+        self.given: State = {}
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        self.given = self.given or {name: value.clone() for name, value in values.items()}
+
+
+class KeepsOutputsThatItComputesAgain(Mutant):
+    """Those of all linears, until the step."""
+
+    points_at = Points("unreduced", name="gradients")
+
+    def sabotage(self) -> None:
+        self.kept: list[Tensor] = []
+        if self.scenario.model.recompute == "non_reentrant":
+            for module in self.model.modules():
+                if isinstance(module, nn.Linear):
+                    module.register_forward_hook(lambda module, inputs, output: self.kept.append(output.detach()))
+
+    def step(self) -> Outcome:
+        self.kept.clear()
+        return super().step()
+
+
+class MakesAllGradientsFp32WithinAnUpdate(Mutant):
+    points_at = Points("within", name="update")
+
+    def sabotage(self) -> None:
+        if self.scenario.dtype == "fp32":
+            return
+        step = self.engine.stepper.step
+
+        def sabotaged(*args: Any) -> None:
+            copies = [torch.ones(state.unit.padded) for state in self.engine.states]
+            step(*args)
+            del copies
+
+        self.engine.stepper.step = sabotaged  # type: ignore[assignment, method-assign]
+
+
+class MakesAllStatesWholeWithinALoad(Mutant):
+    points_at = Points("within", name="load")
+
+    def load(self, directory: Path) -> None:
+        whole = [torch.ones(3 * state.unit.padded) for state in self.engine.states]
+        super().load(directory)
+        del whole
+
+
+class SendsAgainAfterABlockHasRested(Mutant):
+    """In the first step in which the block trains again."""
+
+    points_at = Points("traffic")
+
+    def sabotage(self) -> None:
+        self.rested = False
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        rests = any(not parameter.requires_grad for parameter in self.first_block)
+        if self.rested and not rests:
+            dist.all_reduce(torch.ones(1), group=self.group)
+        self.rested = rests
+        return super().micro_step(batch)
+
+
+class SendsARateThatTheClientHasChanged(Mutant):
+    points_at = Points("traffic")
+
+    def sabotage(self) -> None:
+        self.sent = self.rates()
+
+    def step(self) -> Outcome:
+        if self.rates() != self.sent:
+            self.sent = self.rates()
+            dist.all_reduce(torch.tensor(self.sent), group=self.group)
+        return super().step()
+
+
+#: By the property that catches them.
+LEFT_BY_EVENTS = [KeepsTheSumsOfAShortStep, KeepsTheStatesThatALoadReplaced]
+LEFT_BY_THE_FIRST_EDIT = [KeepsTheValuesOfItsFirstEdit]
+COMPUTED_AGAIN = [KeepsOutputsThatItComputesAgain]
+IN_AN_UPDATE_IN_16_BITS = [MakesAllGradientsFp32WithinAnUpdate]
+IN_A_LOAD = [MakesAllStatesWholeWithinALoad]
+SENT_AFTER_EVENTS = [SendsAgainAfterABlockHasRested, SendsARateThatTheClientHasChanged]
