@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from zerobench.compat.errors import MissingCheckpoint, raised_as
 from zerobench.compat.export import save_whole
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_scripts
@@ -57,6 +58,7 @@ class CheckpointMethods:
         """Load a checkpoint; a collective. Returns its path and the client's state; None twice if there is none.
 
         Raises:
+            MissingCheckpoint: the checkpoint is missing or damaged; it is a CheckpointError.
             NotImplementedError: ``custom_load_fn`` is given.
         """
         if custom_load_fn is not None:
@@ -65,9 +67,9 @@ class CheckpointMethods:
                 "deepspeed.utils.zero_to_fp32 and load them into the model before initialize()"
             )
         micro_steps = self._engine.micro_steps
-        path, state = self._engine.load_checkpoint(
-            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
-        )
+        parts = (load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only)
+        with raised_as(MissingCheckpoint):
+            path, state = self._engine.load_checkpoint(load_dir, tag, *parts)
         if path is None:
             return None, None
         self.global_samples = self._engine.global_steps * self.train_batch_size()
