@@ -1,8 +1,9 @@
-"""Objects of the caller's own: a schedule beside the configuration's, and the hooks that TRL takes off."""
+"""The caller's own: a schedule beside the configuration's, the hooks that TRL takes off, and random numbers."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,3 +56,21 @@ def test_the_owner_of_hooks_has_the_module(pool: Pool) -> None:
     """At stage 3 optimizer.parameter_offload.module has the module's parameters, and no external ones."""
     for stages in pool.run(loops.at_every_stage, _owner_of_hooks, world=_WORLD):
         assert stages == [None, None, None, (2, 2, 0)]
+
+
+def _drawn(group: dist.ProcessGroup, stage: int, folder: str) -> bool:
+    """Whether a load of a checkpoint leaves the numbers that the script draws next."""
+    engine, *_ = loops.deepspeed().initialize(model=nn.Linear(5, 5), config=loops.config(stage))
+    engine.save_checkpoint(f"{folder}/{stage}")
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    engine.load_checkpoint(f"{folder}/{stage}")
+    drawn = torch.rand(3)
+    engine.destroy()
+    return torch.equal(drawn, expected)
+
+
+def test_random_numbers_after_a_load(pool: Pool, tmp_path: Path) -> None:
+    """They are the script's, as in DeepSpeed: Trainer's samplers draw the order of the samples after the load."""
+    assert pool.run(loops.at_every_stage, _drawn, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD

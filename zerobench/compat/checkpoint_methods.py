@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from zerobench.compat.errors import MissingCheckpoint, raised_as
@@ -12,6 +15,7 @@ from zerobench.compat.export import save_whole
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_scripts
 from zerobench.engine import Engine
+from zerobench.engine.checkpoint.rng import restore_rng, rng_states
 
 
 class _Saved(Protocol):
@@ -26,6 +30,17 @@ class _Saved(Protocol):
     def zero_optimization_partition_weights(self) -> bool: ...
 
     def zero_gather_16bit_weights_on_model_save(self) -> bool: ...
+
+
+@contextmanager
+def _own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Keep the states of the generators: DeepSpeed's load leaves them, so that what the script draws next is the same,
+    such as the order of its samples."""
+    before = rng_states(device)
+    try:
+        yield
+    finally:
+        restore_rng(before, device)
 
 
 class CheckpointMethods:
@@ -68,7 +83,7 @@ class CheckpointMethods:
             )
         micro_steps = self._engine.micro_steps
         parts = (load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only)
-        with raised_as(MissingCheckpoint):
+        with raised_as(MissingCheckpoint), _own_random_numbers(self._engine.device):
             path, state = self._engine.load_checkpoint(load_dir, tag, *parts)
         if path is None:
             return None, None
