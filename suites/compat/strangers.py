@@ -56,6 +56,7 @@ HUGGING_FACE: dict[str, list[str]] = {
     "accelerated-bf16": ["--stage", "{stage}", "--kind", "bf16"],
     "pretrained": _BY_FILE,
     "composite": ["--stage", "{stage}"],
+    "saved_by_rank_zero": ["--stage", "{stage}"],
 }
 #: In lines with times, which Trainer prints.
 _TIME = "_runtime'"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zerobench.compat.accessors import ConfigAccessors
+from zerobench.compat.errors import CallError
 
 
 class AccumulationMethods(ConfigAccessors):
@@ -31,9 +32,7 @@ class AccumulationMethods(ConfigAccessors):
     def no_sync(self) -> Iterator[None]:
         """Backwards in the block are not the last ones of their step."""
         if self.zero_optimization_partition_gradients():
-            raise RuntimeError(
-                f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them"
-            )
+            raise CallError(f"no_sync() keeps whole gradients, and stage {self.zero_optimization_stage()} shards them")
         with self._within("no_sync()"):
             yield
         self._engine.set_gradient_accumulation_boundary(None)
@@ -52,7 +51,7 @@ class AccumulationMethods(ConfigAccessors):
     @contextmanager
     def _within(self, block: str) -> Iterator[None]:
         if self._block is not None:
-            raise RuntimeError(f"{block} is inside {self._block}; end that block first")
+            raise CallError(f"{block} is inside {self._block}; end that block first")
         self._engine.set_gradient_accumulation_boundary(False)
         self._block = block
         try:
@@ -74,7 +73,7 @@ class AccumulationMethods(ConfigAccessors):
 
     def _check_step(self) -> None:
         if self._block is not None:
-            raise RuntimeError(f"step() was called inside {self._block}; call it after the block")
+            raise CallError(f"step() was called inside {self._block}; call it after the block")
         if not (self.enable_backward_allreduce or self._allreduced) and self.is_gradient_accumulation_boundary():
             raise RuntimeError(
                 "enable_backward_allreduce is False, and the step has no allreduce_gradients(); call it before step(): "

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
+from zerobench.compat.errors import MissingCheckpoint, raised_as
 from zerobench.compat.export import save_whole
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_scripts
 from zerobench.engine import Engine
+from zerobench.engine.checkpoint.rng import restore_rng, rng_states
 
 
 class _Saved(Protocol):
@@ -25,6 +30,17 @@ class _Saved(Protocol):
     def zero_optimization_partition_weights(self) -> bool: ...
 
     def zero_gather_16bit_weights_on_model_save(self) -> bool: ...
+
+
+@contextmanager
+def _own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Keep the states of the generators: DeepSpeed's load leaves them, so that what the script draws next is the same,
+    such as the order of its samples."""
+    before = rng_states(device)
+    try:
+        yield
+    finally:
+        restore_rng(before, device)
 
 
 class CheckpointMethods:
@@ -57,6 +73,7 @@ class CheckpointMethods:
         """Load a checkpoint; a collective. Returns its path and the client's state; None twice if there is none.
 
         Raises:
+            MissingCheckpoint: the checkpoint is missing or damaged; it is a CheckpointError.
             NotImplementedError: ``custom_load_fn`` is given.
         """
         if custom_load_fn is not None:
@@ -65,9 +82,9 @@ class CheckpointMethods:
                 "deepspeed.utils.zero_to_fp32 and load them into the model before initialize()"
             )
         micro_steps = self._engine.micro_steps
-        path, state = self._engine.load_checkpoint(
-            load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only
-        )
+        parts = (load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only)
+        with raised_as(MissingCheckpoint), _own_random_numbers(self._engine.device):
+            path, state = self._engine.load_checkpoint(load_dir, tag, *parts)
         if path is None:
             return None, None
         self.global_samples = self._engine.global_steps * self.train_batch_size()

@@ -34,6 +34,8 @@ __all__ = [
     "get_logged_comm_ops",
     "get_world_group",
     "has_all_gather_into_tensor",
+    "has_all_reduce_coalesced",
+    "has_coalescing_manager",
     "has_comm_data",
     "has_reduce_scatter_tensor",
     "inference_all_reduce",
@@ -132,6 +134,16 @@ def reduce_scatter_fn(
 
 
 def has_all_gather_into_tensor() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def has_all_reduce_coalesced() -> bool:
+    """True: torch has it."""
+    return True
+
+
+def has_coalescing_manager() -> bool:
     """True: torch has it."""
     return True
 

@@ -1,11 +1,10 @@
-"""CPU ranks in accelerate and transformers, which otherwise run DeepSpeed on accelerators only; and models of parts.
+"""CPU ranks in accelerate and transformers, which otherwise run DeepSpeed on accelerators only.
 
-Four places are changed when their module is imported, and only there:
+Three places are changed when their module is imported, and only there; sharded_models has those of stage 3:
 
 - accelerate takes CPU ranks for single processes if DeepSpeed is in use: it is told gloo and several processes.
 - transformers refuses bf16 without a GPU: a CPU computes in bf16, too.
 - ``use_cpu=True`` turns DeepSpeed off in silence: with ``deepspeed`` it is an error.
-- At stage 3 only rank 0 knows which modules ``from_config()`` has initialized: now every rank does.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from zerobench.compat import sharded_models
 from zerobench.errors import UsageError
 
 
@@ -54,25 +54,10 @@ def _training_args(module: Any) -> None:
     module.is_torch_bf16_gpu_available = in_bf16
 
 
-def _integration(module: Any) -> None:
-    """Mark the modules of a part whose weights rank 0 has drawn on every rank, so that none draws sharded ones again.
-
-    Rank 0 has the marks already. A model of several parts, such as CLIP, draws the weights of what is not marked.
-    """
-    draw = module.initialize_weights_zero3
-
-    def initialize_weights_zero3(model: Any) -> None:
-        draw(model)
-        for part in model.modules():
-            part._is_hf_initialized = True
-
-    module.initialize_weights_zero3 = initialize_weights_zero3
-
-
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "accelerate.state": _accelerate_state,
     "transformers.training_args": _training_args,
-    "transformers.integrations.deepspeed": _integration,
+    **sharded_models.PATCHES,
 }
 
 

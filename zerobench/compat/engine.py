@@ -21,12 +21,15 @@ from zerobench.compat.config import Settings
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.direct_backward import DirectBackward
 from zerobench.compat.edits import Edits
+from zerobench.compat.errors import CallError, LossError
 from zerobench.compat.given_model import GivenModel
+from zerobench.compat.group_values import GroupValues
 from zerobench.compat.key_accessors import KeyAccessors
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import notice
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.monitors import MonitorMaster
+from zerobench.compat.overflow_log import OverflowLog
 from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
@@ -37,7 +40,14 @@ from zerobench.engine import Engine
 
 
 class DeepSpeedEngine(
-    AccumulationMethods, KeyAccessors, CheckpointMethods, Parallelism, Attributes, RefusedMethods, nn.Module
+    AccumulationMethods,
+    KeyAccessors,
+    CheckpointMethods,
+    GroupValues,
+    Parallelism,
+    Attributes,
+    RefusedMethods,
+    nn.Module,
 ):
     """The reference engine with DeepSpeed's calls; names that it lacks are those of the model.
 
@@ -65,7 +75,7 @@ class DeepSpeedEngine(
         self._given, self._edits = GivenModel(engine, given), Edits(engine)
         watch_clipping()
         watch_lookups(torch.nn.functional)
-        self._progress = Progress(self)
+        self._progress, self._overflows = Progress(self), OverflowLog(engine)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         engine.optimizer.stepped_by = self.step  # as the optimizer that DeepSpeed returns, which Lightning Fabric steps
@@ -121,9 +131,9 @@ class DeepSpeedEngine(
         """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
+            raise LossError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
         if not loss.requires_grad:
-            raise RuntimeError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
+            raise CallError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
         self._given.check_lives()
         self._direct.check_ended()
         with self._around_backward():
@@ -152,7 +162,7 @@ class DeepSpeedEngine(
         self._given.check()
         self._direct.adopt()
         before = self._engine.global_steps
-        with self._progress.timing("step"), comms_logger.recording(), self._edits.kept():
+        with self._progress.timing("step"), comms_logger.recording(), self._edits.kept(), self._overflows.watching():
             self._engine.step()
         self._end_coalesced()
         self._stepped = self._engine.global_steps > before
@@ -214,21 +224,6 @@ class DeepSpeedEngine(
         """The norm of the last step's mean gradient before clipping, in a tensor as DeepSpeed's; inf if it skipped."""
         norm = math.inf if self._engine.optimizer.overflow else self._engine.get_global_grad_norm()
         return None if norm is None else torch.tensor(norm, dtype=torch.float64)
-
-    def get_lr(self) -> list[float]:
-        """The learning rate of each group."""
-        return self._of_groups("lr")
-
-    def get_mom(self) -> list[Any]:
-        """The momentum of each group for SGD and RMSprop, else its betas; 0 for a group without, as in DeepSpeed."""
-        return self._of_groups("momentum" if self.optimizer_name() in ("SGD", "RMSprop") else "betas")
-
-    def get_type(self) -> list[Any]:
-        """The ``type`` of each group, if the caller has set one."""
-        return self._of_groups("type")
-
-    def _of_groups(self, name: str) -> list[Any]:
-        return [group.get(name, 0.0) for group in self._engine.optimizer.param_groups]
 
     def deepspeed_io(
         self,

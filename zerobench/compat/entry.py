@@ -20,6 +20,7 @@ from zerobench.compat.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
+from zerobench.compat.errors import SettingsError, raised_as
 from zerobench.compat.given_model import freeze_others, keep_precision, without_compile
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import notice
@@ -30,6 +31,7 @@ from zerobench.engine.errors import ConfigError
 from zerobench.engine.handover import hand_over
 
 
+@raised_as(SettingsError)
 def initialize(
     args: Any = None,
     model: nn.Module | None = None,
@@ -53,7 +55,7 @@ def initialize(
         optimizer: a torch optimizer, one of DeepSpeed's classes, or a callable that makes one from the parameters.
         model_parameters: parameters or groups for the configuration's optimizer.
         training_data: a dataset; the third result loads this rank's micro-batches of it.
-        lr_scheduler: a scheduler, or a callable that makes one from the optimizer; the configuration's comes first.
+        lr_scheduler: a scheduler, or a callable that makes one from the optimizer; it comes before the configuration's.
         distributed_port: the port at which ranks meet if the launcher gives none.
         mpu, mesh_param: refused.
         dist_init_required: False if the caller starts the process group.
@@ -64,7 +66,7 @@ def initialize(
         (engine, optimizer, training_dataloader, lr_scheduler).
 
     Raises:
-        ConfigError: the configuration or an argument cannot be used.
+        SettingsError: the configuration or an argument cannot be used; it is a ConfigError.
     """
     refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     if model is None:
@@ -157,10 +159,12 @@ def _take_older(args: Any) -> None:
 
 
 def _schedule(settings: Settings, client: Any, lr_scheduler: Any) -> Any:
-    """The configuration's schedule as a callable, else the caller's; None without an optimizer."""
+    """The caller's schedule, else the configuration's as a callable; None without an optimizer."""
     section = settings.section("scheduler")
+    if lr_scheduler is not None and type(lr_scheduler).__name__ != "DummyScheduler":
+        return lr_scheduler
     if not section.get("type"):
-        return None if type(lr_scheduler).__name__ == "DummyScheduler" else lr_scheduler
+        return None
     if client is None and settings.engine.get("optimizer") is None:
         return None
     return lambda optimizer: make_schedule(section["type"], section.get("params") or {}, optimizer)

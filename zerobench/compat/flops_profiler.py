@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from zerobench.compat.quantities import duration_to_string, macs_to_string, number_to_string, params_to_string
 from zerobench.compat.timers import now
 
 _LINE = "{:<70}  {:<8}"
@@ -66,21 +67,21 @@ class FlopsProfiler:
     def get_total_flops(self, as_string: bool = False) -> Any:
         """The FLOPs."""
         found = int(self._counter.get_total_flops())
-        return _scaled(found, "FLOPs") if as_string else found
+        return number_to_string(found) if as_string else found
 
     def get_total_macs(self, as_string: bool = False) -> Any:
         """The multiplications with an addition: half of the FLOPs."""
         found = int(self._counter.get_total_flops()) // 2
-        return _scaled(found, "MACs") if as_string else found
+        return macs_to_string(found) if as_string else found
 
     def get_total_duration(self, as_string: bool = False) -> Any:
         """The seconds from start to stop."""
-        return f"{self._duration * 1e3:.2f} ms" if as_string else self._duration
+        return duration_to_string(self._duration) if as_string else self._duration
 
     def get_total_params(self, as_string: bool = False) -> Any:
         """The model's parameters, whole."""
         found = sum(each.numel() for each in self.model.parameters())
-        return _scaled(found) if as_string else found
+        return params_to_string(found) if as_string else found
 
     def print_model_profile(
         self,

@@ -27,14 +27,13 @@ class ParameterOffload:
 
 
 class _Parameters:
-    """A module's parameters, and none that it takes from other modules."""
+    """A module with DeepSpeed's name for parameters that it takes from other modules: there are none."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
-    def named_parameters(self, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of the module."""
-        return self._module.named_parameters(**options)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
     def ds_external_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """None: the engine notices every use."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from zerobench.compat.errors import MissingWeights, raised_as
 from zerobench.compat.export import save_parts, write_whole
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.engine.config.schema import DTYPES
@@ -22,9 +23,10 @@ def get_fp32_state_dict_from_zero_checkpoint(
     """The weights by name, on the CPU.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        MissingWeights: there is no such checkpoint, or it is damaged; it is a CheckpointError.
     """
-    return read_weights(checkpoint_dir, tag, frozen=not exclude_frozen_parameters)
+    with raised_as(MissingWeights):
+        return read_weights(checkpoint_dir, tag, frozen=not exclude_frozen_parameters)
 
 
 #: The names of dtypes that weights can be written in: DeepSpeed's and torch's.

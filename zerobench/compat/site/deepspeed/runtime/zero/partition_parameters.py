@@ -6,7 +6,10 @@ import torch
 
 from zerobench.compat.accelerator import get_accelerator
 from zerobench.compat.zero import GatheredParameters, Init, ZeroParamStatus, register_external_parameter
+from zerobench.compat.zero.status import is_zero_param
 
+#: The shape of a parameter's data in DeepSpeed while it is sharded.
+partitioned_param_data_shape = [0]
 _orig_torch_arange = torch.arange
 
 

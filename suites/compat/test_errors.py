@@ -1,0 +1,109 @@
+"""Errors that a script catches by the classes that DeepSpeed raises, and the message of a skipped step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerobench.compat.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from zerobench.engine.errors import CheckpointError, ConfigError
+from zerobench.ranks import Pool
+from zerobench.suites.compat import loops
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+_WORLD = 4
+
+
+@pytest.mark.parametrize(
+    "config", [None, "no_such_file.json", {"train_batch_size": 8, "my_section": {"stage": 4}, "fp16": 3}]
+)
+def test_a_wrong_configuration(config: Any) -> None:
+    """It is the engine's ConfigError, so a ValueError, and an AssertionError as in DeepSpeed."""
+    for kind in (ConfigError, AssertionError):
+        with pytest.raises(kind):
+            loops.deepspeed().initialize(model=nn.Linear(5, 5), config=config)
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    """Without a checkpoint zero_to_fp32 raises the engine's CheckpointError, with the classes of DeepSpeed."""
+    kinds: list[type[Exception]] = [CheckpointError, FileNotFoundError, ValueError]
+    for kind in kinds:
+        with pytest.raises(kind, match="no_such_folder"):
+            get_fp32_state_dict_from_zero_checkpoint(tmp_path / "no_such_folder", "no_such_tag")
+
+
+def _caught(group: dist.ProcessGroup, stage: int, folder: str) -> list[str]:
+    """The calls that raise no AssertionError."""
+    net = nn.Linear(5, 5)
+    engine, *_ = loops.deepspeed().initialize(model=net, config=loops.config(stage))
+    calls: dict[str, Callable[[], Any]] = {
+        "missing tag": lambda: engine.load_checkpoint(folder, "no_such_tag"),
+        "not a scalar": lambda: engine.backward(engine(torch.ones(2, 5))),
+        "no graph": lambda: engine.backward(torch.tensor(1.0)),
+    }
+    if stage > 1:
+        calls["no_sync"] = lambda: engine.no_sync().__enter__()
+    others = []
+    for name, call in calls.items():
+        try:
+            call()
+        except AssertionError:
+            continue
+        except Exception as error:  # noqa: BLE001
+            others.append(f"{name}: {type(error).__name__}")
+    engine.destroy()
+    return others
+
+
+def test_calls(pool: Pool, tmp_path: Path) -> None:
+    """The errors are also AssertionErrors, as in DeepSpeed."""
+    ranks = pool.run(loops.at_every_stage, _caught, str(tmp_path), world=_WORLD)
+    assert ranks == [[[], [], [], []]] * _WORLD
+
+
+def _skipped(group: dist.ProcessGroup, stage: int, loss_scale: int) -> list[tuple[str, str]]:
+    """What the logger of rank 0 says of two steps of which each overflows."""
+    ds, seen = loops.deepspeed(), []
+    fp16 = {"enabled": True, "loss_scale": loss_scale, "initial_scale_power": 4, "hysteresis": 2}
+    config = loops.config(stage, fp16=fp16, gradient_accumulation_steps=1, train_batch_size=8)
+    engine, *_ = ds.initialize(model=nn.Linear(5, 5), config=config)
+    logger, handler = ds.utils.logger, logging.Handler()
+    handler.emit = lambda record: seen.append((record.levelname, record.getMessage()))  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for _ in range(2):
+            engine.backward(engine(torch.ones(2, 5).half()).float().sum() * 1e9)
+            engine.step()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    engine.destroy()
+    return [each for each in seen if "OVERFLOW" in each[1]]
+
+
+def test_skipped_steps(pool: Pool) -> None:
+    """Rank 0 logs DeepSpeed's words at DeepSpeed's level, with a dynamic loss scale."""
+    [first, *others] = pool.run(loops.at_every_stage, _skipped, 0, world=_WORLD)
+    begin = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 16"
+    expected = [
+        ("INFO", f"{begin}, but hysteresis is 2. Reducing hysteresis to 1"),
+        ("INFO", f"{begin}, reducing to 8"),
+    ]
+    assert first == [expected] * 4
+    assert others == [[[]] * 4] * (_WORLD - 1)
+
+
+def test_skipped_steps_of_a_static_scale(pool: Pool) -> None:
+    """They are warnings."""
+    text = "[Rank 0] [deepspeed] OVERFLOW! Skipping step. Gradients are non-finite, weights were not updated."
+    assert pool.run(loops.at_every_stage, _skipped, 8, world=_WORLD)[0] == [[("WARNING", text)] * 2] * 4
