@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:  # torch is not there yet: a module is changed when it is imported
+    from torch import Tensor
 
 
 def _integration(module: Any) -> None:
