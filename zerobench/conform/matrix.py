@@ -27,14 +27,20 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The verdict in a word, with the number of Scenarios that ran, or with the stages of the findings."""
+        """The verdict in a word, with the numbers of Scenarios that ran and of known findings, or with the stages of
+        findings."""
         if self.verdict == FINDING:
             stages = ", ".join(filter(None, (_argument(part) for part in self.findings)))
             return f"finding at stage {stages}" if stages else FINDING
         ran = sum(cell["run"] for part in self.parts for cell in part["cells"])
         if self.verdict == KNOWN:
-            return f"known {ran}"
+            return f"pass {ran}, {len(self.known)} known" if ran else f"{len(self.known)} known"
         return f"{self.verdict} {ran}" if ran and self.verdict in (PASS, NOT_ENOUGH) else self.verdict
+
+    @property
+    def known(self) -> set[str]:
+        """The known findings whose Scenarios were set aside."""
+        return {each for part in self.parts for each in part["known"]}
 
     @property
     def findings(self) -> list[Json]:

@@ -17,10 +17,10 @@ from zerobench.report import markdown
 
 _CLASSES = {FINDING: "bad", KNOWN: "known", PASS: "good", NOT_OFFERED: "off", NOT_ENOUGH: "off"}
 _LEGEND = (
-    "pass: the property held in every Scenario that ran; the number says in how many. finding: it did not, at these "
-    "stages. known: the Scenarios that a known finding describes were set aside, and the property held in the others; "
-    "the number says in how many. not offered: the engine documents that it is missing. not enough: too few Scenarios "
-    "ran to say anything."
+    "pass: the property held in every Scenario that ran; the number says in how many. known: so it did, but the "
+    "Scenarios that known findings describe were set aside; the number says how many findings. finding: it did not "
+    "hold, at these stages. not offered: the engine documents that it is missing. not enough: too few Scenarios ran to "
+    "say anything."
 )
 _LINK = re.compile(r"https?://[^\s]+")
 
@@ -28,11 +28,12 @@ _LINK = re.compile(r"https?://[^\s]+")
 def badge(engine: Json) -> str:
     """The JSON of a shields.io endpoint; gray if the engine offered no Scenario of any property."""
     tried = [each for each in cells(engine).values() if each.verdict != NOT_OFFERED]
-    held = sum(each.verdict == PASS for each in tried)
+    held = [each for each in tried if each.verdict in (PASS, KNOWN)]
+    known = set().union(*(each.known for each in held))
     red = any(each.verdict == FINDING for each in tried)
     all_held = "brightgreen" if tried else "lightgrey"
-    color = "red" if red else all_held if held == len(tried) else "yellow"
-    message = f"{held} of {len(tried)} properties"
+    color = "red" if red else all_held if len(held) == len(tried) and not known else "yellow"
+    message = f"{len(held)} of {len(tried)} properties" + (f", known findings: {len(known)}" if known else "")
     return json.dumps({"schemaVersion": 1, "label": "zerobench", "message": message, "color": color}) + "\n"
 
 

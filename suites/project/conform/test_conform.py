@@ -119,6 +119,16 @@ def test_a_row_has_the_stages_of_a_property() -> None:
     assert json.loads(page.badge(nothing))["color"] == "lightgrey"
 
 
+def test_a_cell_and_the_badge_count_known_findings() -> None:
+    """A finding of several stages counts once; a property that held beside it counts as held."""
+    aside = {"known": {"fsdp2/rank-dependent-block": 1}, "set_aside": {"3/fp32": 1}}
+    stages = [_record(property=f"x::test_a[{stage}]", **aside) for stage in (2, 3)]
+    [engine] = verdicts.compose([[_HEADER, *stages, _record(property="x::test_b")]])["engines"]
+    assert {words: cell.text for words, cell in matrix.cells(engine).items()} == {"a": "pass 4, 1 known", "b": "pass 2"}
+    badge = json.loads(page.badge(engine))
+    assert (badge["message"], badge["color"]) == ("2 of 2 properties, known findings: 1", "yellow")
+
+
 def test_a_result_names_no_folder_of_a_machine() -> None:
     """A traceback's files, of an engine and of Python itself, are named from the search path."""
     told = f'File "{json.__file__}", line 1, and File "{page.__file__}", line 2'
