@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -210,6 +210,16 @@ def shared_directory(group: dist.ProcessGroup) -> Path:
     names = [tempfile.mkdtemp(prefix="zerobench-") if dist.get_rank(group) == 0 else ""]
     dist.broadcast_object_list(names, group_src=0, group=group)
     return Path(names[0])
+
+
+@contextmanager
+def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
+    """A temporary directory that all ranks see; it goes when all have left it."""
+    directory = shared_directory(group)
+    yield directory
+    dist.barrier(group)
+    if dist.get_rank(group) == 0:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def model_for(subject_type: type[Subject], scenario: Scenario, rank: int, loaded: bool = False) -> nn.Module:

@@ -13,13 +13,13 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.bench.ledger import sizes_of_gradients
-from zerobench.driver import model_for, run_step, save, start, wrap
+from zerobench.driver import directory_of, model_for, run_step, save, start, wrap
 from zerobench.meters import TrafficMeter, in_cycles, resident_states
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting.within import Held
-from zerobench.suites.support.client import directory_of, offers_saving
+from zerobench.suites.support.client import offers_saving
 from zerobench.workload.changes import edited
 from zerobench.workload.data import held_out
 

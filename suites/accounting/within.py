@@ -13,11 +13,10 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.bench.ledger import settled
-from zerobench.driver import draw_batches, run_step, save, start
+from zerobench.driver import directory_of, draw_batches, run_step, save, start
 from zerobench.meters import PeakMeter, TrafficMeter
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
-from zerobench.suites.support.client import directory_of
 from zerobench.workload.data import held_out
 
 #: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, or a

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +17,12 @@ from zerobench import subjects
 from zerobench.driver import (
     ALL,
     Keep,
+    directory_of,
     draw_batches,
     model_for,
     prepare,
     run_step,
     run_steps,
-    shared_directory,
     start,
     wrap,
 )
@@ -81,16 +80,6 @@ def _kept(scenario: Scenario, index: int) -> Keep:
 def offers_saving(subject: type[Subject], scenario: Scenario) -> bool:
     """Whether the engine offers save() and load() in this Scenario."""
     return subject.not_offered(scenario.but(resumes=(1,))) is None
-
-
-@contextmanager
-def directory_of(group: dist.ProcessGroup) -> Iterator[Path]:
-    """A temporary directory that all ranks see; it goes when all have left it."""
-    directory = shared_directory(group)
-    yield directory
-    dist.barrier(group)
-    if dist.get_rank(group) == 0:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool) -> list[str]:

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, go_astray, loaded, run_step, save, start
+from zerobench.driver import ALL, Keep, directory_of, go_astray, loaded, run_step, save, start
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
-from zerobench.suites.support.client import directory_of
 
 #: The change of a file: it is gone, its second half is, or a byte in its middle is another one.
 Damage = Literal["missing", "cut", "flipped"]

@@ -5,17 +5,16 @@ Every function with a ``group`` is a task of a pool.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.driver import model_for, resumed, run_step, shared_directory, wrap
+from zerobench.driver import directory_of, model_for, resumed, run_step, wrap
 from zerobench.judge.command import Account
 from zerobench.meters import (
     OffloadMeter,
@@ -121,7 +120,8 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
     start = resident(earlier)
     model = model_for(load(subject), scenario, rank)
     live = {}
-    with closing(wrap(model, load(subject), scenario, group)) as engine, _directory(scenario, group) as directory:
+    saved = directory_of(group) if resumes else nullcontext(Path())
+    with closing(wrap(model, load(subject), scenario, group)) as engine, saved as directory:
         for index in range(COUNTED[-1]):
             if index in resumes:
                 resumed(engine, scenario, group, directory, index)
@@ -131,21 +131,6 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
         kept = [*engine.resident().values(), *engine.offloaded().host.values()]
         declared = [tensor for tensors in kept for tensor in tensors]
         return Census(rank, unattributed([*earlier, *declared, *model.buffers()]), live)
-
-
-@contextmanager
-def _directory(scenario: Scenario, group: dist.ProcessGroup) -> Iterator[Path]:
-    """Where the engine saves, on all ranks; no directory if it does not save."""
-    if not scenario.resumes:
-        yield Path()
-        return
-    found = shared_directory(group)
-    try:
-        yield found
-    finally:
-        dist.barrier(group)
-        if dist.get_rank(group) == 0:
-            shutil.rmtree(found, ignore_errors=True)
 
 
 def settled() -> int:
