@@ -210,6 +210,11 @@ class Scenario:
         return step in self.gradient_edits and step not in self.bad_steps
 
     @property
+    def leaves_some_out(self) -> bool:
+        """Whether a trained parameter may receive no gradient in a step."""
+        return (isinstance(self.model, Odd) and self.model.leaves_some_out) or bool(self.frozen_steps)
+
+    @property
     def resumed(self) -> bool:
         """Whether a new engine loads a saved state in the middle of the run."""
         return bool(self.resumes)

@@ -28,9 +28,6 @@ ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradie
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: Ways to accumulate; a Scenario has one of them.
 ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED, BACKWARD, SCALED])
-ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradient_allreduce_op=sum"
-#: Functions that the client calls: on the model before the engine, or between steps.
-CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
 SAVINGS = TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL
 _SHARDED = (1, 2, 3)
@@ -103,7 +100,7 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         ),
         f"{name} is of bf16: {_PAGE}": name.startswith("bf16.") and scenario.dtype != "bf16",
         f"without {name} it skips no step: {_PAGE}": "overflow" in name and bool(scenario.poison),
-        f"{name} ends the training: {_PAGE}": name.startswith("ignore_unused") and _leaves_some_out(scenario),
+        f"{name} ends the training: {_PAGE}": name.startswith("ignore_unused") and scenario.leaves_some_out,
         f"a schedule of DeepSpeed's sets the rates: {_SCHEDULES}": (
             name in _SCHEDULERS and (len(scenario.settings) > 1 or bool(scenario.schedules))
         ),
@@ -143,11 +140,6 @@ def _depends_on_buckets(scenario: Scenario) -> bool:
     """Whether leaves run twice in two forwards, or share a parameter, so that no Scenario tells what comes of it."""
     shared = isinstance(scenario.model, Odd) and scenario.model.tied_blocks
     return shared or (scenario.forwards == "two" and scenario.reduce_bucket < _LARGE)
-
-
-def _leaves_some_out(scenario: Scenario) -> bool:
-    odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
-    return odd.leaves_some_out or bool(scenario.frozen_steps)
 
 
 def configured(out: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
@@ -191,7 +183,7 @@ def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[s
 
 
 def backward_of_loss(engine: Any, scenario: Scenario, loss: Tensor) -> bool:
-    """The backward if the client calls it without the engine; returns whether he does."""
+    """The backward if the client calls it without the engine; returns whether the client does."""
     if BACKWARD in scenario.settings:
         loss.backward()  # type: ignore[no-untyped-call]
     elif SCALED in scenario.settings:

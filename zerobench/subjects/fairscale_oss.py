@@ -20,7 +20,6 @@ from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
 from zerobench.subjects.plain import Plain, summed
-from zerobench.subjects.plain_settings import leaves_some_out
 from zerobench.subjects.saving import load_own, save_own
 
 _SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/nn/data_parallel/sharded_ddp.py"
@@ -57,7 +56,7 @@ class FairscaleOss(Plain):
             return f"ShardedDataParallel reduces and accumulates in fp32: {_SOURCE}"
         if scenario.reduction == "micro_step" and scenario.accumulation > 1:
             return f"ShardedDataParallel accumulates in no_sync only: {_SOURCE}"
-        if UNBUFFERED in scenario.settings and leaves_some_out(scenario):
+        if UNBUFFERED in scenario.settings and scenario.leaves_some_out:
             return f"without buckets a parameter that no leaf uses has no gradient, and with them zeros: {_SOURCE}"
         return super().unsupported(scenario)
 

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 
 _ZERO_GRAD = "https://docs.pytorch.org/docs/2.13/generated/torch.optim.Optimizer.zero_grad.html"
@@ -25,7 +24,7 @@ SETTINGS = ZEROS, LOOP, SCALER, TOTAL, NORM_LOOP
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
-    if ZEROS in scenario.settings and leaves_some_out(scenario):
+    if ZEROS in scenario.settings and scenario.leaves_some_out:
         return f"{ZEROS} gives a parameter that a step does not use a gradient of zeros: {_ZERO_GRAD}"
     if SCALER in scenario.settings and scenario.dtype != "fp16":
         return f"{SCALER} is for fp16: {_AMP}"
@@ -35,12 +34,6 @@ def unsupported(scenario: Scenario) -> str | None:
     if len(norm) > 1:
         return "a step clips in one way"
     return None
-
-
-def leaves_some_out(scenario: Scenario) -> bool:
-    """Whether a trained parameter may receive no gradient in a step."""
-    odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
-    return odd.leaves_some_out or bool(scenario.frozen_steps)
 
 
 def foreach(scenario: Scenario) -> bool | None:

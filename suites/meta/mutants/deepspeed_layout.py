@@ -36,7 +36,7 @@ class RightThroughDeepSpeed(Mutant):
         missing = {
             "each rank's buffers": model.buffers and scenario.world > 1,
             "a parameter that is not contiguous": model.transposed,
-            "a step count of each parameter": model.leaves_some_out or bool(scenario.frozen_steps),
+            "a step count of each parameter": scenario.leaves_some_out,
             "the number of micro-steps": scenario.shortens,
         }
         return next(
