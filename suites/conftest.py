@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="reference",
         help="engine under test: a name of zerobench/subjects/__init__.py, package.module:Class or file.py:Class",
     )
+    parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="on which engines train; default: cpu")
     parser.addoption("--seed", type=int, help="of the drawn Scenarios; 0, or in the thorough profile the time")
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well, and every mutant")
 
@@ -56,10 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rotating: a plain pytest runs one of sixty, others on other days")
     config.addinivalue_line("markers", "ci: `pytest -m ci`, which CI runs, runs them all; a plain pytest as `rotating`")
     covering.SEED = _seed(config)
+    covering.DEVICE = config.getoption("--device")
     if not _hands_out(config):
         from zerobench.suites.support.trials import prepare
 
-        prepare()
+        prepare(covering.DEVICE)
 
 
 def _seed(config: pytest.Config) -> int:
@@ -78,7 +80,7 @@ def pool() -> Iterator[Pool]:
     from zerobench.suites.support.trials import IDLE
 
     prepare_kernels()  # here: a rank that waits until another process has built them would look like one that hangs
-    with Pool(_WORLD, idle=IDLE) as ranks:
+    with Pool(_WORLD, covering.DEVICE, idle=IDLE) as ranks:
         yield ranks
 
 

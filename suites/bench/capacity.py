@@ -128,21 +128,19 @@ def _states(search: Search, layers: int) -> tuple[int, int]:
 def largest(trains: Callable[[int], float | None], most: int) -> tuple[int, float | None]:
     """The most layers that train and the seconds that ``trains`` gives for them; (0, None) if not even one does.
 
-    If a number of layers trains, each smaller number is taken to train. The search begins at half of ``most``, which is
-    likely to fit since ``most`` is a bound, goes on in steps that double until it knows a number that fits and one that
-    does not, and then halves what is between.
+    If a number of layers trains, each smaller number is taken to train. The search begins at ``most``, since nearly all
+    of a large model's memory is its states, goes down in steps that double until one fits, and then halves what is
+    between.
     """
     fit, beyond, best, step = 0, most + 1, None, 1
-    layers = max(1, most // 2)
+    layers = most
     while beyond - fit > 1:
         seconds = trains(layers)
         if seconds is None:
             beyond = layers
         else:
             fit, best = layers, seconds
-        if beyond == most + 1 and fit + step < beyond:
-            layers, step = fit + step, 2 * step
-        elif fit == 0 and beyond > step:
+        if fit == 0 and beyond > step:
             layers, step = beyond - step, 2 * step
         else:
             layers = (fit + beyond) // 2
@@ -163,7 +161,9 @@ def _train(group: dist.ProcessGroup, subject: str, scenario: Scenario, limit: in
     """Build the model and train two steps within the limit; the seconds of the second."""
     rank, found = dist.get_rank(group), load(subject)  # before the limit: importing takes memory, too
     _limit(scenario.device, limit)
-    with closing(start(found, scenario, group)) as engine:
+    with models.undrawn():
+        engine = start(found, scenario, group)
+    with closing(engine):
         run_step(engine, scenario, 0, rank)
         begin = time.perf_counter()
         run_step(engine, scenario, 1, rank)  # ends with a loss on the CPU

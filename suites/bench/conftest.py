@@ -28,7 +28,6 @@ _RUNS = pytest.StashKey[Runs]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("zerobench benchmarks")
     group.addoption("--quick", action="store_true", help="the small grid: a few minutes on two cores")
-    group.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,19 +52,19 @@ _ONE_AT_A_TIME: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 _MODELS = {"cpu": ("mini", "vit-s"), "cuda": ("gpt2", "vit-b", "vit-1b", "gpt2-xl")}
 _DTYPES: dict[str, tuple[Dtype, ...]] = {"cpu": ("fp32", "bf16"), "cuda": ("bf16",)}
-#: Too large for all subjects at once, at 16 bytes a parameter each: they are measured in two halves, and on one GPU,
-#: which shards nothing, each subject by itself beside compute-only.
+#: Too large for all subjects at once, at 16 bytes a parameter each: they are measured in two halves.
 _LARGE = ("vit-1b", "gpt2-xl")
-#: Their states would fill the disk of a machine that has room for the others'.
-_NOT_IN_FILES = ("gpt2-xl",)
+#: On one GPU, which shards nothing, each subject is by itself beside compute-only; files would fill a disk that has
+#: room for the others' states.
+_ALONE_ON_ONE_GPU = ("gpt2-xl",)
 
 
 def _all(name: str, device: str, world: int) -> Iterator[Point]:
     for dtype, accumulation, recompute in product(_DTYPES[device], (1, 4), _RECOMPUTE):
         changes = {"dtype": dtype, "accumulation": accumulation}
         point = _point(name, device, world, 15, recompute=recompute, **changes)
-        if name in _LARGE and world == 1:
-            yield from _one_at_a_time(point, () if name in _NOT_IN_FILES else OFFLOADS[1:])
+        if name in _ALONE_ON_ONE_GPU and world == 1:
+            yield from _one_at_a_time(point)
             continue
         if name in _LARGE:
             yield replace(point, name=f"{point.name}-reference", subjects=("reference",))
@@ -74,14 +74,15 @@ def _all(name: str, device: str, world: int) -> Iterator[Point]:
         yield replace(point, name=f"{point.name}-offload", subjects=("reference",), offload=OFFLOADS[1:])
 
 
-def _one_at_a_time(point: Point, files: tuple[OffloadTarget, ...]) -> Iterator[Point]:
-    """Points of one engine each: every subject and stage, and the reference at every stage and offload target."""
+def _one_at_a_time(point: Point) -> Iterator[Point]:
+    """Points of one engine each: every subject and stage, and the reference at every stage with states on the host."""
     for subject in point.subjects:
         for stage in point.stages if subject == "reference" else (3,):
             yield replace(point, name=f"{point.name}-{subject}-{stage}", subjects=(subject,), stages=(stage,))
-    for stage, target in product(point.stages, files or OFFLOADS[1:2]):
-        name = f"{point.name}-{target}-{stage}"
-        yield replace(point, name=name, subjects=("reference",), stages=(stage,), offload=(target,))
+    for stage in point.stages:
+        yield replace(
+            point, name=f"{point.name}-cpu-{stage}", subjects=("reference",), stages=(stage,), offload=("cpu",)
+        )
 
 
 def scaling(quick: bool, device: str, worlds: Sequence[int]) -> list[Point]:

@@ -51,10 +51,13 @@ def threads(device: str) -> int:
 
 
 class Runs:
-    """Measures points on request, and keeps their cases; one pool of ranks is open at a time."""
+    """Measures points on request, and keeps their cases; one pool of ranks is open at a time.
 
-    def __init__(self, device: str, progress: Callable[[str], None]) -> None:
-        self.device, self.progress = device, progress
+    Unless it ``judges``, there are no verdicts: the oracles of a model of a billion parameters take minutes.
+    """
+
+    def __init__(self, device: str, progress: Callable[[str], None], judges: bool = True) -> None:
+        self.device, self.progress, self.judges = device, progress, judges
         self.environment: Json | None = None
         self.collectives: list[Json] = []
         self.kernels: list[Json] = []
@@ -97,10 +100,11 @@ class Runs:
             point.cases,
             TIME_LIMIT,
             lambda what: self.progress(f"{point.name}: {what}"),
+            judged=self.judges,
         )
         bench.train(point.base.steps)
         bench.meter()
-        oracle_runs = OracleRuns.of(bench)  # last, because it takes most memory
+        oracle_runs = OracleRuns.of(bench) if self.judges else None  # last, because it takes most memory
         peak = self.peaks[point.name] = bench.peak(point.base.dtype)
         return cases_json(bench.results, oracle_runs, point.warmup, peak)
 

@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 from zerobench.errors import UsageError
+from zerobench.machine.products import fix_gpu
 from zerobench.ranks import Pool, worker
 from zerobench.workload.models.transformer import Attention
 
 
 def _settings(group: dist.ProcessGroup) -> tuple[bool, bool, bool, str]:
     """The settings by which CUDA computes the same bits each time, on a rank on a GPU."""
-    worker._compute_reproducibly()
+    fix_gpu()
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from math import prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
@@ -43,6 +43,8 @@ OF_A_LOAD = "load "
 PREFIX = "covering:"
 #: Of all draws; ``pytest --seed`` sets it.
 SEED = 0
+#: Of all drawn Scenarios; ``pytest --device`` sets it.
+DEVICE: Literal["cpu", "cuda"] = "cpu"
 
 _FURTHEST = 2.0**64
 #: The probability of the first value of a rare field if another one would cover as much.

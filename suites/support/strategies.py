@@ -160,7 +160,7 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     rest = {name: draw(given_fields[name]) for name in given_fields if name not in (*_FREE, *drawn)}
     if "resumes" in rest and "reads" not in given_fields:
         chosen["reads"] += draw(after_loads(rest["resumes"]))
-    return fitted(Scenario(**chosen | rest))
+    return fitted(Scenario(**{"device": covering.DEVICE} | chosen | rest))
 
 
 #: The fields that depend on no other.

@@ -22,7 +22,7 @@ from zerobench.judge.command import ReplayCommand, between
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import across_ranks, disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
-from zerobench.machine.products import fix_products
+from zerobench.machine.products import fix_gpu, fix_products
 from zerobench.oracles.canonical_trainer import float64
 from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
@@ -40,10 +40,12 @@ TIME_LIMIT = 120.0
 IDLE = 6.0
 
 
-def prepare() -> None:
+def prepare(device: str = "cpu") -> None:
     """Let the oracles, which run in this process, compute as the ranks do, and let the ranks of all Trials start with
     the modules that nearly all of them use. Call it before the first product of matrices."""
     fix_products()
+    if device == "cuda":
+        fix_gpu()
     torch.set_num_threads(1)
     preload("zerobench.bench.runner", "zerobench.oracles.questions", "zerobench.subjects.reference")
 

@@ -42,11 +42,19 @@ class Bench:
 
     If a rank dies, all subjects on it are lost, so the rounds start again without the one at fault. If the oracles or
     the peak fail, the results keep their numbers, and their reason names the missing part. ``time_limit``, in seconds,
-    is that of a step or of building a subject.
+    is that of a step or of building a subject. If the results will not be ``judged``, no parameters are read.
     """
 
-    def __init__(self, pool: Pool, cases: Sequence[Case], time_limit: float, progress: Callable[[str], None]) -> None:
-        self.pool, self.time_limit, self.progress = pool, time_limit, progress
+    def __init__(
+        self,
+        pool: Pool,
+        cases: Sequence[Case],
+        time_limit: float,
+        progress: Callable[[str], None],
+        *,
+        judged: bool = True,
+    ) -> None:
+        self.pool, self.time_limit, self.progress, self.judged = pool, time_limit, progress, judged
         self.results = [CaseResult(case) for case in cases]
 
     @property
@@ -103,7 +111,7 @@ class Bench:
         return done is not None
 
     def _read(self, result: CaseResult) -> bool:
-        if result.case.subject == COMPUTE_ONLY:
+        if result.case.subject == COMPUTE_ONLY or not self.judged:
             return True
         self.progress(f"reading {result.case.label}")
         done = self._run(result, rank_tasks.read)

@@ -176,7 +176,7 @@ class Runner:
         world = scenario.world
         if not load(subject).needs_whole_world(scenario) or self.pool.world == world:
             return self.pool
-        return self._pools.setdefault(world, Pool(world, idle=self.pool.idle))
+        return self._pools.setdefault(world, Pool(world, self.pool.device, idle=self.pool.idle))
 
     def close(self) -> None:
         """End the ranks that belong to this object."""

@@ -50,7 +50,7 @@ def execute(given: argparse.Namespace, launch: Launch | None, command: str) -> i
 def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
     with closing(_Progress()) as progress:
         cases = plan_cases(base, given.subjects, given.stages, given.offload)
-        bench = Bench(ranks, cases, given.time_limit, progress)
+        bench = Bench(ranks, cases, given.time_limit, progress, judged=not given.times_only)
         progress("starting the ranks")
         environment = ranks.run(rank_environment, world=1)[0]
         bench.train(base.steps)

@@ -1,4 +1,4 @@
-"""Matrix products with the same bits wherever their operands lie in memory."""
+"""The same bits each time: of a CPU's matrix products wherever their operands lie, and of a step on a GPU."""
 
 from __future__ import annotations
 
@@ -15,3 +15,20 @@ def fix_products() -> None:
     Source: oneMKL developer guide, "Conditional numerical reproducibility".
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
+
+
+def fix_gpu() -> None:
+    """Give the same step the same bits each time on CUDA, which every comparison of bits assumes.
+
+    By default attention's backward sums the query's gradient in the arrival order of its thread blocks. With errors,
+    not with ``warn_only``, flash attention uses a fixed order, the memory-efficient kernel gives a head's keys to one
+    block, cuDNN's is not used, and an operation raises if it has no fixed order; the models here have none of those.
+    cuBLAS needs workspaces of a fixed size, set before it makes its first handle. No result depends on the contents of
+    fresh memory, so filling it, which this mode would add, only takes time. All subjects and oracles compute so, and
+    every time includes the cost. The source is torch's code; it was not run on a GPU.
+    """
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from zerobench.errors import UsageError
 from zerobench.machine.launch import Launch
+from zerobench.machine.products import fix_gpu
 from zerobench.ranks.message import decode, encode
 
 #: The parent sends this signal to ask a worker for the stacks of its threads.
@@ -173,25 +174,10 @@ def _take_gpu(slot: RankSlot) -> str:
     devices = torch.cuda.device_count()
     if devices == 0:
         raise UsageError("device 'cuda' was asked for, but torch sees no CUDA GPU on this rank's host; give 'cpu'")
-    _compute_reproducibly()
+    fix_gpu()
     torch.cuda.set_device(rank % devices)
     # NCCL refuses two ranks on one GPU. Tensors on the CPU need gloo in either case.
     return "cpu:gloo,cuda:nccl" if devices >= world else "gloo"
-
-
-def _compute_reproducibly() -> None:
-    """Give the same step the same bits each time on CUDA, which every comparison of bits assumes.
-
-    By default attention's backward sums the query's gradient in the arrival order of its thread blocks. With errors,
-    not with ``warn_only``, flash attention uses a fixed order, the memory-efficient kernel gives a head's keys to one
-    block, cuDNN's is not used, and an operation raises if it has no fixed order; the models here have none of those.
-    cuBLAS needs workspaces of a fixed size, set before it makes its first handle. No result depends on the contents of
-    fresh memory, so filling it, which this mode would add, only takes time. All subjects and oracles compute so, and
-    every time includes the cost. The source is torch's code; it was not run on a GPU.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _compute_in_batches() -> None:

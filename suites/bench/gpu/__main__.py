@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = given.out / "parts"
     folder.mkdir(parents=True, exist_ok=True)
     if given.here:
-        measured = [run(part, given.device, folder, _command(part, given)) for part in chosen]
+        measured = [run(part, given.device, folder, _command(part, given), not given.unjudged) for part in chosen]
         return 0 if all(measured) else 1
     failed = [part.name for part in chosen if not (_done(folder, part) or _alone(part, folder, given))]
     failed += [] if _report(given.out) else ["report"]
@@ -48,13 +48,19 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, default=Path("zerobench-gpu"), help="default: zerobench-gpu")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu rehearses; default: cuda")
     options.add_argument("--quick", action="store_true", help="the small grid")
+    options.add_argument("--unjudged", action="store_true", help="run no oracles: minutes less for each large model")
     options.add_argument("--list", action="store_true", help="print the names of the parts, and run nothing")
     options.add_argument("--here", action="store_true", help="run the named parts in this process, without a report")
     return options
 
 
 def _command(part: Part, given: argparse.Namespace) -> str:
-    return f"python -m zerobench.suites.bench.gpu {part.name}{' --quick' if given.quick else ''}"
+    return " ".join(["python -m zerobench.suites.bench.gpu", part.name, *_flags(given)])
+
+
+def _flags(given: argparse.Namespace) -> list[str]:
+    """The options that decide what is measured."""
+    return [*(["--quick"] if given.quick else []), *(["--unjudged"] if given.unjudged else [])]
 
 
 def _done(folder: Path, part: Part) -> bool:
@@ -63,7 +69,7 @@ def _done(folder: Path, part: Part) -> bool:
 
 def _alone(part: Part, folder: Path, given: argparse.Namespace) -> bool:
     """Run a part in a process of its own: its memory ends with it, and a crash ends nothing else."""
-    options = ["--here", "--out", str(given.out), "--device", given.device, *(["--quick"] if given.quick else [])]
+    options = ["--here", "--out", str(given.out), "--device", given.device, *_flags(given)]
     print(f"{part.name} ...", flush=True)
     with (folder / f"{part.name}.log").open("w", encoding="utf-8") as log:
         command = [sys.executable, "-m", "zerobench.suites.bench.gpu", part.name, *options]

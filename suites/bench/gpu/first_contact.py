@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import zerobench
 from zerobench.engine.ops import folding, packing, sumsq, update
@@ -146,11 +147,13 @@ def calls(device: str) -> None:
 
 
 def step(device: str) -> None:
-    """Milliseconds of a step of a GPT at each stage on one rank, run on without a fence, and the host's share."""
+    """Milliseconds of a GPT's step on one rank, without a fence between steps: run on, host time, and waits for the
+    device; of plain mixed precision with torch's fused AdamW, and of the engine at each stage."""
     spec = SIZES["gpt2" if device == "cuda" else "nano"]
     assert isinstance(spec, Gpt)
     scenario = Scenario(model=spec, world=1, dtype="bf16", micro_batch=4, data="text")
     tokens = torch.randint(256, (4, spec.context), device=device)
+    _time_step(device, "plain", _plain(models.build(scenario).to(device), tokens))
     for stage in range(4):
         config = {
             "train_batch_size": 4,
@@ -158,17 +161,51 @@ def step(device: str) -> None:
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
             "zero_optimization": {"stage": stage},
         }
-        model = models.build(replace(scenario, stage=stage))
-        engine, *_ = zerobench.initialize(model, config, device=device)
+        engine, *_ = zerobench.initialize(models.build(replace(scenario, stage=stage)), config, device=device)
 
         def one(engine: Any = engine) -> None:
             engine.backward(engine(tokens=tokens, targets=tokens))
             engine.step()
 
-        times = _small(device, 1, 5)
-        seconds, host = _seconds(device, one, times), _host_seconds(device, one, times)
-        print(f"stage {stage}: {1e3 * seconds:8.2f}, of which the host takes {1e3 * host:8.2f}")
+        waits = _time_step(device, f"stage {stage}", one)
         engine.destroy()
+        assert not waits or stage == 3, "a step of stages 0 to 2 waits for the device"
+
+
+def _plain(model: nn.Module, tokens: Tensor) -> Callable[[], None]:
+    """A step of bf16 parameters with fp32 masters."""
+    masters: list[Tensor] = [nn.Parameter(parameter.detach().clone()) for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(masters, lr=1e-4, fused=True)
+    parameters: list[Tensor] = list(model.bfloat16().parameters())
+
+    def one() -> None:
+        model(tokens=tokens, targets=tokens).backward()
+        for master, parameter in zip(masters, parameters, strict=True):
+            assert parameter.grad is not None
+            master.grad, parameter.grad = parameter.grad.float(), None
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, masters)
+
+    return one
+
+
+def _time_step(device: str, name: str, one: Callable[[], None]) -> int:
+    """Print a row; returns how often the host waits for the device in a step."""
+    times = _small(device, 1, 10)
+    seconds, host = _seconds(device, one, times), _host_seconds(device, one, times)
+    waits = _waits(device, one)
+    print(f"{name:8} {1e3 * seconds:8.2f}, host {1e3 * host:8.2f}, waits {waits}")
+    return waits
+
+
+def _waits(device: str, one: Callable[[], None]) -> int:
+    """Synchronisations of a stream or an event with the host."""
+    gpu = [ProfilerActivity.CUDA] if device == "cuda" else []
+    with profile(activities=[ProfilerActivity.CPU, *gpu]) as seen:
+        one()
+    kinds = ("cudaStreamSynchronize", "cudaEventSynchronize")
+    return sum(each.count for each in seen.key_averages() if each.key in kinds)
 
 
 def _small(device: str, rehearsal: int, real: int) -> int:

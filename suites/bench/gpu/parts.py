@@ -72,12 +72,12 @@ def _capacity(search: grid.Search, runs: Runs) -> Iterator[bool]:
     yield search.case.subject != "reference" or found["verdict"] == "measured"
 
 
-def run(part: Part, device: str, folder: Path, command: str) -> bool:
+def run(part: Part, device: str, folder: Path, command: str, judges: bool = True) -> bool:
     """Measure a part; the results so far are in ``folder`` after every case. Whether all cases were measured.
 
     A part of which nothing is missing leaves the file ``NAME.done``, so that a later call leaves it out.
     """
-    runs, good = Runs(device, lambda what: print(what, flush=True)), True
+    runs, good = Runs(device, lambda what: print(what, flush=True), judges), True
     try:
         for measured in part.measure(runs):
             good &= measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -49,6 +50,24 @@ class _DrawsNothing(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
+
+
+def undrawn() -> AbstractContextManager[object]:
+    """Inside, weights are constant: drawing billions of them takes minutes, and memory does not depend on them."""
+    return _Constant()
+
+
+class _Constant(TorchFunctionMode):
+    """A weight that would be drawn is filled."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return given["tensor"].detach().fill_(0.01) if func in _DRAWN else func(*args, **given)
+
+
+_DRAWN = {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_}
 
 
 def _of(spec: Gpt | Vit | Odd) -> nn.Module:
