@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from zerobench.engine.native import building
-from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.checkout import ROOT, front_of_path
 
 _FOUND = "ERROR: AddressSanitizer: heap-buffer-overflow"
 
@@ -38,7 +38,7 @@ def _equality_tests(tree: Path, chosen: str, variables: dict[str, str]) -> subpr
     return subprocess.run(
         [*command, "suites/kernels/test_equality.py"],
         cwd=tree,
-        env={**os.environ, **variables, "PYTHONPATH": str(tree)},
+        env={**os.environ, **variables, **front_of_path(tree)},
         capture_output=True,
         text=True,
         timeout=600,

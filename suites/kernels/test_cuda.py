@@ -17,7 +17,7 @@ from torch import Tensor
 from zerobench.engine.ops import folding, packing, sumsq, update
 from zerobench.engine.ops.exact import single
 from zerobench.suites.kernels.values import assert_same
-from zerobench.suites.support.checkout import ROOT
+from zerobench.suites.support.checkout import ROOT, front_of_path
 
 _MANY = (1 << 31) + 4099
 _GIB = 1 << 30
@@ -122,7 +122,7 @@ def test_pack_over_many(offset: int) -> None:
 
 def test_stream_and_graph() -> None:
     """Kernels run in the current stream and can be captured into a graph."""
-    total, rows = torch.zeros(5000, device="cuda"), _random(3, 5000)
+    total, rows = torch.zeros(5000, device="cuda"), torch.rand(3, 5000, device="cuda")
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())  # it makes the rows
     with torch.cuda.stream(stream):
@@ -148,7 +148,7 @@ def _sanitized(root: Path, tool: str, chosen: str) -> subprocess.CompletedProces
     done = subprocess.run(
         [*checked, *tests, "-k", chosen, "suites/kernels/test_equality.py"],
         cwd=root,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", **front_of_path(root)},
         capture_output=True,
         text=True,
         timeout=570,
