@@ -34,8 +34,9 @@ from zerobench.engine.state.unit import UnitState
 from zerobench.engine.validate import check_gathers, check_same
 
 # Small blocks with up to this many elements are reduced together. If there were more, too little of backward would
-# remain to overlap with the reduction (docs/notes/speed.md).
-_TRAVELS_TOGETHER = 1 << 21
+# remain to overlap with the reduction (docs/notes/speed.md). A GPU moves more in the time that the host takes for a
+# unit.
+_TRAVELS_TOGETHER = {"cpu": 1 << 21, "cuda": 1 << 25}
 
 
 class Engine(CheckpointCalls):
@@ -76,7 +77,8 @@ class Engine(CheckpointCalls):
     def _build(self) -> None:
         """Lay out the model, take over its parameters, and build the parts."""
         zero, config = self.config.zero_optimization, self.config
-        placement, together = Placement.of_stage(zero.stage), min(zero.reduce_bucket_size, _TRAVELS_TOGETHER)
+        placement = Placement.of_stage(zero.stage)
+        together = min(zero.reduce_bucket_size, _TRAVELS_TOGETHER[self.device.type])
         layout = self._lay_out(placement, together)
         wire = CastFormat(config.communication_dtype)
         self.stores = StoreAssignment(

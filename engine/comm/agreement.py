@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from zerobench.engine.comm.collectives import Ranks
 
@@ -42,15 +40,27 @@ class Agreement:
         self.ranks, self.units = ranks, units
         self.device = device
         self._bits = units // 8 + 1
-        self._pending: tuple[Any, Tensor] | None = None
+        self._pending: Callable[[], list[bytes]] | None = None  # waits for the messages of all ranks
 
     def announce(self, wanted: Iterable[int], ready: int, over: bool, kind: str = "") -> None:
         """Announce the needs of this rank for the next round, without waiting; ``kind`` is that of its pass."""
         bits = sum({1 << unit for unit in wanted}) | over << self.units
         message = bits.to_bytes(self._bits, "little") + (ready | _KINDS.get(kind, 0)).to_bytes(4, "little")
+        self._pending = self._send(message)
+
+    def _send(self, message: bytes) -> Callable[[], list[bytes]]:
+        """Start sending the message to all ranks; the returned call waits for those of all ranks, in rank order."""
+        if self.ranks.world == 1:
+            return lambda: [message]
         own = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(self.device)
         everyone = torch.empty(self.ranks.world * own.numel(), dtype=torch.uint8, device=self.device)
-        self._pending = self.ranks.all_gather(everyone, own), everyone
+        work = self.ranks.all_gather(everyone, own)
+
+        def received() -> list[bytes]:
+            work.wait()
+            return [bytes(row) for row in everyone.view(self.ranks.world, -1).tolist()]  # one wait for the device
+
+        return received
 
     def decide(self) -> Decision | None:
         """Wait until every rank has announced, and return the decision; None if this rank has not announced.
@@ -60,10 +70,7 @@ class Agreement:
         """
         if self._pending is None:
             return None
-        work, everyone = self._pending
-        work.wait()
-        self._pending = None
-        messages = [bytes(row) for row in everyone.view(self.ranks.world, -1).tolist()]  # one wait for the device
+        messages, self._pending = self._pending(), None
         masks = [int.from_bytes(message[: self._bits], "little") for message in messages]
         counts = [int.from_bytes(message[self._bits :], "little") for message in messages]
         _check_kinds(counts)

@@ -11,6 +11,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +97,9 @@ def call(name: str, where: Tensor, *arguments: float | None) -> None:
         return
     index = device.index
     kernels = on_cuda(index)
-    with torch.cuda.device(index):
-        error = kernels.functions[name](*arguments, index, torch.cuda.current_stream(index).cuda_stream)
+    stream = torch._C._cuda_getCurrentRawStream(index)  # without an object around it
+    with nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index):
+        error = kernels.functions[name](*arguments, index, stream)
     if error:
         raise KernelError(
             f"the CUDA kernel {name} did not start on cuda:{index}: {cuda.message(kernels.library, error)}"

@@ -39,7 +39,7 @@ def definition(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
 def check(accumulator: Tensor, contributions: Tensor, first: bool) -> None:
     """Raise if shapes, dtypes or devices do not match."""
     flat("accumulator", accumulator, accumulator)
-    if contributions.dim() != 2 or not len(contributions):
+    if contributions.dim() != 2 or not contributions.size(0):
         raise ValueError(f"contributions: expected [world, n]; got shape {tuple(contributions.shape)}")
     flat("a row of contributions", contributions[0], accumulator)
 

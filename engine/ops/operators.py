@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
 from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 
@@ -17,8 +18,11 @@ _LIBRARY = torch.library.Library("zerobench", "DEF")  # type: ignore[no-untyped-
 
 def operator(
     schema: str, *, check: Callable[..., Any], definition: Callable[..., Any], native: Callable[..., Any]
-) -> OpOverload:
-    """Declare ``zerobench::`` ``schema`` for CPU and CUDA, and return the operator.
+) -> Callable[..., Any]:
+    """Declare ``zerobench::`` ``schema`` for CPU and CUDA, and return a function that calls the operator.
+
+    The function goes through torch's dispatcher only if a mode observes the call or torch.compile traces it: for a list
+    of tensors, dispatching takes the host longer than starting the kernel.
 
     Args:
         schema: name, arguments and in-place changes.
@@ -44,7 +48,12 @@ def operator(
     torch.library.register_fake(f"zerobench::{name}", check, lib=_LIBRARY)
     overload: OpOverload = getattr(torch.ops.zerobench, name).default
     written = _written(overload)
-    return overload
+
+    def invoke(*arguments: Any) -> Any:
+        observed = _len_torch_dispatch_stack() or torch.compiler.is_compiling()
+        return overload(*arguments) if observed else compute(*arguments)
+
+    return invoke
 
 
 def _written(overload: OpOverload) -> list[int]:

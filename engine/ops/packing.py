@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -74,37 +75,41 @@ def _check_unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]
 
 def pack_native(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """Run the kernel of pack; it writes -0 to a piece without an address."""
-    _move("pack", flat, [*_pieces(tensors, starts), *_gaps(flat.numel(), tensors, starts)])
+    sizes = tuple([tensor.numel() for tensor in tensors])
+    _move("pack", flat, tensors, _places(flat.numel(), tuple(starts), sizes))
 
 
 def unpack_native(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> None:
     """Run the kernel of unpack."""
-    _move("unpack", flat, _pieces(tensors, starts))
+    _move("unpack", flat, tensors, [array("q", starts), array("q", [tensor.numel() for tensor in tensors])])
 
 
-#: The address of a tensor's memory, the code of its dtype, its start in the flat buffer, and its number of elements.
-_Piece = tuple[int, int, int, int]
+@lru_cache(maxsize=1024)
+def _places(n: int, starts: tuple[int, ...], sizes: tuple[int, ...]) -> list[array[int]]:
+    """The starts and the sizes of the pieces: the tensors', and after them the ranges that no tensor covers."""
+    gaps = list(_gaps(n, sorted(zip(starts, sizes, strict=True))))
+    return [array("q", [*starts, *(gap[0] for gap in gaps)]), array("q", [*sizes, *(gap[1] for gap in gaps)])]
 
 
-def _pieces(tensors: Sequence[Tensor], starts: Sequence[int]) -> list[_Piece]:
-    return [(t.data_ptr(), CODES[t.dtype], start, t.numel()) for t, start in zip(tensors, starts, strict=True)]
-
-
-def _gaps(n: int, tensors: Sequence[Tensor], starts: Sequence[int]) -> Iterator[_Piece]:
-    """The ranges of ``flat`` that no tensor covers, as pieces without an address."""
+def _gaps(n: int, covered: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The start and the size of each range of n elements between those that are covered, in order."""
     end = 0
-    for start, size in sorted((start, t.numel()) for t, start in zip(tensors, starts, strict=True)):
+    for start, size in covered:
         if end < start:
-            yield 0, 0, end, start - end
+            yield end, start - end
         end = max(end, start + size)
     if end < n:
-        yield 0, 0, end, n - end
+        yield end, n - end
 
 
-def _move(name: str, flat: Tensor, pieces: Sequence[_Piece]) -> None:
-    tables = [array(code, column) for code, column in zip("qiqq", zip(*pieces, strict=True), strict=False)]
-    addresses: list[int | None] = [table.buffer_info()[0] for table in tables] or [None] * 4
-    call(name, flat, flat.data_ptr(), CODES[flat.dtype], len(pieces), *addresses)
+def _move(name: str, flat: Tensor, tensors: Sequence[Tensor], places: Sequence[array[int]]) -> None:
+    """Move pieces between ``flat`` and the tensors' memory; those after the tensors' have no address."""
+    count = len(places[0])
+    none = [0] * (count - len(tensors))
+    addresses = array("q", [*(tensor.data_ptr() for tensor in tensors), *none])
+    codes = array("i", [*(CODES[tensor.dtype] for tensor in tensors), *none])
+    tables = [table.buffer_info()[0] or None for table in (addresses, codes, *places)]
+    call(name, flat, flat.data_ptr(), CODES[flat.dtype], count, *tables)
 
 
 _PACK = operator(

@@ -27,12 +27,7 @@ class _Run:
     start: int
     stop: int
     group: int
-    step: int
-    parameter: int  # the first trainable parameter; the others have its factor
-
-    def takes(self, group: int, step: int) -> bool:
-        """Whether a parameter of this group and step count is updated with the same hyperparameters."""
-        return self.group == group and self.step == step
+    parameter: int  # the first trainable parameter; the others have its factor and its number of updates
 
 
 class Stepper:
@@ -64,6 +59,7 @@ class Stepper:
         self.outcomes, self.gather_bucket = outcomes, gather_bucket
         self._order = layout.chunk_order().to(self._device)
         self._group = _group_of(layout, optimizer)
+        self._cut: tuple[Any, list[list[_Run]]] | None = None  # the runs of the last step, and what they depend on
 
     @property
     def steps(self) -> list[int]:
@@ -111,8 +107,7 @@ class Stepper:
             factors: [trainable parameters], fp32, on the device; NaN forbids the update.
         """
         leaving: list[Any] = []
-        for state in self.states:
-            runs = self._runs(state, check.mine)
+        for state, runs in zip(self.states, self._all_runs(check.mine), strict=True):
             for window in state.optimizer_store.update_slices(state.portion):
                 if window.master.device != factors.device:
                     factors = factors.to(window.master.device)  # offload waits for the gradients too
@@ -127,6 +122,14 @@ class Stepper:
             return []
         return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
 
+    def _all_runs(self, active: list[bool]) -> list[list[_Run]]:
+        """The runs of each unit; they seldom change from step to step."""
+        steps = self.steps
+        key = tuple(active), tuple([count - steps[0] for count in steps])
+        if self._cut is None or self._cut[0] != key:
+            self._cut = key, [self._runs(state, active) for state in self.states]
+        return self._cut[1]
+
     def _runs(self, state: UnitState, active: list[bool]) -> list[_Run]:
         """The parameters in the extent, merged if neighbours are updated alike; from the extent's start.
 
@@ -135,21 +138,22 @@ class Stepper:
         runs: list[_Run] = []
         begin, steps = state.extent.start, self.steps
         for slot, start, stop in state.unit.pieces(begin, state.extent.stop):
-            group, step, last = self._group[slot.index], steps[slot.index] + 1, runs[-1] if runs else None
-            if last and active[last.parameter] and active[slot.index] and last.takes(group, step):
+            group, last = self._group[slot.index], runs[-1] if runs else None
+            alike = last and last.group == group and steps[last.parameter] == steps[slot.index]
+            if last and alike and active[last.parameter] and active[slot.index]:
                 last.stop = stop - begin
             else:
-                runs.append(_Run(start - begin, stop - begin, group, step, slot.index))
+                runs.append(_Run(start - begin, stop - begin, group, slot.index))
         return runs
 
     def _step(self, window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
         """Update the window's part of each run; an element in no run keeps its master, which sets its parameter."""
-        done, inside = window.start, []
+        done, inside, steps = window.start, [], self.steps
         for run in runs:
             lo, hi = max(run.start, window.start), min(run.stop, window.stop)
             if lo < hi:
                 window.follow(done, lo)
-                values = self.optimizer.values(run.group, run.step)
+                values = self.optimizer.values(run.group, steps[run.parameter] + 1)
                 inside.append(Run(lo - window.start, hi - window.start, run.parameter, values))
                 done = hi
         self._update(window, inside, factors)

@@ -71,7 +71,15 @@ def _all(name: str, device: str, world: int) -> Iterator[Point]:
             yield replace(point, name=f"{point.name}-peers", subjects=SUBJECTS[1:], stages=(3,))
         else:
             yield point
-        yield replace(point, name=f"{point.name}-offload", subjects=("reference",), offload=OFFLOADS[1:])
+        for which, targets in _OFFLOADED[name in _LARGE]:
+            yield replace(point, name=f"{point.name}-{which}", subjects=("reference",), offload=targets)
+
+
+#: Points of offload, by name; those of a large model are one for each target, because files take by far the longest.
+_OFFLOADED: dict[bool, tuple[tuple[str, tuple[OffloadTarget, ...]], ...]] = {
+    False: (("offload", OFFLOADS[1:]),),
+    True: (("cpu", OFFLOADS[1:2]), ("nvme", OFFLOADS[2:])),
+}
 
 
 def _one_at_a_time(point: Point) -> Iterator[Point]:

@@ -164,6 +164,22 @@ def test_weights_of_the_search_are_not_drawn() -> None:
         assert torch.equal(parameter, drawn[name])
 
 
+def test_a_model_is_drawn_once() -> None:
+    """Each copy has the drawn weights, also after another copy has been trained; tied weights stay tied."""
+    scenario = Scenario(model=Gpt(layers=1, tied=True), world=1)
+    drawn = dict(models.build(scenario).named_parameters())
+    with mock.patch("zerobench.workload.models._drawn", side_effect=models._drawn) as draws:
+        for _ in range(2):
+            with models.drawn_once():
+                built = models.build(scenario)
+            copied = dict(built.named_parameters())
+            assert drawn.keys() == copied.keys()
+            assert all(torch.equal(parameter, copied[name]) for name, parameter in drawn.items())
+            with torch.no_grad():
+                next(built.parameters()).zero_()
+        assert draws.call_count == 1
+
+
 def test_the_search_is_bounded_by_the_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the bound the states are within the limit, and the host; beyond it they are not."""
     search = replace(grid.searches(True, "cuda", 1)[0], limit=16 << 30)

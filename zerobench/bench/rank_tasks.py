@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from zerobench.results.identity import Case
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
 from zerobench.subjects import load
+from zerobench.workload import models
 
 _subjects: dict[Case, tuple[Subject, PhaseMeter]] = {}
 
@@ -36,7 +37,8 @@ def build(group: dist.ProcessGroup, case: Case) -> str | None:
         raise UsageError("a Scenario with resumes is trained and judged, not measured; leave out resumes")
     reason = subject.not_offered(case.scenario)
     if reason is None:
-        model = model_for(subject, case.scenario, dist.get_rank(group))
+        with _drawn_once(case.scenario):
+            model = model_for(subject, case.scenario, dist.get_rank(group))
         with refusals(case.subject):
             made = wrap(model, subject, case.scenario, group)
         _subjects[case] = made, PhaseMeter(model, case.scenario.device)
@@ -111,9 +113,16 @@ def close(group: dist.ProcessGroup, case: Case) -> None:
     gc.collect()  # otherwise a subject in a cycle would stay on the device beside the oracles
 
 
-def meter(group: dist.ProcessGroup, case: Case) -> Metered:
+def meter(group: dist.ProcessGroup, case: Case, digests: bool) -> Metered:
     """Meter a fresh subject; see :func:`zerobench.meters.meter_subject`."""
-    return meter_subject(load(case.subject), case.scenario, group)
+    with _drawn_once(case.scenario):
+        return meter_subject(load(case.subject), case.scenario, group, digests=digests)
+
+
+def _drawn_once(scenario: Scenario) -> AbstractContextManager[None]:
+    """On a GPU, where models are large and the host's memory is no measurement, draw the weights of several subjects
+    once."""
+    return models.drawn_once() if scenario.device == "cuda" else nullcontext()
 
 
 def _synchronize(scenario: Scenario) -> None:

@@ -137,7 +137,7 @@ class Bench:
         """Meter memory and traffic of each subject, rebuilt and alone."""
         for each in self.engines:
             self.progress(f"metering {each.case.label}")
-            done = self._run(each, rank_tasks.meter)
+            done = self._run(each, rank_tasks.meter, self.judged)
             for trajectory, metered in zip(each.trajectories, done or [], strict=False):
                 trajectory.memory, trajectory.traffic, trajectory.wire = metered.memory, metered.traffic, metered.wire
                 trajectory.offload, trajectory.held = metered.offload, metered.held

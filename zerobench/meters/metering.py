@@ -37,11 +37,16 @@ class Metered:
     held: str | None
 
 
-def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup) -> Metered:
-    """Meter a fresh subject between steps and in step :data:`METERED_STEP`; it leaves nothing behind."""
+def meter_subject(
+    subject_type: type[Subject], scenario: Scenario, group: dist.ProcessGroup, *, digests: bool = True
+) -> Metered:
+    """Meter a fresh subject between steps and in step :data:`METERED_STEP`; it leaves nothing behind.
+
+    Without ``digests`` none is made: the states of a model of a billion parameters take seconds.
+    """
     rank, cuda = dist.get_rank(group), scenario.device == "cuda"
     pinned_before = pinned() if cuda else 0
-    last, digest = min(scenario.steps, METERED_STEP + 1), None
+    last, digest = min(scenario.steps, METERED_STEP + 1) if digests else 0, None
     with PeakMeter(scenario.device) as peak:
         model = model_for(subject_type, scenario, rank)
         with closing(wrap(model, subject_type, scenario, group)) as subject:
@@ -53,7 +58,7 @@ def meter_subject(subject_type: type[Subject], scenario: Scenario, group: dist.P
             with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
                 run_step(subject, scenario, METERED_STEP, rank)
             sizes = resident_states(subject.resident())
-            digest = digest or _digest(subject, scenario)
+            digest = digest or (_digest(subject, scenario) if digests else None)
             offload = off_device(subject, moved)
             locked = max(pinned() - pinned_before, _page_locked(subject)) if cuda else None
     memory = Memory(

@@ -10,7 +10,7 @@ from torch import nn
 
 from zerobench.scenario import Scenario
 
-_TOGETHER = 1 << 21
+_TOGETHER = {"cpu": 1 << 21, "cuda": 1 << 25}
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
@@ -50,7 +50,8 @@ def units(scenario: Scenario, model: nn.Module) -> list[Unit]:
     of the parameters it holds itself. Frozen parameters are in units of their own at stage 3, after the trainable ones
     of the same module; at other stages they are in none. At stage 3 trainable parameters of fewer elements than the
     persistence threshold are in one unit for the whole model, the last. At stages 0 to 2 neighbours share a unit, from
-    the model's end on, if together they train at most a reduction bucket's elements, and at most 2**21.
+    the model's end on, if together they train at most a reduction bucket's elements, and at most 2**21 on a CPU and
+    2**25 on a GPU.
     """
     parameters = dict(model.named_parameters())
     sharded = scenario.placement.parameters
@@ -82,7 +83,7 @@ def _homes(scenario: Scenario, model: nn.Module) -> list[tuple[str, list[str]]]:
 
 def together(scenario: Scenario) -> int:
     """The limit of trained elements for neighbours that are reduced together."""
-    return min(scenario.reduce_bucket, _TOGETHER)
+    return min(scenario.reduce_bucket, _TOGETHER[scenario.device])
 
 
 def _home(model: nn.Module, name: str) -> str:

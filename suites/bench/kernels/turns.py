@@ -97,10 +97,14 @@ def _graph(work: Work, times: int) -> Callable[[], float]:
 
 
 def _copy(moved: int, device: str) -> Work:
-    """A copy of fp32 values: on a CPU a plain loop of the kernels' compiler, flags and threads."""
+    """A copy of fp32 values: on a CPU a plain loop of the kernels' compiler, flags and threads.
+
+    On a GPU it is a kernel of torch that reads and writes each element once and changes its sign. A graph's own copies
+    of more than 256 MiB reach 65 % of its bandwidth on an H200; a stream's reach as much as the kernel.
+    """
     to, source = (torch.rand(max(1, moved // 8), device=device) for _ in range(2))
     if device == "cuda":
-        return lambda: to.copy_(source)
+        return partial(torch.neg, source, out=to)
     return lambda: _copy_loop()(to.data_ptr(), source.data_ptr(), to.numel(), torch.get_num_threads())
 
 

@@ -14,10 +14,11 @@ from zerobench.model_specs import Gpt, Odd, Vit
 from zerobench.scenario import Scenario
 from zerobench.workload.data import dyadic_weights
 from zerobench.workload.models.gpt import GptModel
+from zerobench.workload.models.last import LAST, drawn_once
 from zerobench.workload.models.odd import OddModel
 from zerobench.workload.models.vit import VitModel
 
-__all__ = ["GptModel", "OddModel", "VitModel", "build", "shapes"]
+__all__ = ["GptModel", "OddModel", "VitModel", "build", "drawn_once", "shapes", "undrawn"]
 
 
 def build(scenario: Scenario) -> nn.Module:
@@ -28,6 +29,10 @@ def build(scenario: Scenario) -> nn.Module:
     Raises:
         UsageError: if the sizes are invalid.
     """
+    return LAST.copy(scenario, _drawn) if LAST.kept else _drawn(scenario)
+
+
+def _drawn(scenario: Scenario) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(scenario.seed)
         model = _of(scenario.model)

@@ -124,19 +124,19 @@ class CountsAStepForEachSubGroup(Historical):
 
     def sabotage(self) -> None:
         stepper = self.engine.stepper
-        step, update = stepper.step, stepper._step
+        step, update, values = stepper.step, stepper._step, stepper.optimizer.values
         self.sub_groups = 0
 
         def stepping(*args: Any) -> None:
             self.sub_groups = 0
             step(*args)
 
-        def updating(window: UpdateSlice, runs: list[_Run], factors: Tensor) -> None:
-            late = [dataclasses.replace(run, step=run.step + self.sub_groups) for run in runs]
+        def updating(*args: Any) -> None:
+            update(*args)
             self.sub_groups += self.scenario.stage == 3
-            update(window, late, factors)
 
         stepper.step, stepper._step = stepping, updating  # type: ignore[method-assign,assignment]
+        stepper.optimizer.values = lambda group, step: values(group, step + self.sub_groups)  # type: ignore[method-assign]
 
 
 @happened_in(
