@@ -58,6 +58,8 @@ class Runs:
 
     def __init__(self, device: str, progress: Callable[[str], None], judges: bool = True) -> None:
         self.device, self.progress, self.judges = device, progress, judges
+        #: Called as soon as :meth:`document` has something new.
+        self.saves: Callable[[], None] = lambda: None
         self.environment: Json | None = None
         self.collectives: list[Json] = []
         self.kernels: list[Json] = []
@@ -103,10 +105,16 @@ class Runs:
             judged=self.judges,
         )
         bench.train(point.base.steps)
-        bench.meter()
-        oracle_runs = OracleRuns.of(bench) if self.judges else None  # last, because it takes most memory
         peak = self.peaks[point.name] = bench.peak(point.base.dtype)
-        return cases_json(bench.results, oracle_runs, point.warmup, peak)
+
+        def save(oracle_runs: OracleRuns | None = None) -> None:
+            self._cases[point.name] = cases_json(bench.results, oracle_runs, point.warmup, peak)
+            self.saves()
+
+        save()
+        bench.meter(save)
+        save(OracleRuns.of(bench) if self.judges else None)  # last, because they take most memory
+        return self._cases[point.name]
 
     def document(self, command: str) -> Json | None:
         """All measurements so far; None if there are none."""

@@ -113,7 +113,7 @@ def close(group: dist.ProcessGroup, case: Case) -> None:
     gc.collect()  # otherwise a subject in a cycle would stay on the device beside the oracles
 
 
-def meter(group: dist.ProcessGroup, case: Case, digests: bool) -> Metered:
+def meter(group: dist.ProcessGroup, case: Case, digests: bool = True) -> Metered:
     """Meter a fresh subject; see :func:`zerobench.meters.meter_subject`."""
     with _drawn_once(case.scenario):
         return meter_subject(load(case.subject), case.scenario, group, digests=digests)

@@ -133,14 +133,15 @@ class Bench:
     def _close(self, result: CaseResult) -> bool:
         return self._run(result, rank_tasks.close) is not None
 
-    def meter(self) -> None:
-        """Meter memory and traffic of each subject, rebuilt and alone."""
+    def meter(self, metered: Callable[[], None] = lambda: None) -> None:
+        """Meter memory and traffic of each subject, rebuilt and alone; call ``metered`` after each."""
         for each in self.engines:
             self.progress(f"metering {each.case.label}")
             done = self._run(each, rank_tasks.meter, self.judged)
-            for trajectory, metered in zip(each.trajectories, done or [], strict=False):
-                trajectory.memory, trajectory.traffic, trajectory.wire = metered.memory, metered.traffic, metered.wire
-                trajectory.offload, trajectory.held = metered.offload, metered.held
+            for trajectory, found in zip(each.trajectories, done or [], strict=False):
+                trajectory.memory, trajectory.traffic, trajectory.wire = found.memory, found.traffic, found.wire
+                trajectory.offload, trajectory.held = found.offload, found.held
+            metered()
 
     def peak(self, dtype: Dtype) -> Json | None:
         """The slowest rank's rate in a matrix multiplication that all ranks run at once; None if a rank failed."""

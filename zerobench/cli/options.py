@@ -237,6 +237,7 @@ def _add_ways(add: Callable[..., object]) -> None:
     add("--out", type=Path, default=_OUT, metavar="DIR", help=f"default: {_OUT}")
     add("--json", action="store_true", help="print the results as JSON, not as tables")
     add("--times-only", action="store_true", help="judge nothing and meter neither memory nor traffic")
+    add("--unjudged", action="store_true", help="meter, but judge nothing: the oracles of a large model take minutes")
     add(
         "--time-limit",
         type=number("time-limit"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 
 from zerobench import report
 from zerobench.bench.case_json import cases_json
@@ -36,7 +37,9 @@ def execute(given: argparse.Namespace, launch: Launch | None, command: str) -> i
     with open_pool(base.world, base.device, threads, launch) as ranks:  # first: launched ranks end with it
         report.check_possible(given.out)
         held_out(base.but(device="cpu"))  # raises if the text is too short
-        measured = _measure(given, base, ranks, command)
+        for measured in _measure(given, base, ranks, command):
+            with suppress(UsageError):  # which the write below raises
+                report.keep(given.out, measured)
     try:
         text = report.write(given.out, measured)
     except UsageError:  # such as a full disk: the measurements are not lost
@@ -47,22 +50,27 @@ def execute(given: argparse.Namespace, launch: Launch | None, command: str) -> i
     return 0 if all_right(measured) else 1
 
 
-def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Json:
+def _measure(given: argparse.Namespace, base: Scenario, ranks: Pool, command: str) -> Iterator[Json]:
+    """The measurements after training, after metering and after judging: if the process ends early, some remain."""
     with closing(_Progress()) as progress:
         cases = plan_cases(base, given.subjects, given.stages, given.offload)
-        bench = Bench(ranks, cases, given.time_limit, progress, judged=not given.times_only)
+        judged = not (given.times_only or given.unjudged)
+        bench = Bench(ranks, cases, given.time_limit, progress, judged=judged)
         progress("starting the ranks")
         environment = ranks.run(rank_environment, world=1)[0]
         bench.train(base.steps)
-        if given.times_only:
-            oracle_runs = None
-        else:
-            bench.meter()
-            oracle_runs = OracleRuns.of(bench)  # last: it needs the most memory
         peak = bench.peak(base.dtype)
-        progress("writing the report")
-        told = cases_json(bench.results, oracle_runs, options.warmup(base.steps), peak)
-        return make_document(told, command, environment, oracle_runs=oracle_runs, peaks=[peak])
+
+        def so_far(oracle_runs: OracleRuns | None = None) -> Json:
+            told = cases_json(bench.results, oracle_runs, options.warmup(base.steps), peak)
+            return make_document(told, command, environment, oracle_runs=oracle_runs, peaks=[peak])
+
+        yield so_far()
+        if not given.times_only:
+            bench.meter()
+            yield so_far()
+        if judged:
+            yield so_far(OracleRuns.of(bench))  # last: the oracles need the most memory
 
 
 class _Progress:

@@ -37,7 +37,7 @@ def write(directory: Path, results: Json) -> str:
         UsageError: if the directory or the disk refuses them.
     """
     check_writable(directory, FILES)
-    write_together(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
+    keep(directory, results)
     try:
         texts = _rendered(results)
     except Exception as error:
@@ -45,6 +45,11 @@ def write(directory: Path, results: Json) -> str:
         raise
     write_together(directory, texts)
     return texts[_REPORT]
+
+
+def keep(directory: Path, results: Json) -> None:
+    """Write the results so far, without a report."""
+    write_together(directory, {_RESULTS: json.dumps(results, indent=1, allow_nan=False) + "\n"})
 
 
 def _rendered(results: Json) -> dict[str, str]:

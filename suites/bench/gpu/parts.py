@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -77,13 +78,22 @@ def run(part: Part, device: str, folder: Path, command: str, judges: bool = True
 
     A part of which nothing is missing leaves the file ``NAME.done``, so that a later call leaves it out.
     """
-    runs, good = Runs(device, lambda what: print(what, flush=True), judges), True
+    begin = time.monotonic()
+    runs, good = (
+        Runs(device, lambda what: print(f"{time.monotonic() - begin:4.0f} s: {what}", flush=True), judges),
+        True,
+    )
+
+    def save() -> None:
+        document = runs.document(command)
+        if document is not None:
+            write_together(folder, {f"{part.name}.json": json.dumps(document, indent=1)})
+
+    runs.saves = save
     try:
         for measured in part.measure(runs):
             good &= measured
-            document = runs.document(command)
-            if document is not None:
-                write_together(folder, {f"{part.name}.json": json.dumps(document, indent=1)})
+            save()
     finally:
         runs.close()
     if good:

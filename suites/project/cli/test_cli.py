@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,32 @@ def test_times_only(tmp_path: Path) -> None:
     assert [row["right?"] for row in tables(tmp_path)["Right?"]] == ["not judged"]
 
 
+def test_unjudged(tmp_path: Path) -> None:
+    """The run meters, and makes no digest, which needs as long as an oracle."""
+    _, done = run_here(tmp_path, "--subjects", "reference", "--stages", "3", "--steps", "3", "--unjudged")
+    assert done.returncode == 0, done.stderr
+    of_stage_3, _ = results(tmp_path)["cases"]
+    assert of_stage_3["judgement"] is of_stage_3["digest"] is of_stage_3["held"] is None
+    assert of_stage_3["memory"]
+    assert of_stage_3["traffic"]
+
+
+def test_results_are_kept_after_training(
+    clean: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If the process ends while it meters, the times remain."""
+    value = results(clean[0])
+
+    def measured(*_: object) -> Iterator[Json]:
+        yield value
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "open_pool", lambda *_: nullcontext())
+    monkeypatch.setattr(run_command, "_measure", measured)
+    assert commands.main(["run", "--out", str(tmp_path)]) != 0
+    assert results(tmp_path) == value
+
+
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has scheduling policies to choose from")
 def test_ranks_compute_in_batches(clean: Done) -> None:
     """A message does not take the core from its sender (docs/notes/speed.md), and the results say so."""
@@ -272,9 +299,9 @@ def test_what_cannot_be_written_is_printed(
     """If the report cannot be written in the end, the run prints its results."""
     value = results(clean[0])
 
-    def measured(*_: object) -> Json:
+    def measured(*_: object) -> list[Json]:
         (tmp_path / "r").touch()
-        return value
+        return [value]
 
     monkeypatch.setattr(run_command, "open_pool", lambda *_: nullcontext())
     monkeypatch.setattr(run_command, "_measure", measured)
