@@ -207,3 +207,17 @@ def _uses(loss: Tensor) -> Counter[Any]:
                 seen.add(node)
                 waiting.append(node)
     return found
+
+
+def test_a_device_for_all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pytest --device cuda` draws Scenarios that train on the GPU."""
+    monkeypatch.setattr(covering, "DEVICE", "cuda")
+    seen: list[str] = []
+
+    @settings(max_examples=3)
+    @given(scenario=scenarios())
+    def draws(scenario: Scenario) -> None:
+        seen.append(scenario.device)
+
+    draws()
+    assert set(seen) == {"cuda"}

@@ -25,7 +25,7 @@ def fix_gpu() -> None:
     block, cuDNN's is not used, and an operation raises if it has no fixed order; the models here have none of those.
     cuBLAS needs workspaces of a fixed size, set before it makes its first handle. No result depends on the contents of
     fresh memory, so filling it, which this mode would add, only takes time. All subjects and oracles compute so, and
-    every time includes the cost. The source is torch's code; it was not run on a GPU.
+    every time includes the cost.
     """
     import torch
 

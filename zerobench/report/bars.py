@@ -89,7 +89,8 @@ def stacked(bars: Bars) -> Figure:
     axes.set_xlabel(bars.unit)
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
-    figure.legend(loc="outside upper left", ncols=6)
+    if axes.get_legend_handles_labels()[1]:  # one rank sends nothing, and has no bars
+        figure.legend(loc="outside upper left", ncols=6)
     return figure
 
 

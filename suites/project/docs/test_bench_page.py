@@ -123,6 +123,49 @@ def test_measured_table() -> None:
     assert sorted(_shown("A vision transformer of 22 million parameters, measured")) == sorted(of_vit())
 
 
+def of_large_vit() -> list[list[str]]:
+    """Of each case on the GPU: GB on the device and on the host, the peak, ms, and the multiple of compute-only."""
+    found = []
+    for case in read_published("h200/vit-1b")["cases"]:
+        if case["subject"] == COMPUTE_ONLY:
+            continue
+        assert case["memory"]["measured"][0]["parameters"] == case["memory"]["predicted"][0]["parameters"]
+        [rank] = case["memory"]["measured"]
+        bytes_ = sum(rank[name] for name in _STATES), rank["host"] or 0, rank["peak"]
+        target = _target((case["offload"] or {}).get("setting"))
+        times = f"{case['time']['median'] * 1e3:.0f}", f"{case['time']['ratio']:.2f}"
+        found.append([str(case["stage"]), target, *(f"{value / 1e9:.2f}" for value in bytes_), *times])
+    return found
+
+
+def test_large_vit_on_a_gpu() -> None:
+    """Every number is the published report's."""
+    assert _shown("A vision transformer of a billion parameters on one H200, measured") == of_large_vit()
+
+
+def of_gpt2() -> list[list[str]]:
+    """Of each subject on the GPU: ms of a step, ms of one of four in one fence, and the multiple of compute-only."""
+    found = []
+    for case in read_published("h200/gpt2")["cases"]:
+        time = case["time"]
+        times = f"{time['median'] * 1e3:.1f}", f"{time['run_ahead'] * 1e3:.1f}", f"{time['ratio']:.2f}"
+        found.append([case["subject"], "-" if case["stage"] is None else str(case["stage"]), *times])
+    return found
+
+
+def test_gpt2_on_a_gpu() -> None:
+    """Every number is the published report's."""
+    assert _shown("GPT-2 on one H200, measured") == of_gpt2()
+
+
+def test_largest_model_on_a_gpu() -> None:
+    """The page names the model that the published search found."""
+    [fit] = read_published("h200/capacity")["fits"]
+    page = read("docs/notes/benchmarks.md")
+    assert f"trains {fit['layers']} layers" in page
+    assert f"{fit['parameters'] / 1e6:.1f} million" in " ".join(page.split())
+
+
 def of_capacity() -> list[list[str]]:
     """Of each search: the largest model, its ratio to the first, and the closed forms' limit for the states alone."""
     fits = read_published("cpu-capacity")["fits"]

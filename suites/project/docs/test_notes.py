@@ -1,4 +1,4 @@
-"""The CPU's table of kernels/NOTES.md has the numbers of the published report."""
+"""The tables of kernels/NOTES.md have the numbers of the published reports."""
 
 from __future__ import annotations
 
@@ -28,3 +28,24 @@ def test_kernels() -> None:
     """Every number."""
     [_, _, *shown] = markdown_tables(read("kernels/NOTES.md"))["CPU"]
     assert shown[: len(of_kernels())] == of_kernels()
+
+
+def of_gpu_kernels() -> list[list[str]]:
+    """Of each kernel and size: microseconds, GB/s, and its speed as a multiple of a copy's and of torch's."""
+    found: dict[tuple[str, int], dict[str, Json]] = {}
+    for each in read_published("h200/kernels")["kernels"]:
+        found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each
+    lines = []
+    for (kernel, elements), rivals in found.items():
+        own = rivals["copy"]
+        took = f"{own['seconds'] * 1e6:,.1f}", f"{own['bandwidth'] / 1e9:,.0f}"
+        times = [f"{rivals[name]['ratio']:.2f}" for name in ("copy", "torch")]
+        lines.append([kernel, f"{elements >> 20}M", *took, *times])
+    return lines
+
+
+def test_kernels_on_a_gpu() -> None:
+    """Every number, and each kernel reaches the predicted share of a copy's bandwidth."""
+    [_, _, *shown] = markdown_tables(read("kernels/NOTES.md"))["H200"]
+    assert shown[: len(of_gpu_kernels())] == of_gpu_kernels()
+    assert all(float(line[4]) >= 0.9 for line in of_gpu_kernels())
