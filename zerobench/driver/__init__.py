@@ -1,0 +1,39 @@
+"""Drive a subject through a Scenario on one rank and record the run."""
+
+from zerobench.driver.building import model_for, start, wrap
+from zerobench.driver.reading import ALL, Keep, evaluation, flat, labelled, to_cpu
+from zerobench.driver.resuming import (
+    directory_of,
+    go_astray,
+    loaded,
+    loaded_client_state,
+    resumed,
+    save,
+)
+from zerobench.driver.running import Run, drive
+from zerobench.driver.stepping import changed_factors, draw_batches, prepare, run_step, run_steps
+
+__all__ = [
+    "ALL",
+    "Keep",
+    "Run",
+    "changed_factors",
+    "directory_of",
+    "draw_batches",
+    "drive",
+    "evaluation",
+    "flat",
+    "go_astray",
+    "labelled",
+    "loaded",
+    "loaded_client_state",
+    "model_for",
+    "prepare",
+    "resumed",
+    "run_step",
+    "run_steps",
+    "save",
+    "start",
+    "to_cpu",
+    "wrap",
+]
