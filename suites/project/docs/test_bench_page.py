@@ -158,6 +158,16 @@ def test_gpt2_on_a_gpu() -> None:
     assert _shown("GPT-2 on one H200, measured") == of_gpt2()
 
 
+def test_readme_on_a_gpu() -> None:
+    """Its numbers are the published report's."""
+    ratios = {(subject, stage): ratio for subject, stage, *_, ratio in of_gpt2()}
+    lower = sorted(ratios["reference", stage] for stage in ("0", "1", "2"))
+    text = " ".join(read("README.md").split())
+    assert f"{lower[0]} to {lower[-1]} times as long" in text
+    assert f"{ratios['reference', '3']} times at stage 3" in text
+    assert f"torch DDP takes {ratios['torch-ddp', '0']}, FSDP2 {ratios['torch-fsdp2', '3']}." in text
+
+
 def test_largest_model_on_a_gpu() -> None:
     """The page names the model that the published search found."""
     [fit] = read_published("h200/capacity")["fits"]
