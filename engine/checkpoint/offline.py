@@ -40,7 +40,7 @@ class _Weight:
 
     def value(self) -> Tensor:
         """Read it."""
-        return self.read().to(self.entry.dtype)
+        return self.read().to(self.entry.dtype).view(self.entry.shape)
 
 
 def describe_checkpoint(load_dir: str | PathLike[str], tag: str | None = None) -> dict[str, Any]:
@@ -133,7 +133,8 @@ def export_checkpoint(
 def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: bool = True) -> dict[str, Tensor]:
     """The whole fp32 weights of a checkpoint by name, and its buffers with rank 0's values, on the CPU.
 
-    A tied parameter has all its names, of one tensor, as in the module's state dict.
+    A tied parameter has all its names, of one tensor, as in the module's state dict. The order is DeepSpeed's: buffers,
+    frozen parameters, those that train, and the other names of tied ones.
 
     Args:
         load_dir: the directory of the checkpoints.
@@ -143,7 +144,8 @@ def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: 
     Raises:
         CheckpointError: there is no such checkpoint, or it is damaged.
     """
-    found = (each.rounded(torch.float32) for each in _weights(Path(load_dir), tag))
+    found = [each.rounded(torch.float32) for each in _weights(Path(load_dir), tag)]
+    found.sort(key=lambda each: ("buffer", "frozen", "trained").index(each.kind))
     values = {each.entry.key: each.value() for each in found if frozen or each.kind != "frozen"}
     return values | {other: values[name] for other, name in _tied(Path(load_dir), tag).items() if name in values}
 

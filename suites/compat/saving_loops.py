@@ -51,7 +51,7 @@ def recovered(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
     engine.destroy()
     read = torch.load(out / "pytorch_model.bin", weights_only=True)
     return [
-        list(state) == list(loops.model().state_dict()),
+        sorted(state) == sorted(loops.model().state_dict()),
         dict.fromkeys(trained, True) == {name: torch.equal(trained[name], p) for name, p in expected.items()},
         torch.equal(state["0.bias"], frozen),
         all(torch.equal(value, read[name]) for name, value in state.items()),
@@ -78,3 +78,42 @@ def tied(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
         torch.equal(other.get_parameter("2.weight"), state["0.weight"]),
         (out / "model.safetensors").stat().st_size < 2 * 64 + 64,
     ]
+
+
+class Buffered(nn.Module):
+    """Buffers before, between and within layers: of no, one and two dimensions; and a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(6.0).view(2, 3))
+        self.first, self.norm = nn.Linear(5, 4), nn.BatchNorm1d(4)
+        self.scale = nn.Parameter(torch.ones(4))
+        self.register_buffer("unsaved", torch.ones(1), persistent=False)
+        self.register_buffer("bias", torch.zeros(4))
+        self.last = nn.Linear(4, 3)
+        self.first.weight.requires_grad_(False)
+
+
+SAVED_BUFFERS = {"table", "bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
+def orders(group: dist.ProcessGroup, stage: int, folder: str) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """The names and shapes of each kind of export, in its order; rank 0's."""
+    ds = loops.deepspeed()
+    keys = loops.config(stage)
+    keys["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
+    engine, *_ = ds.initialize(model=Buffered(), config=keys)
+    whole, module = engine._zero3_consolidated_16bit_state_dict(), engine.module_state_dict()
+    trained = engine.module_state_dict(exclude_frozen_parameters=True)
+    engine.save_16bit_model(folder, "whole.bin")
+    engine.save_checkpoint(folder)
+    engine.destroy()
+    if dist.get_rank():
+        return {}
+    exports = {
+        "whole": whole,
+        "file": torch.load(Path(folder) / "whole.bin", weights_only=True),
+        "fp32": ds.utils.zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder),
+    }
+    shapes = {kind: [(name, tuple(value.shape)) for name, value in each.items()] for kind, each in exports.items()}
+    return shapes | {"module": [(name, ()) for name in module], "trained": [(name, ()) for name in trained]}

@@ -71,10 +71,15 @@ def _now(optimizer: torch.optim.Optimizer) -> list[str]:
     return [float(value).hex() for group in optimizer.param_groups for value in (group["lr"], group["betas"][0])]
 
 
-def _record() -> None:
+def course_of_deepspeed(name: str, params: dict[str, Any], steps: int = STEPS) -> list[list[str]]:
+    """The course of the installed DeepSpeed's class."""
     from deepspeed.runtime import lr_schedules
 
-    courses = [course(lr_schedules, name, params) for name, params in CASES]
+    return course(lr_schedules, name, params, steps)
+
+
+def _record() -> None:
+    courses = [course_of_deepspeed(name, params) for name, params in CASES]
     GOLDEN.write_text("[\n" + ",\n".join(map(json.dumps, courses)) + "\n]\n", encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerobench.compat import config_functions, entry, env_report, norms, runtime_functions, timers
+from zerobench.compat import config_functions, entry, env_report, norms, parts, runtime_functions, timers
 from zerobench.compat.config.deepspeed_config import name_of_optimizer
 from zerobench.compat.launcher import runner
 from zerobench.engine.errors import ConfigError
@@ -94,9 +94,9 @@ def test_config_model() -> None:
 
 
 _CALLS: list[tuple[Any, Any]] = [
-    (lambda: runtime_functions.partition_uniform(10, 3), [0, 4, 7, 10]),
-    (lambda: runtime_functions.partition_uniform(2, 4), [0, 1, 2, 2, 2]),
-    (lambda: runtime_functions.prefix_sum_inc([3, 4, 5]), [3, 7, 12]),
+    (lambda: parts.partition_uniform(10, 3), [0, 4, 7, 10]),
+    (lambda: parts.partition_uniform(2, 4), [0, 1, 2, 2, 2]),
+    (lambda: parts.prefix_sum_inc([3, 4, 5]), [3, 7, 12]),
     (lambda: runtime_functions.call_to_str("f", 1, "a", k=2), "f(1, 'a', k=2)"),
     (lambda: runtime_functions.get_only_unique_item([2, 2]), 2),
     (lambda: runtime_functions.get_tensor_bytes([torch.ones(3), {"a": torch.ones(2, dtype=torch.half)}, 5]), 16),

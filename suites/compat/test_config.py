@@ -16,6 +16,7 @@ from zerobench.compat.config.keys import HONOURED, REFUSED, REMOVED, WITHOUT_EFF
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.schema import SECTIONS, Config
 from zerobench.engine.errors import ConfigError
+from zerobench.suites.compat import oracle
 from zerobench.suites.project.docs.pages import read
 
 _LISTS = (HONOURED, WITHOUT_EFFECT, REMOVED, REFUSED)
@@ -38,11 +39,7 @@ def test_each_key_is_in_one_list() -> None:
     assert not _of_engine() & {key for each in _LISTS for key in each}
 
 
-def test_keys_of_the_installed_deepspeed() -> None:
-    """Each key of the sections that DeepSpeed checks is in a list or in the engine's schema."""
-    deepspeed = pytest.importorskip("deepspeed", reason="DeepSpeed is the oracle", exc_type=ImportError)
-    if "zerobench" in deepspeed.__version__:
-        pytest.skip("the stand-in has been imported; DeepSpeed is the oracle")
+def _keys_of_deepspeed() -> set[str]:
     from deepspeed.runtime import precision_config
     from deepspeed.runtime.zero import config, offload_config
 
@@ -53,13 +50,18 @@ def test_keys_of_the_installed_deepspeed() -> None:
         "fp16": precision_config.DeepSpeedFP16Config,
         "bf16": precision_config.DeepSpeedBF16Config,
     }
-    known = _of_engine() | {key for each in _LISTS for key in each}
-    names = {
+    return {
         f"{path}.{field.alias or name}"
         for path, model in sections.items()
         for name, field in model.model_fields.items()
     }
-    assert names - known == set()
+
+
+@oracle.NEEDS_DEEPSPEED
+def test_keys_of_the_installed_deepspeed() -> None:
+    """Each key of the sections that DeepSpeed checks is in a list or in the engine's schema."""
+    known = _of_engine() | {key for each in _LISTS for key in each}
+    assert oracle.ask(_keys_of_deepspeed) - known == set()
 
 
 def test_the_page_has_the_lists() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerobench.compat import monitors
 from zerobench.compat.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from zerobench.engine.errors import CheckpointError, ConfigError
 from zerobench.ranks import Pool
@@ -30,6 +32,50 @@ def test_a_wrong_configuration(config: Any) -> None:
     for kind in (ConfigError, AssertionError):
         with pytest.raises(kind):
             loops.deepspeed().initialize(model=nn.Linear(5, 5), config=config)
+
+
+_WRONG_PARAMETERS: list[dict[str, Any]] = [
+    {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_step": 3}}},
+    {"scheduler": {"type": "WarmupDecayLR", "params": {}}},
+    {"scheduler": {"type": "StepLR", "params": {"step_sizes": 3}}},
+    {"optimizer": {"type": "AdamW", "params": {"lrr": 3}}},
+]
+
+
+def _wrong_parameters(group: dist.ProcessGroup) -> list[str]:
+    """The messages of the TypeErrors."""
+    messages = []
+    for sections in _WRONG_PARAMETERS:
+        try:
+            loops.deepspeed().initialize(model=nn.Linear(5, 5), config=loops.config(0, **sections))
+        except TypeError as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_wrong_parameters(pool: Pool) -> None:
+    """Of a schedule or an optimizer: they are also TypeErrors, because DeepSpeed calls the class with them."""
+    [messages] = pool.run(_wrong_parameters, world=1)
+    assert [text.partition(":")[0] for text in messages] == [
+        "scheduler.params.warmup_num_step",
+        "scheduler.params of WarmupDecayLR",
+        "scheduler.params.step_sizes",
+        "optimizer.params.lrr",
+    ]
+
+
+def test_a_configuration_as_an_object() -> None:
+    """The same classes."""
+    for kind in (ConfigError, AssertionError, TypeError):
+        with pytest.raises(kind, match="train_batch_size"):
+            loops.deepspeed().DeepSpeedConfig({"train_batch_size": "many"})
+
+
+def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a monitor: it is also an ImportError."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r"wandb\.enabled needs the package wandb"):
+        monitors.MonitorMaster(monitors.get_monitor_config({"wandb": {"enabled": True}}))
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -147,6 +147,21 @@ def test_recovery_of_tied_names(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(loops.at_every_stage, saving_loops.tied, str(tmp_path), world=_WORLD) == [[[True] * 3] * 4] * _WORLD
 
 
+def test_orders(pool: Pool, tmp_path: Path) -> None:
+    """Exports have DeepSpeed's order: a module's buffers follow its parameters, as in torch; zero_to_fp32 begins with
+    buffers and frozen parameters. Each tensor has its shape."""
+    [stages, *_] = pool.run(loops.at_every_stage, saving_loops.orders, str(tmp_path), world=_WORLD)
+    own = saving_loops.Buffered().state_dict()
+    whole = [(name, tuple(value.shape)) for name, value in own.items()]
+    buffers = [(name, tuple(value.shape)) for name, value in own.items() if name in saving_loops.SAVED_BUFFERS]
+    frozen = [("first.weight", (4, 5))]
+    for found in stages:
+        assert found["whole"] == found["file"] == whole
+        assert found["fp32"] == [*buffers, *frozen, *(each for each in whole if each not in buffers + frozen)]
+        assert found["module"] == [(name, ()) for name in own]
+        assert found["trained"] == [(name, ()) for name in own if name != "first.weight"]
+
+
 def test_states_are_edited(pool: Pool) -> None:
     """Masters, optimizer states and gradients, set whole, in parts, and by one rank."""
     assert pool.run(loops.at_every_stage, loops.edited, world=_WORLD) == [[True] * 4] * _WORLD

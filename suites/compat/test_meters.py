@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,54 @@ def _both(group: dist.ProcessGroup, stage: int) -> tuple[str, bool, dict[str, An
     printed, after, recorded = _trained(group, stage, _SECTIONS)
     _, plain, nothing = _trained(group, stage, {"steps_per_print": None})
     return printed, torch.equal(after, plain), recorded, nothing
+
+
+def _heard(group: dist.ProcessGroup, stage: int, sections: dict[str, Any]) -> tuple[list[tuple[str, str]], list[str]]:
+    """What a script's handler receives of three steps, and what is printed."""
+    logger, seen, printed = loops.deepspeed().utils.logging.logger, [], io.StringIO()
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append((record.levelname, record.getMessage()))  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        with contextlib.redirect_stdout(printed):
+            logger.setLevel(logging.INFO)
+            _trained_for(3, stage, sections)
+            logger.setLevel(logging.WARNING)
+            if stage:
+                _trained_for(3, stage, sections)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.WARNING)
+    lines = [line for line in printed.getvalue().splitlines() if line and "without effect" not in line]
+    return [each for each in seen if "without effect" not in each[1]], lines
+
+
+def _trained_for(steps: int, stage: int, sections: dict[str, Any]) -> None:
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8, **sections)
+    engine, _, loader, _ = loops.deepspeed().initialize(model=loops.model(), training_data=loops.data(), config=keys)
+    for batch in list(loader)[:steps]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    engine.destroy()
+
+
+def test_handlers_of_the_script(pool: Pool) -> None:
+    """A handler on DeepSpeed's logger receives the lines of steps_per_print on rank 0, as DeepSpeed logs them.
+
+    If the logger is at its own level, no handler takes them, and they are printed.
+    """
+    sections = {"steps_per_print": 3, "comms_logger": {"enabled": False}}
+    [(heard, printed), *others] = pool.run(_heard, 0, sections, world=4)
+    speed = "epoch=0/micro_step=3/global_step=3, RunningAvgSamplesPerSec="
+    expected = ["[Rank 0] step=0, skipped=0, lr=[0.0]", "[Rank 0] step=3, skipped=0, lr=[", speed]
+    assert [level for level, _ in heard] == ["INFO"] * 3
+    assert [text for (_, text), begin in zip(heard, expected, strict=True) if not text.startswith(begin)] == []
+    assert printed == []
+    assert others == [([], [])] * 3
+    [(heard, printed), *others] = pool.run(_heard, 2, sections, world=4)
+    assert len(heard) == 3
+    assert [line for line, begin in zip(printed, expected[1:], strict=True) if not line.startswith(begin)] == []
+    assert others == [([], [])] * 3
 
 
 def test_a_job_with_all_meters(pool: Pool) -> None:

@@ -9,7 +9,6 @@ import logging
 import subprocess
 import sys
 from argparse import ArgumentParser
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.refused_methods import REASONS
 from zerobench.compat.schedules import tuning
 from zerobench.ranks import Pool
-from zerobench.suites.compat import loops, names_of_deepspeed
+from zerobench.suites.compat import loops, names_of_deepspeed, oracle
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -65,15 +64,11 @@ def test_each_name() -> None:
     assert "NotImplementedError: deepspeed.runtime.bf16_optimizer.BF16_Optimizer is not offered" in done.stderr
 
 
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'zerobench[deepspeed]'")
+@oracle.NEEDS_DEEPSPEED
 @pytest.mark.slow
 def test_recorded_names() -> None:
     """The installed DeepSpeed has those names; ``python -m zerobench.suites.compat.names_of_deepspeed`` records."""
-    program = "import json; from zerobench.suites.compat import names_of_deepspeed as n; print(json.dumps(n.found()))"
-    env = {**outside(), "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    recorded = unoffered.recorded()
+    found, recorded = oracle.ask(names_of_deepspeed.found), unoffered.recorded()
     assert {name: found.get(name) for name in recorded} == recorded
     assert names_of_deepspeed.__doc__
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.compat import schedules
-from zerobench.suites.compat.schedules import CASES, GOLDEN, course
+from zerobench.suites.compat import oracle
+from zerobench.suites.compat.schedules import CASES, GOLDEN, course, course_of_deepspeed
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number}-{CASES[number][0]}")
@@ -55,14 +56,14 @@ _REQUIRED: dict[str, dict[str, Any]] = {
 }
 
 
+@oracle.NEEDS_DEEPSPEED
 @pytest.mark.parametrize("name", _PARAMS)
 @given(data=st.data())
 def test_drawn_parameters(name: str, data: st.DataObject) -> None:
     """Drawn parameters, against the classes of the installed DeepSpeed."""
-    deepspeeds = pytest.importorskip("deepspeed.runtime.lr_schedules", reason="DeepSpeed is the oracle")
     params = data.draw(st.fixed_dictionaries({}, optional=_PARAMS[name]))
     given_all = {**_REQUIRED.get(name, {}), **params}
-    assert course(schedules, name, given_all, 24) == course(deepspeeds, name, given_all, 24)
+    assert course(schedules, name, given_all, 24) == oracle.ask(course_of_deepspeed, name, given_all, 24)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5])

@@ -19,6 +19,7 @@ import torch.utils.checkpoint
 
 from zerobench.compat.accelerator import get_accelerator
 from zerobench.compat.config.reading import read
+from zerobench.compat.errors import SettingsError, raised_as
 from zerobench.compat.log import log_dist
 from zerobench.compat.rng_tracker import (
     RandomStates,
@@ -90,6 +91,7 @@ class _State:
 _state = _State()
 
 
+@raised_as(SettingsError)
 def configure(
     mpu_: Any,
     deepspeed_config: Any = None,
@@ -110,7 +112,7 @@ def configure(
         profile: print the times of a checkpoint.
 
     Raises:
-        ConfigError: the options do not fit each other, or ``mpu_`` has several ranks of model parallelism.
+        SettingsError: the options do not fit each other, or ``mpu_`` has several ranks of model parallelism.
     """
     _check_alone(mpu_)
     section = {} if deepspeed_config is None else _section(deepspeed_config)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.compat.errors import MissingCheckpoint, raised_as
-from zerobench.compat.export import save_whole
+from zerobench.compat.export import in_order_of, save_whole
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_scripts
 from zerobench.engine import Engine
@@ -134,8 +134,9 @@ class CheckpointMethods:
     def _zero3_consolidated_16bit_state_dict(
         self: _Saved, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:
-        """The whole weights on rank 0, None elsewhere; a collective."""
-        return self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        """The whole weights on rank 0, in the order of the module's state dict, and None elsewhere; a collective."""
+        state = self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        return None if state is None else in_order_of(self.module, state)
 
     def module_state_dict(
         self: _Saved,
@@ -145,6 +146,8 @@ class CheckpointMethods:
         exclude_frozen_parameters: bool = False,
     ) -> dict[str, Any]:
         """The module's state dict; at stage 3 its values can be read only where they are gathered."""
-        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
-        frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
-        return {name: v for name, v in state.items() if not (exclude_frozen_parameters and name in frozen)}
+        state: dict[str, Any] = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        for name, parameter in self.module.named_parameters():
+            if exclude_frozen_parameters and not parameter.requires_grad:
+                state.pop(name, None)
+        return state

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.compat.accelerator import get_accelerator
-from zerobench.compat.log import print_dist
+from zerobench.compat.log import report
 from zerobench.compat.timers import trim_mean
 from zerobench.meters.traffic import Call, TrafficMeter
 
@@ -83,10 +83,9 @@ class CommsLogger:
         self.comms_dict.setdefault(collective, {}).setdefault(size, []).append(milliseconds)
         if self.verbose:
             speed, bus = rates(collective, size, milliseconds, dist.get_world_size())
-            print_dist(
+            report(
                 f"comm op: {collective} | time (ms): {milliseconds:.2f} | msg size: {convert_size(size)} | "
-                f"algbw (Gbps): {speed:.2f} | busbw (Gbps): {bus:.2f}",
-                [0],
+                f"algbw (Gbps): {speed:.2f} | busbw (Gbps): {bus:.2f}"
             )
 
     def summary(self) -> dict[str, dict[int, dict[str, Any]]]:

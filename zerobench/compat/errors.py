@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from zerobench.engine.errors import CheckpointError, ConfigError
 
 
-class SettingsError(ConfigError, AssertionError):
-    """Of a configuration or an argument: DeepSpeed raises a ValueError or an AssertionError."""
+class SettingsError(ConfigError, AssertionError, TypeError):
+    """Of a configuration or an argument: DeepSpeed raises a ValueError or an AssertionError.
+
+    For a parameter that a schedule or an optimizer does not take, DeepSpeed raises Python's TypeError.
+    """
 
 
 class MissingCheckpoint(CheckpointError, AssertionError):
@@ -26,6 +29,10 @@ class LossError(ValueError, AssertionError):
 
 class CallError(RuntimeError, AssertionError):
     """A call that its stage, its place or its argument forbids: DeepSpeed raises an AssertionError."""
+
+
+class MissingLibrary(SettingsError, ImportError):
+    """The library of an enabled monitor is not installed: DeepSpeed raises an ImportError."""
 
 
 @contextmanager

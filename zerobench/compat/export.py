@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench.engine import Engine
 from zerobench.engine.checkpoint.safetensors import Entry, write_file
@@ -26,7 +27,14 @@ def save_whole(engine: Engine, folder: Path, name: str, *, exclude_frozen: bool)
         return
     state = engine._zero3_consolidated_16bit_state_dict(exclude_frozen)
     if state is not None:
-        save_state_dict(state, folder, name)
+        save_state_dict(in_order_of(engine.module, state), folder, name)
+
+
+def in_order_of(module: nn.Module, state: Mapping[str, Tensor]) -> OrderedDict[str, Tensor]:
+    """A state dict in the order of the module's own, as DeepSpeed exports it: each module's buffers after its
+    parameters. Names that a hook of the module gives otherwise come last."""
+    own = [name for name in module.state_dict() if name in state]
+    return OrderedDict((name, state[name]) for name in dict.fromkeys([*own, *state]))
 
 
 def save_parts(state: Mapping[str, Tensor], folder: Path, name: str, max_shard_size: str | int | None) -> None:

@@ -19,6 +19,10 @@ log_levels = {name: getattr(logging, name.upper()) for name in ("debug", "info",
 class _Standard(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to the standard output of the moment, which a caller may have redirected."""
 
+    def __init__(self, level: int) -> None:
+        super().__init__(sys.stdout)
+        self.setLevel(level)
+
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout
         super().emit(record)
@@ -36,7 +40,7 @@ class LoggerFactory:
         """
         if name is None:
             raise ValueError("name for logger cannot be None")
-        made, handler = logging.getLogger(name), _Standard()
+        made, handler = logging.getLogger(name), _Standard(level)
         handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(message)s"))
         made.setLevel(level)
         made.propagate = False
@@ -61,8 +65,10 @@ def get_log_level_from_string(log_level_str: str) -> int:
 
 
 def set_log_level_from_string(log_level_str: str, custom_logger: logging.Logger | None = None) -> None:
-    """Set a logger's level, by default that of DeepSpeed's logger."""
-    (custom_logger or logger).setLevel(get_log_level_from_string(log_level_str))
+    """Set the level of a logger and of its handlers, by default of DeepSpeed's logger."""
+    level, named = get_log_level_from_string(log_level_str), custom_logger or logger
+    for each in (named, *named.handlers):
+        each.setLevel(level)
 
 
 def get_current_level() -> int:
@@ -102,6 +108,34 @@ def print_dist(message: str, ranks: Sequence[int] | None = None) -> None:
     speaks, rank = _speaks(ranks)
     if speaks:
         print(f"[Rank {rank}] {message}", flush=True)
+
+
+def report(message: str, ranks: Sequence[int] = (0,)) -> None:
+    """:func:`tell` on the given ranks."""
+    speaks, rank = _speaks(ranks)
+    if speaks:
+        tell(f"[Rank {rank}] {message}")
+
+
+def tell(line: str) -> None:
+    """Log at INFO what a key of the configuration asks for, as DeepSpeed does, or print it if no handler takes it.
+
+    DeepSpeed's logger and its own handler are at WARNING, so that the lines of ``steps_per_print`` would be lost.
+    """
+    if _heard(logging.INFO):
+        logger.info(line)
+    else:
+        print(line, flush=True)
+
+
+def _heard(level: int) -> bool:
+    """Whether a handler takes the logger's records of this level."""
+    each: logging.Logger | None = logger if logger.isEnabledFor(level) else None
+    while each is not None:
+        if any(handler.level <= level for handler in each.handlers):
+            return True
+        each = each.parent if each.propagate else None
+    return False
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from zerobench.engine.errors import ConfigError
+from zerobench.compat.errors import MissingLibrary
 
 _JOB = "DeepSpeedJobName"
 
@@ -36,7 +36,7 @@ class MonitorMaster:
         monitor_config: from :func:`get_monitor_config`.
 
     Raises:
-        ConfigError: the library of an enabled monitor is not installed.
+        MissingLibrary: the library of an enabled monitor is not installed.
     """
 
     def __init__(self, monitor_config: dict[str, dict[str, Any]]) -> None:
@@ -64,7 +64,7 @@ def _library(name: str, section: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"{section}.enabled needs the package {name.partition('.')[0]}: {error}") from None
+        raise MissingLibrary(f"{section}.enabled needs the package {name.partition('.')[0]}: {error}") from None
 
 
 class _TensorBoard:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from zerobench.compat.parallelism import refuse_parallelism
 
@@ -59,8 +59,7 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale the gradients of parameters that no engine trains; a collective. Returns the mean of the ranks' norms."""
     refuse_parallelism(mpu=mpu)
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    gradients = [p.grad.detach() for p in given if p.grad is not None]
+    gradients = _gradients(parameters)
     norm = _norm(gradients, norm_type) / dist.get_world_size()
     dist.all_reduce(norm)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
@@ -72,10 +71,72 @@ def clip_grad_norm_(
 def get_weight_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2, mpu: Any = None) -> float:
     """The norm of parameters as one vector; -1 if it is not finite."""
     refuse_parallelism(mpu=mpu)
-    given = [parameters] if isinstance(parameters, nn.Parameter | Tensor) else list(parameters)
-    return float(get_global_norm_of_tensors(given, norm_type))
+    given = [each.detach() for each in ([parameters] if isinstance(parameters, Tensor) else parameters)]
+    if norm_type == math.inf:
+        return _finite(max(float(each.abs().max()) for each in given))
+    powers = sum(each.float().norm(norm_type) ** norm_type for each in given)
+    return _finite(float(powers) ** (1.0 / norm_type))
+
+
+def get_flattened_grad_norm(
+    parameters: Tensor | Iterable[Tensor],
+    norm_type: float = 2,
+    mpu: Any = None,
+    grad_norm_mask: Sequence[Any] | None = None,
+) -> float:
+    """The norm of the gradients of parameters that no engine trains; -1 if it is not finite.
+
+    Args:
+        parameters: those without a gradient do not count.
+        norm_type: 2, or another one, or infinity.
+        mpu: None; other parallelism is refused.
+        grad_norm_mask: for each gradient the ranges of rows, as pairs, that do not count.
+    """
+    refuse_parallelism(mpu=mpu)
+    gradients = _gradients(parameters)
+    if norm_type == math.inf:
+        return _finite(max(float(gradient.abs().max()) for gradient in gradients))
+    counted = _without(gradients, grad_norm_mask or [()] * len(gradients))
+    powers = sum(float(each.float().norm(norm_type)) ** norm_type for each in counted)
+    return _finite(float(torch.tensor(float(powers))) ** (1.0 / norm_type))
+
+
+def get_grad_zeros(parameters: Tensor | Iterable[Tensor], mpu: Any = None) -> float:
+    """The number of zeros in the gradients of parameters that no engine trains."""
+    refuse_parallelism(mpu=mpu)
+    return float(sum(each.numel() - int(each.count_nonzero()) for each in _gradients(parameters)))
+
+
+def combine_grad_norm_groups(norm_groups: Iterable[Tensor | float], norm_type: float = 2) -> Tensor:
+    """The norm of norms; infinite if one is invalid."""
+    norms = torch.stack([torch.as_tensor(norm, dtype=torch.float32) for norm in norm_groups])
+    combined = torch.linalg.vector_norm(norms, norm_type)
+    return torch.full_like(combined, math.inf) if is_invalid_grad_norm(norms) else combined
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [each.grad.detach() for each in given if each.grad is not None]
+
+
+def _without(gradients: list[Tensor], masks: Sequence[Any]) -> Iterator[Tensor]:
+    """The gradients, with zeros in the masked ranges."""
+    for gradient, ranges in zip(gradients, masks, strict=True):
+        kept = gradient.clone() if len(ranges) else gradient
+        for start, stop in ranges:
+            kept[int(start) : int(stop)] = 0
+        yield kept
+
+
+def _finite(norm: float) -> float:
+    return norm if math.isfinite(norm) else -1
 
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
-    norms = [torch.linalg.vector_norm(tensor.float(), norm_type) for tensor in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros(())
+    """The norm of all tensors, in DeepSpeed's arithmetic."""
+    if not tensors:
+        return torch.zeros(())
+    if norm_type == math.inf:
+        return torch.stack([tensor.abs().max().float() for tensor in tensors]).max()
+    norms = torch.stack([tensor.float().norm(norm_type) for tensor in tensors])
+    return norms.pow(norm_type).sum().pow(1.0 / norm_type)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from zerobench.compat.flops_profiler import FlopsProfiler
-from zerobench.compat.log import print_dist
+from zerobench.compat.log import log_dist, report
 from zerobench.compat.memory import see_memory_usage
 from zerobench.compat.monitors import MonitorMaster, get_monitor_config
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
@@ -46,8 +46,10 @@ class Progress:
             reducer: Any = engine._engine.reducer
             reducer.finish = self._timed(reducer.finish, "bwd_allreduce")
             reducer.complete = self._timed(reducer.complete, "bwd_allreduce")
+        if engine.optimizer is not None:
+            log_dist(self._line(), ranks=[0])
         if engine.dump_state():
-            print_dist(json.dumps(engine.config, indent=2, default=str), ranks=[0])
+            report(json.dumps(engine.config, indent=2, default=str))
 
     @contextmanager
     def timing(self, phase: str, training: bool = True) -> Iterator[None]:
@@ -105,10 +107,9 @@ class Progress:
     def step(self, boundary: bool) -> None:
         """A micro-step has ended, and a step if ``boundary`` is set: print and record what the configuration wants."""
         engine, every = self._engine, self._engine.steps_per_print()
-        self.throughput.stop(global_step=boundary)
         if boundary and every and engine.global_steps % every == 0:
-            lr, mom = engine.get_lr(), engine.get_mom()
-            print_dist(f"step={engine.global_steps}, skipped={engine.skipped_steps}, lr={lr}, mom={mom}", ranks=[0])
+            report(self._line())
+        self.throughput.stop(global_step=boundary, report_speed=engine.global_rank == 0)
         if self._measured:
             self._split_backward()
             self.timers.log([f"{phase}_microstep" for phase in _PHASES])
@@ -119,6 +120,11 @@ class Progress:
             self.monitor.write_events((*event, engine.global_samples) for event in self._events().items())
         if boundary and self._measured:
             self.timers.log(_PHASES)
+
+    def _line(self) -> str:
+        engine = self._engine
+        counts = f"step={engine.global_steps}, skipped={engine.skipped_steps}"
+        return f"{counts}, lr={engine.get_lr()}, mom={engine.get_mom()}"
 
     def _split_backward(self) -> None:
         """The time of autograd is what remains of the backward."""

@@ -1,8 +1,7 @@
-"""``deepspeed.runtime.utils`` and ``deepspeed.utils``: seeds, folders, devices, memory, and parts of a list."""
+"""``deepspeed.runtime.utils`` and ``deepspeed.utils``: seeds, folders, devices, memory, and lists of tensors."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 import random
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from torch import nn
 
 from zerobench.compat.accelerator import get_accelerator
 from zerobench.compat.memory import see_memory_usage
+from zerobench.compat.zero.status import ZeroParamStatus, is_zero_param
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,8 +44,14 @@ def move_to_device(item: Any, device: torch.device | str, criterion_func: Callab
     if isinstance(item, dict):
         return {key: move_to_device(value, device, criterion_func) for key, value in item.items()}
     if isinstance(item, list | tuple):
-        return type(item)(move_to_device(value, device, criterion_func) for value in item)
+        moved = [move_to_device(value, device, criterion_func) for value in item]
+        return moved if isinstance(item, list) else tuple(moved)
     return item
+
+
+def copy_to_device(item: Any, device: torch.device | str, criterion_func: Callable[[Any], bool]) -> Any:
+    """``item`` with copies on a device of the tensors that the criterion accepts."""
+    return move_to_device(item, device, criterion_func)
 
 
 def memory_status(msg: str, print_rank: int = -1, reset_max: bool = False) -> None:
@@ -107,17 +113,27 @@ def get_only_unique_item(items: Iterable[Any]) -> Any:
     return found.pop()
 
 
-def prefix_sum_inc(weights: Iterable[Any]) -> list[Any]:
-    """The sums up to each weight, this one included."""
-    return list(itertools.accumulate(weights))
+def is_model_parallel_parameter(p: Any) -> bool:
+    """Whether the caller has marked a parameter as one of model parallelism."""
+    return bool(getattr(p, "model_parallel", False) or getattr(p, "tensor_model_parallel", False))
 
 
-def partition_uniform(num_items: int, num_parts: int) -> list[int]:
-    """The bounds of parts of equal length; the first ones have one item more if there is a rest."""
-    if num_items <= num_parts:
-        return [min(part, num_items) for part in range(num_parts + 1)]
-    length, rest = divmod(num_items, num_parts)
-    return [part * length + min(part, rest) for part in range(num_parts + 1)]
+def get_inactive_params(param_list: Iterable[Any]) -> list[Any]:
+    """The parameters of stage 3 that are not whole here."""
+    return [each for each in param_list if is_zero_param(each) and each.ds_status is ZeroParamStatus.NOT_AVAILABLE]
+
+
+def align_dense_tensors(tensor_list: list[torch.Tensor], alignment: int) -> list[torch.Tensor]:
+    """The tensors, and zeros up to a multiple of ``alignment`` if they do not end at one."""
+    missing = -sum(each.numel() for each in tensor_list) % alignment
+    return [*tensor_list, tensor_list[0].new_zeros(missing)] if missing else tensor_list
+
+
+class DummyOptim:
+    """Parameters as one group, for code that wants an optimizer to read groups from."""
+
+    def __init__(self, params: Any) -> None:
+        self.param_groups = [{"params": params}]
 
 
 def recursive_getattr(model: nn.Module, module_name: str) -> Any:

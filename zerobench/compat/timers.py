@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from zerobench.compat.accelerator import get_accelerator
-from zerobench.compat.log import print_dist
+from zerobench.compat.log import print_dist, tell
 
 
 class Timer:
@@ -141,7 +141,7 @@ class ThroughputTimer:
         start_step: steps that do not count.
         steps_per_output: steps from one line to the next; None for no lines.
         monitor_memory: whether DeepSpeed measures the host's memory, too; not read.
-        logging_fn: takes a line; by default it is printed on rank 0.
+        logging_fn: takes a line; by default it is logged, or printed if no handler takes it.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class ThroughputTimer:
     ) -> None:
         self.config, self.monitor_memory = config, monitor_memory
         self.batch_size, self.start_step, self.steps_per_output = batch_size or 1, start_step, steps_per_output
-        self.logging = logging_fn or (lambda line: print_dist(line, [0]))
+        self.logging = logging_fn or tell
         self.epoch_count = self.micro_step_count = self.global_step_count = 0
         self.total_elapsed_time = self._of_step = 0.0
         self._begun: float | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from zerobench.compat.config.settings import Settings, resolve
+from zerobench.compat.errors import SettingsError, raised_as
 from zerobench.engine.config.schema import accumulation_steps, load
 from zerobench.engine.errors import ConfigError
 
@@ -38,9 +39,10 @@ class DeepSpeedConfig:
         mesh_device: None.
 
     Raises:
-        ConfigError: the configuration cannot be used, or another argument is given.
+        SettingsError: the configuration cannot be used, or another argument is given; it is a ConfigError.
     """
 
+    @raised_as(SettingsError)
     def __init__(self, config: dict[str, Any] | str | Path, mpu: Any = None, mesh_device: Any = None) -> None:
         if mpu is not None or mesh_device is not None:
             raise ConfigError("mpu and mesh_device are refused: the engine has no other parallelism than data's")
