@@ -22,6 +22,8 @@ from zerobench.engine.errors import CheckpointError
 class CheckpointCalls(Parts):
     """Saves and loads the training state; a base class of the engine."""
 
+    #: Whether a save within a step saves the states without the step's gradients; if not, it is an error.
+    saves_within_steps = False
     _pending_save: PendingSave | None = None
     _check_whole: Callable[[], None]
     _to_its_end: Callable[[str], AbstractContextManager[None]]
@@ -83,7 +85,7 @@ class CheckpointCalls(Parts):
         """The tag, if a checkpoint can be saved now; an earlier save is over then."""
         self._check_whole()
         self._end_save()
-        if self.accumulation.begun:
+        if self.accumulation.begun and not self.saves_within_steps:
             raise CheckpointError(
                 "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
                 "step() of an accumulation boundary"

@@ -80,6 +80,29 @@ def tied(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
     ]
 
 
+def within_a_step(group: dist.ProcessGroup, stage: int, folder: str) -> list[bool]:
+    """Save after the first micro-step of the second step, go on, and load: the masters, and training as without it."""
+    ds, net = loops.deepspeed(), loops.model()
+    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    first, second = list(loader)[:2], list(loader)[2:4]
+
+    def train(batches: list[object]) -> torch.Tensor:
+        for batch in batches:
+            engine.backward(loops.loss(engine, batch))
+            engine.step()
+        return loops.masters(net)
+
+    saved = train(first)
+    train(second[:1])
+    engine.save_checkpoint(f"{folder}/{stage}", tag=7)
+    after = train(second[1:])
+    engine.load_checkpoint(f"{folder}/{stage}")
+    loaded, again = loops.masters(net), train(second)
+    steps = engine.global_steps
+    engine.destroy()
+    return [torch.equal(loaded, saved), torch.equal(again, after), steps == 2]
+
+
 class Buffered(nn.Module):
     """Buffers before, between and within layers: of no, one and two dimensions; and a frozen parameter."""
 

@@ -162,6 +162,12 @@ def test_orders(pool: Pool, tmp_path: Path) -> None:
         assert found["trained"] == [(name, ()) for name in own if name != "first.weight"]
 
 
+def test_a_save_within_a_step(pool: Pool, tmp_path: Path) -> None:
+    """It has the states after the last step, as in DeepSpeed, and the step goes on."""
+    loop = saving_loops.within_a_step
+    assert pool.run(loops.at_every_stage, loop, str(tmp_path), world=_WORLD) == [[[True] * 3] * 4] * _WORLD
+
+
 def test_states_are_edited(pool: Pool) -> None:
     """Masters, optimizer states and gradients, set whole, in parts, and by one rank."""
     assert pool.run(loops.at_every_stage, loops.edited, world=_WORLD) == [[True] * 4] * _WORLD

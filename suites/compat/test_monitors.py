@@ -59,6 +59,16 @@ def test_calls_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_each_by_its_name(tmp_path: Path) -> None:
+    """A monitor that is enabled is an attribute, which takes events; the others are None."""
+    master = MonitorMaster(get_monitor_config({"csv_monitor": {"enabled": True, "output_path": str(tmp_path)}}))
+    assert (master.tb_monitor, master.wandb_monitor, master.comet_monitor) == (None, None, None)
+    assert master.csv_monitor is not None
+    assert master.csv_monitor.enabled
+    master.csv_monitor.write_events([("a/b", 1.5, 4)])
+    assert (tmp_path / "DeepSpeedJobName" / "a_b.csv").read_text().split() == ["step,b", "4,1.5"]
+
+
 def test_calls_of_comet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that come sooner than samples_log_interval are left out."""
     comet = _Library()

@@ -87,6 +87,42 @@ def test_a_dtype(pool: Pool) -> None:
     assert pool.run(_in_bf16, False, world=_WORLD) == [plain] * _WORLD
 
 
+def _decorated(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class with a constructor around its own."""
+    construct = kind.__init__
+
+    def decorated(module: nn.Module) -> None:
+        construct(module)
+
+    setattr(kind, "__init__", decorated)  # noqa: B010
+    return kind
+
+
+def _defined_late(group: dist.ProcessGroup) -> list[bool]:
+    """Whether parameters of classes that are defined in the context are sharded, there and after it."""
+    with loops.deepspeed().zero.Init():
+
+        class Late(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = nn.Parameter(torch.rand(6))
+
+        @_decorated
+        class Decorated(Late):
+            def __init__(self) -> None:
+                super().__init__()
+                self.shift = nn.Parameter(torch.rand(6))
+
+        within = [Late(), Decorated()]
+    sharded = [all(hasattr(p, "ds_shape") for p in each.parameters()) for each in (*within, Late(), Decorated())]
+    return [*sharded, "__init_subclass__" in vars(nn.Module)]
+
+
+def test_classes_that_are_defined_late(pool: Pool) -> None:
+    """As by a library that loads its models when they are first asked for. After the context all are plain."""
+    assert pool.run(_defined_late, world=_WORLD) == [[True, True, False, False, False]] * _WORLD
+
+
 def _copied(group: dist.ProcessGroup) -> list[bool]:
     """A copied module has parameters of its own with the same values; a bias padded by nothing keeps its values."""
     ds = loops.deepspeed()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.compat.errors import MissingCheckpoint, raised_as
 from zerobench.compat.export import in_order_of, save_whole
+from zerobench.compat.log import notice
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.compat.zero_to_fp32 import write_scripts
 from zerobench.engine import Engine
@@ -55,6 +56,8 @@ class CheckpointMethods:
         exclude_frozen_parameters: bool = False,
     ) -> bool:
         """Save a checkpoint; a collective. Rank 0 puts scripts that read its weights beside it."""
+        if self._engine.accumulation.begun:
+            notice("a checkpoint was saved within a step: the gradients of the step until then are not in it")
         self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
         if self._engine.ranks.rank == 0:
             write_scripts(Path(save_dir))

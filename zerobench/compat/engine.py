@@ -62,7 +62,7 @@ class DeepSpeedEngine(
         nn.Module.__init__(self)
         self._settings, self.collate_fn = settings, collate_fn
         object.__setattr__(self, "_engine", engine)
-        engine.accumulation.repeats = engine.reducer.gives_zeros = True
+        engine.accumulation.repeats = engine.reducer.gives_zeros = engine.saves_within_steps = True
         self.module = engine.module
         self.training = engine.module.training
         self.config, self._config = settings.raw, DeepSpeedConfig.of(settings, engine.ranks.world)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
@@ -15,12 +16,21 @@ from zerobench.compat.errors import MissingLibrary
 _JOB = "DeepSpeedJobName"
 
 
-class _Monitor(Protocol):
+class _Monitor(ABC):
+    enabled = True
+
+    @abstractmethod
     def write(self, name: str, value: float, samples: int) -> None:
         """Record one event."""
 
+    @abstractmethod
     def close(self) -> None:
         """Finish."""
+
+    def write_events(self, event_list: Iterable[tuple[str, float, int]]) -> None:
+        """Record events."""
+        for event in event_list:
+            self.write(*event)
 
 
 def get_monitor_config(param_dict: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -32,6 +42,8 @@ def get_monitor_config(param_dict: dict[str, Any]) -> dict[str, dict[str, Any]]:
 class MonitorMaster:
     """The monitors that the configuration enables; rank 0 writes, and other ranks do nothing.
 
+    Each is an attribute, such as ``csv_monitor``; None if it is not enabled. ``tb_monitor.summary_writer`` is torch's.
+
     Args:
         monitor_config: from :func:`get_monitor_config`.
 
@@ -42,13 +54,16 @@ class MonitorMaster:
     def __init__(self, monitor_config: dict[str, dict[str, Any]]) -> None:
         self.enabled = bool(monitor_config)
         writes = not dist.is_initialized() or dist.get_rank() == 0
-        self._monitors = [_MONITORS[name](section) for name, section in monitor_config.items() if writes]
+        made = {name: _MONITORS[name](section) for name, section in monitor_config.items() if writes}
+        self._monitors = list(made.values())
+        self.tb_monitor, self.csv_monitor = made.get("tensorboard"), made.get("csv_monitor")
+        self.wandb_monitor, self.comet_monitor = made.get("wandb"), made.get("comet")
 
     def write_events(self, event_list: Iterable[tuple[str, float, int]]) -> None:
         """Record events, each with its name, its value and the number of samples until then."""
-        for name, value, samples in event_list:
+        for event in event_list:
             for monitor in self._monitors:
-                monitor.write(name, value, samples)
+                monitor.write(*event)
 
     def close(self) -> None:
         """Finish all of them."""
@@ -67,20 +82,20 @@ def _library(name: str, section: str) -> Any:
         raise MissingLibrary(f"{section}.enabled needs the package {name.partition('.')[0]}: {error}") from None
 
 
-class _TensorBoard:
+class _TensorBoard(_Monitor):
     def __init__(self, section: dict[str, Any]) -> None:
         library = _library("torch.utils.tensorboard", "tensorboard")
-        self._writer = library.SummaryWriter(log_dir=str(_folder(section)))
+        self.summary_writer = library.SummaryWriter(log_dir=str(_folder(section)))
 
     def write(self, name: str, value: float, samples: int) -> None:
-        self._writer.add_scalar(name, value, samples)
-        self._writer.flush()
+        self.summary_writer.add_scalar(name, value, samples)
+        self.summary_writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        self.summary_writer.close()
 
 
-class _Wandb:
+class _Wandb(_Monitor):
     def __init__(self, section: dict[str, Any]) -> None:
         self._wandb = _library("wandb", "wandb")
         names = ("group", "team", "project")
@@ -94,7 +109,7 @@ class _Wandb:
         self._run.finish()
 
 
-class _Comet:
+class _Comet(_Monitor):
     """Leaves out events of a name that come less than ``samples_log_interval`` samples after the last one."""
 
     def __init__(self, section: dict[str, Any]) -> None:
@@ -113,7 +128,7 @@ class _Comet:
         self._experiment.end()
 
 
-class _Csv:
+class _Csv(_Monitor):
     """A file for each event, ``step`` and the event's last word as its header."""
 
     def __init__(self, section: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ class Init:
     ) -> None:
         self.enabled, self._dtype = enabled, dtype
         self._running: dict[int, int] = {}  # constructors of a module that run, by its id
-        self._constructors: dict[type[nn.Module], Any] = {}
+        self._constructors: dict[type[nn.Module], tuple[Any, Any]] = {}  # the watched one and its own
         if module is not None and enabled:
             self._begin()
             for part in module.modules():
@@ -58,8 +58,8 @@ class Init:
             return
         self._begin()
         for kind in [nn.Module, *_subclasses(nn.Module)]:
-            if "__init__" in vars(kind):
-                self._watch(kind)
+            self._watch(kind)
+        self._watch_classes()
         self._apply: Any = nn.Module.apply
         setattr(nn.Module, "apply", _apply_gathered)  # noqa: B010  # mypy allows no assignment to a method
         self._default = torch.get_default_dtype()
@@ -71,17 +71,41 @@ class Init:
         if self.enabled:
             torch.set_default_dtype(self._default)
             setattr(nn.Module, "apply", self._apply)  # noqa: B010
-            for watched, constructor in self._constructors.items():
-                watched.__init__ = constructor  # type: ignore[method-assign]
-            self._constructors.clear()
+            self._unwatch()
+
+    def _watch_classes(self) -> None:
+        """Watch the classes, too, that are defined in the context, such as those of a library that loads its models
+        when they are first asked for."""
+        self._defined = vars(nn.Module).get("__init_subclass__")
+
+        def defined(kind: type[Any], /, **kwargs: Any) -> None:
+            super(nn.Module, kind).__init_subclass__(**kwargs)  # type: ignore[misc]  # kind is a class of modules
+            self._watch(kind)
+
+        setattr(nn.Module, "__init_subclass__", classmethod(defined))  # noqa: B010  # mypy knows no such method
+
+    def _unwatch(self) -> None:
+        """Give each class its own constructor back, unless a decorator of the class has wrapped the watched one."""
+        if self._defined is None:
+            del nn.Module.__init_subclass__
+        else:
+            setattr(nn.Module, "__init_subclass__", self._defined)  # noqa: B010
+        for kind, (watched, constructor) in self._constructors.items():
+            if vars(kind).get("__init__") is watched:
+                kind.__init__ = constructor  # type: ignore[method-assign]
+        self._constructors.clear()
 
     def _watch(self, kind: type[nn.Module]) -> None:
         """Shard a module's parameters when the outermost of its classes' constructors has ended."""
-        construct = self._constructors[kind] = vars(kind)["__init__"]
-        running = self._running
+        if "__init__" not in vars(kind):
+            return
+        construct, running, watching = vars(kind)["__init__"], self._running, self._constructors
 
         @functools.wraps(construct)
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if kind not in watching:  # the context has ended
+                construct(module, *args, **kwargs)
+                return
             running[id(module)] = running.get(id(module), 0) + 1
             try:
                 construct(module, *args, **kwargs)
@@ -91,6 +115,7 @@ class Init:
                 del running[id(module)]
                 self._partition(module)
 
+        self._constructors[kind] = watched, construct
         kind.__init__ = watched  # type: ignore[method-assign, assignment]
 
     def _partition(self, module: nn.Module) -> None:
