@@ -46,6 +46,31 @@ def what_was_given(group: dist.ProcessGroup, stage: int) -> list[Any]:
     return found
 
 
+def loss_scaler(group: dist.ProcessGroup, stage: int) -> tuple[list[Any], float, str]:
+    """A dynamic scaler after a step that overflows and a good one; a scale that the script sets, and too late."""
+    fp16 = {"enabled": True, "initial_scale_power": 5, "loss_scale_window": 7, "hysteresis": 3, "min_loss_scale": 2}
+    engine, optimizer, *_ = loops.deepspeed().initialize(
+        model=loops.model(),
+        config=loops.config(stage, fp16=fp16, gradient_accumulation_steps=1, train_batch_size=8),
+    )
+    scaler = optimizer.loss_scaler
+    for factor in (1e9, 1.0):
+        engine.backward(engine(torch.ones(2, 5).half()).float().sum() * factor)
+        engine.step()
+    names = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+    found = [getattr(scaler, name) for name in (*names, "scale_window", "min_scale", "delayed_shift", "scale_factor")]
+    scaler.cur_scale = 8
+    engine.backward(engine(torch.ones(2, 5).half()).float().sum())
+    try:
+        scaler.cur_scale = 4
+    except AssertionError as error:
+        text = str(error)
+    engine.step()
+    after = optimizer.cur_scale
+    engine.destroy()
+    return found, after, text
+
+
 def refused(group: dist.ProcessGroup, stage: int) -> list[str]:
     """The errors of attributes that the engine does not have, and of a step of the optimizer inside."""
     engine, optimizer, *_ = _engine(stage, loops.model())

@@ -29,6 +29,13 @@ def test_what_was_given(pool: Pool) -> None:
     assert ranks == [[[True] * 10] * 4] * _WORLD
 
 
+def test_the_loss_scaler(pool: Pool) -> None:
+    """Its state by DeepSpeed's names; a script may set the scale between steps."""
+    text = "the loss scale was set within a step, whose gradients have another; set it after step()"
+    expected = ([32.0, 2, 0, 2, 7, 2.0, 3, 2.0], 8.0, text)
+    assert pool.run(loops.at_every_stage, attribute_loops.loss_scaler, world=_WORLD) == [[expected] * 4] * _WORLD
+
+
 def test_what_is_refused(pool: Pool) -> None:
     """An attribute that the engine does not have is an error that says what to do."""
     [stages, *_] = pool.run(loops.at_every_stage, attribute_loops.refused, world=_WORLD)

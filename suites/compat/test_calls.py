@@ -234,8 +234,11 @@ def test_deepspeed_config() -> None:
     assert (config.fp16_enabled, config.float16_config.loss_scale, config.float16_config.hysteresis) == (True, 4, 2)
     assert (config.zero_config.max_live_parameters, config.zero_config.offload_optimizer.device) == (7, "cpu")
     assert (config.optimizer_name, config.optimizer_params, config.gradient_clipping) == ("adamw", {"lr": 0.5}, 1.0)
-    with pytest.raises(AttributeError, match="does not give 'steps_per_print'; it has train_batch_size"):
-        config.steps_per_print  # noqa: B018
+    assert (config.steps_per_print, config.dump_state, config.prescale_gradients) == (None, False, False)
+    assert config.zero_config.gather_16bit_weights_on_model_save is False
+    assert config.flops_profiler_config.profile_step == 1
+    with pytest.raises(AttributeError, match=r"does not give 'step_per_print'; it has .*steps_per_print"):
+        config.step_per_print  # noqa: B018
     with pytest.raises(AttributeError, match="the section has no key 'stages'"):
         config.zero_config.stages  # noqa: B018
     with pytest.raises(ConfigError, match="mpu and mesh_device are refused"):

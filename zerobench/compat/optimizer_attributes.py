@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from zerobench.compat.errors import CallError
 from zerobench.engine import Engine
 
 
@@ -25,16 +26,47 @@ class BasicOptimizer(torch.optim.Optimizer):
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
+#: By DeepSpeed's name of a dynamic scaler's state or setting, that of the engine.
+_STATE = {"cur_iter": "step", "last_overflow_iter": "last_overflow", "cur_hysteresis": "hysteresis"}
+_SETTINGS = {
+    "scale_window": "loss_scale_window",
+    "min_scale": "min_loss_scale",
+    "delayed_shift": "hysteresis",
+    "consecutive_hysteresis": "consecutive_hysteresis",
+}
+
+
 class ScalerOf:
-    """``optimizer.loss_scaler``: the engine's loss scale as it is now."""
+    """``optimizer.loss_scaler``: the engine's loss scale as it is now, with DeepSpeed's state of a dynamic one."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and self.dynamic:
+            if name in _STATE:
+                return self._engine.scaler.state()[_STATE[name]]
+            if name in _SETTINGS:
+                return getattr(self._engine.config.fp16, _SETTINGS[name])
+            if name == "scale_factor":
+                return 2.0
+        raise AttributeError(f"the loss scaler has no attribute {name!r}", name=name)
 
     @property
     def cur_scale(self) -> float:
         """The loss scale; 1 except in fp16."""
         return self._engine.loss_scale
+
+    @cur_scale.setter
+    def cur_scale(self, scale: float) -> None:
+        """Set the scale of the next step, on every rank.
+
+        Raises:
+            CallError: a step has begun, whose gradients have the scale of before.
+        """
+        if self._engine.accumulation.begun:
+            raise CallError("the loss scale was set within a step, whose gradients have another; set it after step()")
+        self._engine.scaler.scale = float(scale)
 
     loss_scale = cur_scale
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from zerobench.compat.config.settings import Settings, resolve
+from zerobench.compat.config.surface import Surface
 from zerobench.compat.errors import SettingsError, raised_as
-from zerobench.engine.config.schema import accumulation_steps, load
+from zerobench.engine.config.schema import Config, accumulation_steps, load
 from zerobench.engine.errors import ConfigError
 
 
@@ -57,7 +58,9 @@ class DeepSpeedConfig:
 
     def _read(self, settings: Settings, world: int) -> None:
         config = load(settings.engine)
-        self._param_dict, self._sections, self.world_size = settings.raw, config.model_dump(), world
+        self._param_dict, self.world_size = settings.raw, world
+        self.global_rank = dist.get_rank() if dist.is_initialized() else 0
+        self._sections = _defaults(config)
         self.gradient_accumulation_steps = steps = accumulation_steps(config, world)
         micro = config.train_micro_batch_size_per_gpu or (config.train_batch_size or 1) // (world * steps)
         self.train_micro_batch_size_per_gpu, self.train_batch_size = micro, micro * steps * world
@@ -91,6 +94,22 @@ class DeepSpeedConfig:
         """Print the given values."""
         for key in sorted(self._param_dict):
             print(f"  {key} = {self._param_dict[key]}")
+
+
+#: DeepSpeed's defaults of keys without effect.
+_WITHOUT_EFFECT = {
+    "prescale_gradients": False,
+    "gradient_predivide_factor": 1.0,
+    "zero_allow_untested_optimizer": False,
+    "disable_allgather": False,
+}
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    """The values of all keys, where the configuration gives none the defaults: the surface's and the engine's."""
+    own, engine = Surface().model_dump(), config.model_dump()
+    both = {key: {**own[key], **(engine[key] or {})} for key in own.keys() & engine if isinstance(own[key], dict)}
+    return {**_WITHOUT_EFFECT, **own, **engine, **both}
 
 
 #: The types that DeepSpeed has an optimizer of its own for; it takes the others from torch.optim, as they are spelled.
