@@ -8,7 +8,7 @@ import json
 import logging
 import subprocess
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loggers of the caller's own, levels by name, and a file of JSON."""
     made = log.LoggerFactory.create_logger("of a script", logging.ERROR)
     log.set_log_level_from_string("debug", made)
-    assert made.level == logging.DEBUG
+    assert (made.level, [each.level for each in made.handlers]) == (logging.DEBUG, [logging.DEBUG])
+    assert log.get_dist_msg("text", ranks=[3]) == "[Rank -1] text"
     with pytest.raises(ValueError, match="cannot be None"):
         log.LoggerFactory.create_logger()
     monkeypatch.setattr(log.logger, "level", logging.INFO)
@@ -107,6 +108,19 @@ def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not log.should_log_le("debug")
     log.print_json_dist({"loss": 1.5}, ranks=[0], path=str(tmp_path / "a.json"))
     assert json.loads((tmp_path / "a.json").read_text()) == {"loss": 1.5, "rank": -1}
+
+
+def test_an_object_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attributes, one a line, at INFO."""
+    handler, lines = logging.Handler(), list[str]()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    monkeypatch.setattr(log.logger, "handlers", [handler])
+    log.logger.setLevel(logging.INFO)
+    try:
+        log.print_configuration(Namespace(zero=3, batch=8), "job")
+    finally:
+        log.logger.setLevel(logging.WARNING)
+    assert lines == ["job:", "  batch ........................ 8", "  zero ......................... 3"]
 
 
 def _logged(group: dist.ProcessGroup, stage: int) -> list[str]:

@@ -89,6 +89,19 @@ def _speaks(ranks: Sequence[int] | None) -> tuple[bool, int]:
     return ranks is not None and (rank in ranks or next(iter(ranks), rank) == -1), rank
 
 
+def get_dist_msg(message: str, ranks: Sequence[int] | None = None) -> str | None:
+    """The message with its rank, on the ranks that :func:`log_dist` logs on; None on the others."""
+    speaks, rank = _speaks(ranks)
+    return f"[Rank {rank}] {message}" if speaks else None
+
+
+def print_configuration(args: Any, name: str) -> None:
+    """Log the attributes of an object at INFO."""
+    logger.info("%s:", name)
+    for each in sorted(vars(args)):
+        logger.info("  %s %s %s", each, "." * (29 - len(each)), getattr(args, each))
+
+
 def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logging.INFO) -> None:
     """Log on the given ranks; -1 as the first stands for all of them, and without ranks none logs, as in DeepSpeed."""
     speaks, rank = _speaks(ranks)
@@ -105,16 +118,16 @@ def print_json_dist(message: dict[str, Any], ranks: Sequence[int] | None = None,
 
 def print_dist(message: str, ranks: Sequence[int] | None = None) -> None:
     """Print on the given ranks, whatever the logger's level is."""
-    speaks, rank = _speaks(ranks)
-    if speaks:
-        print(f"[Rank {rank}] {message}", flush=True)
+    text = get_dist_msg(message, ranks)
+    if text is not None:
+        print(text, flush=True)
 
 
 def report(message: str, ranks: Sequence[int] = (0,)) -> None:
     """:func:`tell` on the given ranks."""
-    speaks, rank = _speaks(ranks)
-    if speaks:
-        tell(f"[Rank {rank}] {message}")
+    text = get_dist_msg(message, ranks)
+    if text is not None:
+        tell(text)
 
 
 def tell(line: str) -> None:

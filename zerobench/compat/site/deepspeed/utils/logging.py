@@ -3,11 +3,13 @@
 from zerobench.compat.log import (
     LoggerFactory,
     get_current_level,
+    get_dist_msg,
     get_log_level_from_string,
     log_dist,
     log_dist_once,
     log_levels,
     logger,
+    print_configuration,
     print_dist,
     print_json_dist,
     set_log_level_from_string,
