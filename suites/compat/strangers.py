@@ -61,8 +61,8 @@ HUGGING_FACE: dict[str, list[str]] = {
     "composite": ["--stage", "{stage}"],
     "saved_by_rank_zero": ["--stage", "{stage}"],
 }
-#: In lines with times, which Trainer prints.
-_TIME = "_runtime'"
+#: In lines with times, which Trainer prints, and the timer of steps_per_print.
+_TIMES = ("_runtime'", "SamplesPerSec=")
 #: Seconds.
 LIMIT = 400
 
@@ -132,7 +132,8 @@ def run_as_main(group: dist.ProcessGroup, name: str, given: list[str], stage: in
             runpy.run_path(command[0], run_name="__main__")
     finally:
         os.chdir(before)
-    return "\n".join(line for line in printed.getvalue().splitlines() if not line.startswith("[") and _TIME not in line)
+    lines = [line for line in printed.getvalue().splitlines() if not line.startswith("[")]
+    return "\n".join(line for line in lines if not any(each in line for each in _TIMES))
 
 
 def _forget_accelerate() -> None:
