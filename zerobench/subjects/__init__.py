@@ -24,6 +24,7 @@ REGISTRY: dict[str, str] = {
     "torch-ddp-find-unused": "zerobench.subjects.variants:DdpFindUnused",
     "torch-ddp-static-graph": "zerobench.subjects.variants:DdpStaticGraph",
     "torch-fsdp1": "zerobench.subjects.torch_fsdp1:TorchFsdp1",
+    "torch-fsdp1-flat": "zerobench.subjects.torch_fsdp1_flat:TorchFsdp1Flat",
     "torch-fsdp1-hybrid": "zerobench.subjects.variants:Fsdp1Hybrid",
     "torch-fsdp1-offload": "zerobench.subjects.variants:Fsdp1Offload",
     "torch-fsdp1-prefetch": "zerobench.subjects.variants:Fsdp1Prefetch",

@@ -63,6 +63,8 @@ class TorchFsdp1(Plain):
     savings = SHARDED_SAVINGS
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False
+    #: A parameter keeps its name and is a view into the flat one; otherwise the flat one is the module's only one.
+    keeps_parameters: ClassVar[bool] = True
     #: By stage; with replicas of the shards, the hybrid one.
     strategies: ClassVar[Mapping[int, ShardingStrategy]] = {
         0: ShardingStrategy.NO_SHARD,
@@ -133,7 +135,7 @@ class TorchFsdp1(Plain):
                 reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
             ),
             device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),
-            use_orig_params=True,
+            use_orig_params=self.keeps_parameters,
             **{"forward_prefetch": self.prefetches, **fsdp1_settings.arguments(scenario)},
         )
 
@@ -214,7 +216,7 @@ class TorchFsdp1(Plain):
             FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, *whole),
         ):
             found = FullyShardedDataParallel.optim_state_dict(self.module, self.optimizer, own, self.group)["state"]
-        return {name: {key: found[name][key]} for name in self.working if key in found.get(name, {})}
+        return {name: {key: each[key]} for name, each in found.items() if key in each}
 
     def save(self, directory: Path) -> None:
         with warnings.catch_warnings(action="ignore"):
