@@ -19,8 +19,12 @@ _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.checkpoint.html"
 
 
 def save_own(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup) -> None:
-    """Save this rank's state to a file of its own: the buffers of a model are each rank's."""
+    """Save this rank's state to a file of its own: the buffers of a model are each rank's. A collective.
+
+    No rank goes on before all files are there, because a load counts them.
+    """
     torch.save(dict(state), directory / f"rank-{dist.get_rank(group)}.pt")
+    dist.barrier(group)
 
 
 def load_own(directory: Path, group: dist.ProcessGroup) -> dict[str, Any]:
