@@ -9,7 +9,7 @@ from torch import nn
 
 from zerobench import subjects
 from zerobench.driver import model_for, run_step, start, wrap
-from zerobench.meters import TrafficMeter, beside_tensors, live_tensors, resident
+from zerobench.meters import LivingTensors, TrafficMeter, beside_tensors, resident
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
@@ -29,25 +29,25 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)
         shards = list(model.parameters())  # an engine may hold its part beside the whole parameter
-        before = _beyond(model, shards, collected=True)
 
         def look(collective: str) -> None:
             if left and rank == 0:
-                seen.append(_beyond(model, shards, collected=False) - before)
+                seen.append(_beyond(model, shards, living) - before)
 
         def mark(phase: str) -> None:
             nonlocal left
             look(phase)
             left -= phase == "backward"
 
-        with TrafficMeter(look):
+        with LivingTensors() as living, TrafficMeter(look):
+            before = _beyond(model, shards, living)
             run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)
     return max(seen)
 
 
-def _beyond(model: nn.Module, shards: list[nn.Parameter], *, collected: bool) -> int:
+def _beyond(model: nn.Module, shards: list[nn.Parameter], living: LivingTensors) -> int:
     """Bytes of the living tensors that are not parameters of the model, now or when it had the shards."""
-    return resident(live_tensors(collected=collected)) - resident([*shards, *model.parameters()])
+    return resident(living.now()) - resident([*shards, *model.parameters()])
 
 
 #: An engine's code and its libraries take the same memory with this model as with a large one.

@@ -88,7 +88,8 @@ class Books:
                 yield from self._compare(rank, entry, *both)
 
     def _received(self, ledgers: Sequence[Ledger]) -> Iterator[LedgerDifference]:
-        """Over all ranks, as many bytes are received as are sent; a broadcast's source sends once."""
+        """Over all ranks, as many bytes are received as are sent; a broadcast's source sends once, and a reduce's root
+        receives once."""
         for step in range(len(ledgers[0].traffic)):
             total: dict[str, Traffic] = {}
             for ledger in ledgers:
@@ -96,9 +97,11 @@ class Books:
                     name = "send" if collective == "recv" else collective
                     total[name] = total.get(name, Traffic()) + seen
             for name, seen in total.items():
-                copies = self.scenario.world - 1 if name == "broadcast" else 1
+                others = self.scenario.world - 1
+                sent, got = seen.sent * (others if name == "broadcast" else 1), seen.received
+                got *= others if name == "reduce" else 1
                 entry = Entry("traffic", f"bytes received by {name} in step {step}, of all ranks", name, step)
-                yield from self._compare(0, entry, seen.received, copies * seen.sent, "bytes sent by all ranks")
+                yield from self._compare(0, entry, got, sent, "bytes sent by all ranks")
 
     def _offload(self, rank: int, ledger: Ledger) -> Iterator[LedgerDifference]:
         for step, got in enumerate(ledger.offload):

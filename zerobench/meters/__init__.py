@@ -1,6 +1,7 @@
 """Meters watch any engine from outside, by dispatcher, allocator and the kernel's counters; no engine knows of them."""
 
 from zerobench.meters.memory import (
+    LivingTensors,
     ParameterPeak,
     PeakMeter,
     Stray,
@@ -20,6 +21,7 @@ from zerobench.meters.wire import crossing
 
 __all__ = [
     "METERED_STEP",
+    "LivingTensors",
     "Metered",
     "OffloadMeter",
     "ParameterPeak",

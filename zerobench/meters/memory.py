@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +50,51 @@ def live_tensors(*, collected: bool = True) -> list[Tensor]:
     """
     if collected:
         gc.collect()
+    return _tensors(gc.get_objects())
+
+
+def _tensors(objects: Iterable[object]) -> list[Tensor]:
     # By type(): isinstance asks some objects for their class, and they answer with a deprecation warning.
-    return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+    return [item for item in objects if issubclass(type(item), Tensor)]  # type: ignore[misc]
+
+
+class LivingTensors:
+    """Every tensor that Python can reach, at any time inside the ``with`` block, as :func:`live_tensors` finds it.
+
+    That function goes through all objects of the process, hundreds of thousands. Here each look goes through those of
+    the youngest generation: the collector moves objects to an older one in a collection alone, before which it calls.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, ReferenceType[Tensor]] = {}
+
+    def __enter__(self) -> Self:
+        self._know(live_tensors())
+        gc.callbacks.append(self._collects)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        gc.callbacks.remove(self._collects)
+
+    def now(self) -> list[Tensor]:
+        """The tensors."""
+        enabled = gc.isenabled()
+        gc.disable()  # a collection would add to what this goes through
+        self._know(_tensors(gc.get_objects(generation=0)))
+        found = [tensor for each in self._known.values() if (tensor := each()) is not None]
+        self._known = {id(tensor): ref(tensor) for tensor in found}
+        if enabled:
+            gc.enable()
+        return found
+
+    def _collects(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._know(_tensors(gc.get_objects(generation=0)))
+
+    def _know(self, tensors: Iterable[Tensor]) -> None:
+        self._known |= {id(tensor): ref(tensor) for tensor in tensors}
 
 
 def in_cycles() -> int:

@@ -13,13 +13,14 @@ all_gather      (n-1) times the own part                      the others' parts
 reduce_scatter  the others' parts of the own input            (n-1) times the own part
 all_to_all      the parts for other ranks                     the parts from other ranks
 broadcast       S on the source, once                         S on each other rank
+reduce          S on each rank but the root                   S on the root, once
 send, recv      S                                             S
 barrier         0                                             0
 ==============  ============================================  ======================================
 
 c[r] is the chunk that rank r ends with when a ring reduces: ceil(elements / n) elements each, the last ones shorter.
-``other`` holds reduce (each rank but the root sends S, the root receives S once), gather and scatter (parts of others)
-and, with their calls only, all other operations that take a process group.
+``other`` holds gather and scatter (parts of others) and, with their calls only, all other operations that take a
+process group.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
+    "reduce": "reduce",
     "alltoall": "all_to_all",
     "sharddimalltoall": "all_to_all",
     "broadcast": "broadcast",
