@@ -69,6 +69,8 @@ class Policies:
     strides: Literal["kept", "contiguous"] = "kept"
     #: Under autocast a weight with several uses is cast once, so that its gradients are added in 16 bits, or for each.
     casts: Literal["once", "each_use"] = "once"
+    #: One of the subject's ``settings``, without which every rank keeps more than its shard, as the documentation says.
+    sharded_with: str = ""
 
 
 #: The choices of docs/reference/contract.md.

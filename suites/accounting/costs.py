@@ -1,12 +1,13 @@
-"""Costs: the numbers that bound an engine without a closed form, each by the name that a known finding gives.
+"""Costs: the numbers to which the suite holds an engine, each by the name that a known finding gives.
 
-A function judges one Scenario: it measures on the ranks, and raises if the number is larger than its bound. The tests
-give it their Scenarios; test_known_findings.py gives it those of the known findings.
+A function judges one Scenario: it measures on the ranks, and raises if a number is larger than its bound, or not the
+one that it must equal. The tests give it their Scenarios; test_known_findings.py gives it those of the known findings.
+Costs of histories are in histories.py, and that of the network in wire.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,7 +16,9 @@ from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held, within
-from zerobench.suites.accounting.ledger import demand, demand_account, demand_at_most, ledgers
+from zerobench.suites.accounting.histories import after_evaluation, after_reading, after_saving, after_skip, long_run
+from zerobench.suites.accounting.ledger import Cost, demand, demand_account, demand_at_most, ledgers
+from zerobench.suites.accounting.wire import wire
 from zerobench.suites.support.client import offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
@@ -27,8 +30,29 @@ _PIPELINES = [(False, False), (True, False), (False, True), (True, True)]
 _TIMES = len(_PIPELINES)
 
 
+def states(trials: Trials, scenario: Scenario) -> None:
+    """The bytes of each state, in closed form."""
+    demand_account(trials, scenario, "states")
+
+
+def traffic(trials: Trials, scenario: Scenario) -> None:
+    """The calls and bytes of each collective, in closed form."""
+    demand_account(trials, scenario, "traffic")
+
+
+def offload(trials: Trials, scenario: Scenario) -> None:
+    """The bytes off the device, and those moved there and back, in closed form."""
+    demand_account(trials, scenario, "offload")
+
+
+def peaks(trials: Trials, scenario: Scenario) -> None:
+    """The most bytes of whole parameters, in closed form."""
+    demand_account(trials, scenario, "peaks")
+
+
 def sharded(trials: Trials, scenario: Scenario) -> None:
     """The states that the stage shards, of all ranks together, between steps."""
+    scenario = _sharding(trials, scenario)
     measured = ledgers(trials, scenario, "states")
     for state, most in bounds.most_of_all_ranks(scenario, models.shapes(scenario)).items():
         for step in range(len(measured[0].resident)):
@@ -37,8 +61,15 @@ def sharded(trials: Trials, scenario: Scenario) -> None:
             demand_at_most(trials, scenario, 0, entry, size, most, "one copy, and padding")
 
 
+def _sharding(trials: Trials, scenario: Scenario) -> Scenario:
+    """The Scenario with the setting with which the engine documents that it shards."""
+    setting = trials.subject.policies.sharded_with
+    return scenario.but(settings=(setting,)) if setting else scenario
+
+
 def backward(trials: Trials, scenario: Scenario) -> None:
     """The tensors that a backward adds."""
+    scenario = _sharding(trials, scenario)
     most = bounds.most_in_backward(scenario, models.shapes(scenario))
     size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
     entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
@@ -154,9 +185,13 @@ def files(trials: Trials, scenario: Scenario) -> None:
 
 
 #: By the name that a known finding gives in ``costs``.
-COSTS: Mapping[str, Callable[[Trials, Scenario], None]] = {
+COSTS: Mapping[str, Cost] = {
     each.__name__: each
     for each in (
+        states,
+        traffic,
+        offload,
+        peaks,
         sharded,
         backward,
         process,
@@ -170,5 +205,11 @@ COSTS: Mapping[str, Callable[[Trials, Scenario], None]] = {
         building,
         closed,
         files,
+        after_evaluation,
+        after_reading,
+        after_saving,
+        after_skip,
+        long_run,
+        wire,
     )
 }

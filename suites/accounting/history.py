@@ -32,9 +32,11 @@ Costs = dict[str, Traffic]
 
 @dataclass
 class Call:
-    """An evaluation or a reading: its traffic, and the bytes resident before and after it."""
+    """An evaluation or a reading: the step before or in which it comes, its traffic, and the bytes resident before and
+    after it."""
 
     what: str
+    step: int
     traffic: Costs
     before: Bytes
     after: Bytes
@@ -61,7 +63,7 @@ def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: B
     with closing(wrap(model, kind, scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):
             for what, call in _calls(engine, scenario, between, directory).items() if index else ():
-                found.calls.append(_metered(engine, what, call))
+                found.calls.append(_metered(engine, what, index, call))
             waiting.clear()
             _step(engine, scenario, index, found, between)
             found.waiting.append(max(waiting, default=0))
@@ -86,11 +88,11 @@ def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Pat
     }
 
 
-def _metered(engine: Subject, what: str, call: Callable[[], object]) -> Call:
+def _metered(engine: Subject, what: str, step: int, call: Callable[[], object]) -> Call:
     before = resident_states(engine.resident())
     with TrafficMeter() as meter:
         call()
-    return Call(what, meter.traffic, before, resident_states(engine.resident()))
+    return Call(what, step, meter.traffic, before, resident_states(engine.resident()))
 
 
 def _step(engine: Subject, scenario: Scenario, index: int, found: History, between: Between) -> None:
@@ -107,7 +109,7 @@ def _step(engine: Subject, scenario: Scenario, index: int, found: History, betwe
 
     def apart(what: str, made: Callable[[], object]) -> None:
         counted = dict(meter.traffic)
-        found.calls.append(_metered(engine, what, made))
+        found.calls.append(_metered(engine, what, index, made))
         meter.traffic = counted
 
     with TrafficMeter() as meter:
@@ -123,12 +125,14 @@ _NOTHING = Held(0, 0, 0)
 @dataclass
 class LongRun:
     """The memory of the process after some steps and after the last, the bytes of tensors that only the collector
-    frees, and the traffic of the steps that were applied and in which no block rested, by step."""
+    frees, the traffic of the steps that were applied and in which no block rested, by step, and that of the calls
+    before a step."""
 
     early: Held = _NOTHING
     late: Held = _NOTHING
     cycles: int = 0
     traffic: dict[int, Costs] = field(default_factory=dict)
+    called: dict[int, Costs] = field(default_factory=dict)
 
 
 def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
@@ -141,9 +145,11 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
     rounds = _rounds(kind, scenario)
     with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory, _collecting():
         for index in range(scenario.steps):
-            for between in rounds if index % 3 == 2 else ():
-                for call in _calls(engine, scenario, between, directory).values():
-                    call()
+            with TrafficMeter() as called:
+                for between in rounds if index % 3 == 2 else ():
+                    for call in _calls(engine, scenario, between, directory).values():
+                        call()
+            found.called[index] = called.traffic
             with TrafficMeter() as meter:  # an engine may keep what was read until it steps
                 step = run_step(engine, scenario, index, dist.get_rank(group))
             if not step.skipped and index not in scenario.frozen_steps:

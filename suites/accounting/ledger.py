@@ -22,6 +22,9 @@ from zerobench.suites.support.trials import Trials
 
 T = TypeVar("T")
 
+#: Judges one Scenario: see costs.py.
+Cost = Callable[[Trials, Scenario], None]
+
 #: The rules of the accounts that need no closed form, for the summary of a run.
 _RULES: dict[Account, str] = {
     "received": "equal: all ranks receive what all ranks send",
@@ -78,17 +81,17 @@ def known(trials: Trials, form: T | None, part: LedgerPart) -> T:
     return form
 
 
-def judge(trials: Trials, scenario: Scenario, cost: Callable[[Trials, Scenario], None], *fixed: str) -> None:
+def judge(trials: Trials, scenario: Scenario, cost: Cost, *fixed: str) -> None:
     """Judge a cost (see costs.py) of the Scenario, if the engine offers it, past the known findings, none of which
     changes its ``fixed`` fields.
 
     Raises:
         Disagreement: the cost is larger than its bound.
     """
-    cost(trials, offered(trials, scenario, cost.__name__, *fixed))
+    cost(trials, offered(trials, scenario, cost, *fixed))
 
 
-def offered(trials: Trials, scenario: Scenario, cost: str, *fixed: str) -> Scenario:
+def offered(trials: Trials, scenario: Scenario, cost: Cost, *fixed: str) -> Scenario:
     """The Scenario, if the engine offers it; skip the test, with the engine's own reason, if it does not.
 
     If a known finding, of training or of this cost, describes it, the nearest Scenario that none describes, with the
@@ -96,20 +99,20 @@ def offered(trials: Trials, scenario: Scenario, cost: str, *fixed: str) -> Scena
     """
     if reason := trials.subject.not_offered(scenario):
         pytest.skip(reason)
-    if (finding := findings.matching(trials.subject, scenario, cost)) is None:
+    if (finding := findings.matching(trials.subject, scenario, cost.__name__)) is None:
         return scenario
     judged.current.set_aside.add(finding.slug)
-    beside = nearest_unknown(trials.subject, scenario, ("stage", *fixed), cost)
+    beside = nearest_unknown(trials.subject, scenario, ("stage", *fixed), cost.__name__)
     if beside is None:
         pytest.skip(f"the known finding {finding.slug}: {finding.explanation}")
     return beside
 
 
-def offers(trials: Trials, scenario: Scenario, cost: str) -> bool:
+def offers(trials: Trials, scenario: Scenario, cost: Cost) -> bool:
     """Whether the engine offers a drawn Scenario, and no known finding, of training or of this cost, describes it."""
-    if trials.offers(scenario, cost=cost):
+    if trials.offers(scenario, cost=cost.__name__):
         return True
-    if finding := findings.matching(trials.subject, scenario, cost):
+    if finding := findings.matching(trials.subject, scenario, cost.__name__):
         judged.current.set_aside.add(finding.slug)
     return False
 

@@ -9,6 +9,7 @@ from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting.costs import COSTS
+from zerobench.suites.accounting.wire import wire
 from zerobench.suites.support import judged
 from zerobench.suites.support.trials import Trials
 
@@ -18,7 +19,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = subjects.load(metafunc.config.getoption("subject"))
     known = [each for each in findings.known(subject) if each.scenario and not subject.not_offered(each.scenario)]
     found = [(each, cost) for each in known for cost in each.costs]
-    metafunc.parametrize(("finding", "cost"), found, ids=[f"{each.slug}-{cost}" for each, cost in found])
+    metafunc.parametrize(("finding", "cost"), [pytest.param(*one, marks=_marks(one[1]), id=_id(*one)) for one in found])
+
+
+def _marks(cost: str) -> tuple[pytest.MarkDecorator, ...]:
+    """The wire carries the bytes of other tests, too."""
+    return (pytest.mark.alone,) if cost == wire.__name__ else ()
+
+
+def _id(finding: KnownFinding, cost: str) -> str:
+    return f"{finding.slug}-{cost}"
 
 
 def test_known_finding_is_there(trials: Trials, finding: KnownFinding, cost: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import assume
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import costs, grid
-from zerobench.suites.accounting.ledger import demand_account, judge, offered, offers
+from zerobench.suites.accounting.ledger import demand_account, judge, offers
 from zerobench.suites.support.strategies import UNDISTURBED, drawn_at_each_stage, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -18,14 +18,14 @@ from zerobench.suites.support.trials import Trials
 def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     """Parameters, gradients and optimizer state have on every rank the bytes of the closed form, padding included,
     before the first step, after it and after the third."""
-    demand_account(counted, offered(counted, scenario, "states"), "states")
+    judge(counted, scenario, costs.states)
 
 
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.2)
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes of each state are those of the closed form."""
-    assume(offers(counted, scenario, "states"))
-    demand_account(counted, scenario, "states")
+    assume(offers(counted, scenario, costs.states))
+    costs.states(counted, scenario)
 
 
 @pytest.mark.ci

@@ -9,8 +9,8 @@ from hypothesis import assume
 
 from zerobench.judge.ledger import Entry
 from zerobench.scenario import Scenario
-from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledger import demand, demand_account, ledgers, offered, offers
+from zerobench.suites.accounting import costs, grid
+from zerobench.suites.accounting.ledger import demand, judge, ledgers, offers
 from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.theory.layout import owned, units
@@ -22,14 +22,14 @@ from zerobench.workload import models
 def test_offload(counted: Trials, scenario: Scenario) -> None:
     """In each of the first three steps and on every rank, bytes in host memory, in files and moved between them and the
     device are those of the closed form."""
-    demand_account(counted, offered(counted, scenario, "offload"), "offload")
+    judge(counted, scenario, costs.offload)
 
 
 @drawn(scenarios(**UNDISTURBED, **USUAL_STEPS), share=0.35)
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
-    assume(offers(counted, scenario, "offload"))
-    demand_account(counted, scenario, "offload")
+    assume(offers(counted, scenario, costs.offload))
+    costs.offload(counted, scenario)
 
 
 @pytest.mark.ci

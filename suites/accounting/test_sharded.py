@@ -13,8 +13,8 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
-from zerobench.suites.accounting import grid
-from zerobench.suites.accounting.ledger import demand, demand_account, ledgers, offered, offers
+from zerobench.suites.accounting import costs, grid
+from zerobench.suites.accounting.ledger import demand, ledgers, offered, offers
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn, scenarios
 from zerobench.suites.support.trials import Trials
@@ -60,9 +60,9 @@ def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank. The meter looks at
     collectives, which one rank has none of."""
-    offered(counted, Scenario(stage=3), "peaks")
-    assume(offers(counted, scenario, "peaks"))
-    demand_account(counted, scenario, "peaks")
+    offered(counted, Scenario(stage=3), costs.peaks)
+    assume(offers(counted, scenario, costs.peaks))
+    costs.peaks(counted, scenario)
 
 
 def _live(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[tuple[str, set[str]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
-from zerobench.subjects.plain import Plain, summed
+from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
 
 _SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/nn/data_parallel/sharded_ddp.py"
@@ -44,7 +45,9 @@ class FairscaleOss(Plain):
     savings = (ALL_RANKS,)
     settings = (UNBUFFERED, OBJECTS)
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
-    policies = Policies(inactive_gradient="zero", strides="contiguous")
+    #: "These buckets correspond to parameters which will not be sharded. Set to 0 to remove all bucketing":
+    #: https://fairscale.readthedocs.io/en/stable/api/nn/sharded_ddp.html
+    policies = Policies(inactive_gradient="zero", strides="contiguous", sharded_with=UNBUFFERED)
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -120,6 +123,10 @@ class FairscaleOss(Plain):
         """Each owner's state added to the others' zeros."""
         states = read_state(self.scenario.optimizer, self.oss.optim.state, self.masters)
         return {name: {key: summed(t, self.group) for key, t in state.items()} for name, state in states.items()}
+
+    def resident(self) -> dict[str, Sequence[Tensor]]:
+        """The states are those of the optimizer of the parameters that this rank owns."""
+        return {**super().resident(), "optimizer": storages(tensors_of(self.oss.optim.state))}
 
     def save(self, directory: Path) -> None:
         """Each rank's model, as its buffers are its own, and the whole state of the optimizer."""

@@ -1,0 +1,122 @@
+"""Histories as costs: a step costs the same after a call or a skipped step, and after many steps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.oracles.rules import state_keys
+from zerobench.scenario import Scenario
+from zerobench.suites.accounting import bounds, history
+from zerobench.suites.accounting.forms import Form, demand_traffic, less, plus
+from zerobench.suites.accounting.history import Between, Call, Costs, History, LongRun
+from zerobench.suites.accounting.ledger import demand, demand_at_most
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models
+
+_FORMULA = "as in the same step of the same training without the"
+#: Bytes of a call that carries flags, counts or the ranks' agreement; these models have tens of parameters.
+_MESSAGE = 64
+#: Steps after which a long run has settled; by the third torch's engines have arranged their buckets.
+_EARLY = 3
+
+
+def after_evaluation(trials: Trials, scenario: Scenario) -> None:
+    """The steps of a training with an evaluation before each, beside those without."""
+    after(trials, scenario, "evaluation")
+
+
+def after_reading(trials: Trials, scenario: Scenario) -> None:
+    """The same with readings, which have a bound of their own."""
+    after(trials, scenario, "reading")
+
+
+def after_saving(trials: Trials, scenario: Scenario) -> None:
+    """The same with saves."""
+    after(trials, scenario, "saving")
+
+
+def after(trials: Trials, scenario: Scenario, between: Between) -> None:
+    """The same with any call."""
+    plain, other = traced(trials, scenario, "nothing"), traced(trials, scenario, between)
+    for expected, got in zip(plain, other, strict=True):
+        for call in got.calls:
+            _demand_of_call(trials, scenario, got.rank, call)
+        for step in range(scenario.steps):
+            done = plus(*(call.traffic for call in got.calls if call.step == step))
+            form = Form.after_calls(trials, f"{_FORMULA} call", expected.traffic[step], done)
+            _demand_step(trials, scenario, expected, got, step, form)
+
+
+def after_skip(trials: Trials, scenario: Scenario) -> None:
+    """The steps of a training with overflows that do not overflow, beside those of the training without."""
+    assert skips(trials, scenario), f"other steps are skipped than those of {scenario.poison}"
+    plain, other = traced(trials, scenario.but(poison=()), "nothing"), traced(trials, scenario, "nothing")
+    for expected, got in zip(plain, other, strict=True):
+        undone: Costs = {}
+        for step, skipped in enumerate(got.skipped):
+            if skipped:
+                undone = plus(undone, less(expected.traffic[step], got.traffic[step]))
+                continue
+            form = Form.after_skips(trials, f"{_FORMULA} overflow", expected.traffic[step], undone)
+            _demand_step(trials, scenario, expected, got, step, form)
+            undone = {}
+
+
+def skips(trials: Trials, scenario: Scenario) -> bool:
+    """Whether the engine skips the steps that overflow, and no other one with or without them."""
+    plain, *_ = traced(trials, scenario.but(poison=()), "nothing")
+    other, *_ = traced(trials, scenario, "nothing")
+    return not any(plain.skipped) and other.skipped == [step in scenario.bad_steps for step in range(scenario.steps)]
+
+
+def long_run(trials: Trials, scenario: Scenario) -> None:
+    """Memory after the last step, beside that after three; and the traffic of each later step, beside the fourth's."""
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), history.long_run, _EARLY)):
+        for name, early in vars(found.early).items():
+            entry = Entry("growth", f"{name} after {scenario.steps} steps, in bytes or numbers", name)
+            demand(trials, scenario, rank, entry, vars(found.late)[name], early, f"as after {_EARLY} steps")
+        steps = scenario.steps // 2 - _EARLY
+        entry = Entry("growth", f"bytes of tensors in reference cycles after {steps} steps", "cycles")
+        demand(trials, scenario, rank, entry, found.cycles, 0, "a step frees its tensors without the collector")
+        _demand_later_steps(trials, scenario, rank, found)
+
+
+def _demand_later_steps(trials: Trials, scenario: Scenario, rank: int, found: LongRun) -> None:
+    first, *others = (step for step in found.traffic if step >= _EARLY)
+    for step in others:
+        form = Form.after_calls(trials, f"as in step {first}", found.traffic[first], found.called.get(step, {}))
+        demand_traffic(trials, scenario, rank, f"step {step}", step, found.traffic[step], form)
+
+
+def _demand_of_call(trials: Trials, scenario: Scenario, rank: int, call: Call) -> None:
+    """It leaves the bytes of each state as they were. A reading receives at most what an all-reduce of each state does,
+    and a message with each call."""
+    if call.what.startswith("reading"):
+        states = len(state_keys(scenario.optimizer)) if "optimizer" in call.what else 1
+        received = sum(each.received for each in call.traffic.values())
+        calls = sum(each.calls for each in call.traffic.values())
+        most = 2 * states * bounds.fp32(scenario, models.shapes(scenario)) + calls * _MESSAGE
+        entry = Entry("traffic", f"{received} bytes received by the {call.what}")
+        demand_at_most(trials, scenario, rank, entry, received, most, f"{states} all-reduces", "an all-reduce a state")
+    for state, size in call.before.items():
+        entry = Entry("resident", f"bytes of {state} resident after the {call.what}", state)
+        demand(trials, scenario, rank, entry, call.after[state], size, "as before it")
+
+
+def _demand_step(trials: Trials, scenario: Scenario, expected: History, got: History, step: int, form: Form) -> None:
+    """Its traffic is of the form; it keeps as many bytes, and as many wait at once, as in the other training."""
+    what = f"step {step}"
+    demand_traffic(trials, scenario, got.rank, what, step, got.traffic[step], form)
+    for state, size in expected.resident[step].items():
+        entry = Entry("resident", f"bytes of {state} resident after {what}", state, step)
+        demand(trials, scenario, got.rank, entry, got.resident[step][state], size, form.words)
+    entry = Entry("unreduced", f"most bytes of gradients that wait at once in {what}", "gradients", step)
+    demand(trials, scenario, got.rank, entry, got.waiting[step], expected.waiting[step], form.words)
+
+
+@lru_cache(maxsize=4)
+def traced(trials: Trials, scenario: Scenario, between: Between) -> list[History]:
+    """The Scenario's histories with calls between its steps, in rank order; a second call returns the same ones."""
+    return trials.ask(ReplayCommand(scenario, trials.name), history.trace, between)
