@@ -6,11 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
+from zerobench import findings
+from zerobench.findings import KnownFinding
 from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.torch_ddp import TorchDdp
-from zerobench.suites.support.offered import nearest
+from zerobench.suites.support.offered import nearest, nearest_unknown, past_findings
 
 
 class _OnTwoReplicas(TorchDdp):
@@ -56,6 +58,32 @@ def test_the_reason_is_the_one_that_no_change_removes() -> None:
     """If a fixed field is in the way, the reason is neither that of another drawn value nor that of a change."""
     drawn = Scenario(dtype="fp16", offload_optimizer="nvme", stage=1)
     assert nearest(_OfStaticScales, drawn, ["loss_scale", "dtype"]) == "has no dynamic loss scale"
+
+
+_AWKWARD = KnownFinding(
+    slug="awkward",
+    distribution="torch",
+    versions=">=1",
+    subjects=("static",),
+    kind="raised",
+    explanation="",
+    upstream="",
+    where=[{"model.scalar": [True]}, {"model.empty": [True]}, {"dtype": ["fp16"]}],
+    scenario=None,
+)
+
+
+class _Static(_OfStaticScales):
+    name = "static"
+
+
+def test_all_alternatives_of_a_finding_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them are removed one after another; no change leads to what the engine refuses, or to another one."""
+    monkeypatch.setattr(findings, "everything", lambda: [_AWKWARD])
+    drawn = Scenario(model=Odd(scalar=True, empty=True, tiny=True), loss_scale=LossScale(static=1.0))
+    assert nearest_unknown(_Static, drawn, ["stage"]) is None
+    assert past_findings(_Static, drawn, ["stage"], "") == drawn.but(model=Odd(tiny=True))
+    assert past_findings(_Static, drawn, ["stage", "empty"], "") is None
 
 
 def test_what_the_engine_offers_is_left_alone() -> None:

@@ -117,6 +117,23 @@ def nearest_unknown(
     return found if obstructs is None else None
 
 
+def past_findings(subject: type[Subject], scenario: Scenario, fixed: Collection[str], cost: str) -> Scenario | None:
+    """The same by changes of which each leaves fewer alternatives of the known findings, and that the engine offers.
+
+    A Scenario with several peculiarities may have several alternatives of one finding, all of which have to go.
+    """
+    kept, left = set(fixed), findings.in_the_way(subject, scenario, cost)
+    while left:
+        offered = (near for near in _with_one(scenario) if not near[0] & kept and not subject.not_offered(near[1]))
+        counted = ((findings.in_the_way(subject, each, cost), names, each) for names, each in offered)
+        better = next((each for each in counted if each[0] < left), None)
+        if better is None:
+            return None
+        left, names, scenario = better
+        kept |= names
+    return scenario
+
+
 def _nearest(
     reason_of: Callable[[Scenario], R | None], scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
 ) -> tuple[Scenario, R | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -57,10 +57,15 @@ class KnownFinding:
 
     def describes(self, scenario: Scenario) -> bool:
         """Whether a Scenario has it."""
-        return any(
+        return self.alternatives(scenario) > 0
+
+    def alternatives(self, scenario: Scenario) -> int:
+        """The number of its alternatives that describe a Scenario."""
+        described = (
             all(_allows(each, _field(scenario, name)) for name, each in alternative.items())
             for alternative in self.where
         )
+        return sum(described)
 
 
 def known(subject: type[Subject]) -> list[KnownFinding]:
@@ -74,8 +79,16 @@ def matching(subject: type[Subject], scenario: Scenario, cost: str = "") -> Know
 
     One of costs counts only for a property that judges this ``cost``.
     """
-    found = (each for each in known(subject) if not each.costs or cost in each.costs)
-    return next((each for each in found if each.describes(scenario)), None)
+    return next((each for each in _of_cost(subject, cost) if each.describes(scenario)), None)
+
+
+def in_the_way(subject: type[Subject], scenario: Scenario, cost: str = "") -> int:
+    """The number of alternatives, of all of these findings, that describe a Scenario."""
+    return sum(each.alternatives(scenario) for each in _of_cost(subject, cost))
+
+
+def _of_cost(subject: type[Subject], cost: str) -> Iterator[KnownFinding]:
+    return (each for each in known(subject) if not each.costs or cost in each.costs)
 
 
 @functools.cache
