@@ -80,6 +80,22 @@ def test_an_evaluation_between_micro_steps_leaves_nothing(trials: Trials, stage:
     histories.after(trials, scenario, "evaluation in a step")
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("stage", range(4))
+def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: int) -> None:
+    """If the client ends a step early, the next one costs the same as without it. An engine that promises the
+    contract's bits sends in the short step what it sends in a step of so many micro-steps."""
+    short = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=3, short_steps=((1, 2),), prefetch_bucket=0)
+    short = offered(trials, short, "after_short_step")
+    whole = short.but(short_steps=())
+    found, usual, single = (_histories(trials, each, "nothing") for each in (short, whole, whole.but(accumulation=1)))
+    for got, expected, one in zip(found, usual, single, strict=True):
+        _demand_steps(trials, short, expected, got, [2])
+        if trials.subject.promises_bits:
+            costs = got.traffic[1], one.traffic[1]
+            _demand_traffic(trials, short, got.rank, "the short step", 1, *costs, "as with so many micro-steps")
+
+
 @drawn(_SCENARIOS, share=0.125)
 def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of the other steps are those without the overflow."""
@@ -134,7 +150,8 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     between them, as many bytes of tensors are alive as after three, and as many descriptors and threads; from the
     fourth on all steps that are applied have the same traffic, also after the client has changed a rate, and after one
     in which a block rests. No tensor waits for the collector of reference cycles.
-    Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it."""
+    Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it. If it promises the
+    contract's bits, a dynamic loss scale is at its minimum at first and grows later."""
     scenario = Scenario(
         model=_SAVING_OUTPUTS,
         world=2,
@@ -144,8 +161,13 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
         chunk=32,
         optimizer=Optimizer(name="sgd"),
     ).but(loss_scale=LossScale(static=1.0), poison=((10, 0), (11, 1), (30, 1)))
-    changes: list[dict[str, Any]] = [{"lr_factors": (*[1.0] * 15, 0.5)}, {"frozen_steps": (20,)}]
-    for more in [*changes, *(_OF_ODD_STAGES if stage % 2 else [])]:
+    changes: list[dict[str, Any]] = [
+        {"lr_factors": (*[1.0] * 15, 0.5)},
+        {"frozen_steps": (20,)},
+        *([{"loss_scale": LossScale(initial_power=0, window=15)}] if trials.subject.promises_bits else []),
+        *(_OF_ODD_STAGES if stage % 2 else []),
+    ]
+    for more in changes:
         scenario = scenario.but(**more) if trials.offers(scenario.but(**more)) else scenario
     judge(trials, scenario, histories.long_run, "poison")
 

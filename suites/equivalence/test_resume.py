@@ -109,7 +109,7 @@ def _of_a_scaler(draw: st.DrawFn, /, stage: st.SearchStrategy[int]) -> Scenario:
     """Scenarios in which an overflow comes one or two steps before the resume, and either the scale grows a window
     after it, or further overflows use up the hysteresis: what the scaler has counted before the save decides after the
     load. In others all overflows come after it, so that an engine which has trained had used up more than the saved
-    one."""
+    one. Mostly the engine that counts and saves has itself loaded."""
     then = draw(among("load then", "grows", "used up", "all"))
     grows, before = then == "grows", then != "all"
     ago = draw(among("load overflow", 1, 2)) if grows else 1
@@ -124,8 +124,9 @@ def _of_a_scaler(draw: st.DrawFn, /, stage: st.SearchStrategy[int]) -> Scenario:
         minimum=0.25,
     )
     steps = resume + (window + 2 if grows else hysteresis + 2 - before)
-    given = {"dtype": "fp16", "loss_scale": scale, "resumes": (resume,), "loads_into": _INTO, "reads": ()}
-    one = draw(scenarios(stage=stage, steps=steps, poison=(), **given))
+    given = {"dtype": "fp16", "loss_scale": scale, "loads_into": _INTO, "reads": ()}
+    resumes = (resume - 1, resume) if resume > 1 else (resume,)
+    one = draw(scenarios(stage=stage, steps=steps, poison=(), resumes=resumes, **given))
     return one.but(poison=tuple((step, draw(st.integers(0, one.leaves_of(step) - 1))) for step in bad), zeroed=())
 
 

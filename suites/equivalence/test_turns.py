@@ -13,6 +13,10 @@ from zerobench.suites.support.turns import in_turns
 
 #: A rate that still changes after twenty steps.
 _DECAY = tuple(1 / (1 + step) for step in range(25))
+#: A client's changes in several steps, in a row or apart.
+_FROZEN = among("frozen_steps", (2, 3, 4), (), (1, 5))
+_EDITS = among("edits", (6, 7), (), (3, 8))
+_GRADIENT_EDITS = among("gradient_edits", (), (7, 8), (2, 6))
 _SMALL = models(width=st.sampled_from([3, 5, 8]), hidden=st.sampled_from([(7,), (2, 7)]))
 
 
@@ -48,11 +52,15 @@ def test_engines_take_turns(bits: Trials, scenario: tuple[Scenario, Scenario]) -
         loss_scale=STATIC | DYNAMIC,
         lr_factors=among("lr_factors", _DECAY, ()),
         resumes=among("load late", (9, 11), ()),  # the names of these checkpoints have one digit and two
+        frozen_steps=_FROZEN,
+        edits=_EDITS,
+        gradient_edits=_GRADIENT_EDITS,
     ),
     share=0.2,
 )
 def test_many_steps(bits: Trials, scenario: Scenario) -> None:
     """Twenty to fifty steps give the canonical trainer's bits: step counts, schedules and loss scales do not drift;
-    also over loads after the ninth step."""
+    also over loads after the ninth step, and if a client freezes a block, sets parameters or edits gradients in several
+    steps."""
     assume(bits.offers(scenario))
     bits.agree(*bits.run_beside_canonical(scenario))

@@ -74,7 +74,11 @@ from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
-from zerobench.suites.meta.mutants.training_loop import TRAINING_LOOPS
+from zerobench.suites.meta.mutants.training_loop import (
+    TRAINING_LOOPS,
+    ForgetsMomentsOfALongRest,
+    LosesAnEditAfterAnother,
+)
 from zerobench.suites.meta.mutants.values import VALUE_MUTANTS, AveragesOverFourRanks
 from zerobench.suites.meta.mutants.watched import (
     AT_A_MOMENT,
@@ -137,8 +141,10 @@ LONG = {
     *RARE,
     EvaluationMovesTheLossScale,
     FloorsTheScaleAtOne,
+    ForgetsMomentsOfALongRest,
     ForgetsTheStepCountAfterASkip,
     GrowsWithoutRefillingHysteresis,
+    LosesAnEditAfterAnother,
     HandsOutTheNextSubGroup,
     IgnoresConsecutiveHysteresis,
     IgnoresLrDecay,

@@ -12,11 +12,13 @@ from zerobench.suites.accounting import test_bounds, test_history, test_memory, 
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.events import (
     COMPUTED_AGAIN,
+    GROWN_WITH_THE_SCALE,
     IN_A_LOAD,
     IN_AN_UPDATE_IN_16_BITS,
     LEFT_BY_EVENTS,
     LEFT_BY_THE_FIRST_EDIT,
     SENT_AFTER_EVENTS,
+    SENT_IN_SHORT_STEPS,
 )
 from zerobench.suites.meta.mutants.uses import (
     ACCUMULATED,
@@ -93,6 +95,11 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in IN_A_LOAD),
     *((mutant, _at(test_bounds.test_a_backward_frees_what_it_computes_again, 2)) for mutant in COMPUTED_AGAIN),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in SENT_AFTER_EVENTS),
+    *(
+        (mutant, _at(test_history.test_a_short_step_costs_as_much_as_its_micro_steps, 1))
+        for mutant in SENT_IN_SHORT_STEPS
+    ),
+    *((mutant, _at(_LONG_RUN, 2)) for mutant in GROWN_WITH_THE_SCALE),
     *((mutant, _at(test_bounds.test_a_backward_holds_its_shard_and_its_buckets, 2, 3)) for mutant in ACCUMULATED),
 ]
 

@@ -235,6 +235,18 @@ RARE_VALUES |= {
         loads_into="same",
         reads=(Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
     ),
+    # what a draw has once: a block rests in steps in a row and again later, and the client sets parameters and zeroes
+    # gradients in steps in a row
+    "changes in several steps": Scenario(
+        model=Odd(width=5, hidden=(7, 3), scalar=True),
+        steps=7,
+        accumulation=2,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1),
+        frozen_steps=(1, 2, 4),
+        edits=(2, 3),
+        gradient_edits=(4, 5),
+    ),
     "language model": Scenario(
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
     ),

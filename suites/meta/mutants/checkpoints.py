@@ -316,6 +316,25 @@ class HalvesWhatThreeRanksSaved(Mutant):
             self.edit_masters(lambda master: master.mul_(0.5))
 
 
+class SavesTheFullHysteresisAfterALoad(Mutant):
+    """An engine that has loaded saves the hysteresis of the configuration."""
+
+    points_at = Points("loss_scale", "skipped", "norm", "losses", "gradients")
+    loaded = False
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.loaded = True
+
+    def save(self, directory: Path) -> None:
+        scaler = self.engine.scaler
+        left = scaler._hysteresis
+        if self.loaded:
+            scaler._hysteresis = scaler.config.hysteresis
+        super().save(directory)
+        scaler._hysteresis = left
+
+
 class ForgetsTheScheduler(Mutant):
     """After a load the engine's scheduler begins again."""
 
@@ -332,5 +351,6 @@ RESUMING: list[type[Mutant]] = [
     GathersNothingAfterALoad,
     LeavesTheRoundedParameters,
     KeepsAStaleLatest,
+    SavesTheFullHysteresisAfterALoad,
     ForgetsTheScheduler,
 ]

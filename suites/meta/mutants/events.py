@@ -1,7 +1,8 @@
 """Engines that are right in every bit, and hold or send more after or within an event; see plain.py and uses.py.
 
 Class of escape: an event at which no meter looks: a short step, a load into an engine that has trained, the first edit,
-a recomputation, an update in 16 bits, a save or a load itself, a block that trains again, a rate that a client changes.
+a recomputation, an update in 16 bits, a save or a load itself, a block that trains again, a rate that a client changes,
+a loss scale that grows or is at its minimum, a step in which a block rests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ class KeepsTheSumsOfAShortStep(Mutant):
         if self.to_come is not None:
             self.kept = [state.gradient.clone() for state in self.engine.states]
         return super().step()
+
+
+class KeepsZerosForABlockThatRests(Mutant):
+    """A frozen block gets gradients of zeros, so that buckets fill; they are alive until the next step."""
+
+    points_at = Points("undeclared")
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.kept = [torch.zeros(p.shape) for p in self.trained.values() if not p.requires_grad]
+        return super().micro_step(batch)
 
 
 class KeepsTheStatesThatALoadReplaced(Mutant):
@@ -118,10 +129,53 @@ class SendsARateThatTheClientHasChanged(Mutant):
         return super().step()
 
 
+class SendsForMicroStepsThatDoNotCome(Mutant):
+    """A short step sends zeros once more, as the micro-steps would that the client has left out."""
+
+    points_at = Points("traffic")
+
+    def step(self) -> Outcome:
+        if self.to_come is not None:
+            sizes = [state.unit.padded for state in self.engine.states if state.unit.trainable]
+            for sent in map(torch.zeros, sizes):
+                dist.all_to_all_single(torch.empty_like(sent), sent, group=self.group)
+        return super().step()
+
+
+class SendsAgainAtTheLeastScale(Mutant):
+    """If the loss scale is at its minimum, one number more is sent, to see if gradients vanish."""
+
+    points_at = Points("traffic")
+
+    def step(self) -> Outcome:
+        scaler = self.engine.scaler
+        if scaler.dynamic and scaler.scale == scaler.config.min_loss_scale:
+            dist.all_reduce(torch.ones(1), group=self.group)
+        return super().step()
+
+
+class KeepsMastersWhenTheScaleGrows(Mutant):
+    """A copy to go back to, until the scale grows again."""
+
+    points_at = Points("growth")
+
+    def sabotage(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def step(self) -> Outcome:
+        before = self.engine.loss_scale
+        outcome = super().step()
+        if self.engine.loss_scale > before:
+            self.kept = [p.clone() for p in self.parameters().values()]
+        return outcome
+
+
 #: By the property that catches them.
-LEFT_BY_EVENTS = [KeepsTheSumsOfAShortStep, KeepsTheStatesThatALoadReplaced]
+SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
+GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]
+LEFT_BY_EVENTS = [KeepsTheSumsOfAShortStep, KeepsTheStatesThatALoadReplaced, KeepsZerosForABlockThatRests]
 LEFT_BY_THE_FIRST_EDIT = [KeepsTheValuesOfItsFirstEdit]
 COMPUTED_AGAIN = [KeepsOutputsThatItComputesAgain]
 IN_AN_UPDATE_IN_16_BITS = [MakesAllGradientsFp32WithinAnUpdate]
 IN_A_LOAD = [MakesAllStatesWholeWithinALoad]
-SENT_AFTER_EVENTS = [SendsAgainAfterABlockHasRested, SendsARateThatTheClientHasChanged]
+SENT_AFTER_EVENTS = [SendsAgainAfterABlockHasRested, SendsARateThatTheClientHasChanged, SendsAgainAtTheLeastScale]

@@ -127,6 +127,19 @@ class ForgetsMomentsOfAFrozenBlock(_OfFrozenSteps):
         return outcome
 
 
+class ForgetsMomentsOfALongRest(_OfFrozenSteps):
+    """In the second step in a row in which a block is frozen, its optimizer states start anew."""
+
+    rested = False
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if self.frozen and self.rested:
+            _forget_moments(self, [p for p in self.trained.values() if not p.requires_grad])
+        self.rested = self.frozen
+        return outcome
+
+
 def _forget_moments(engine: Mutant, parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         for name in engine.optimizer.state_names:
@@ -158,6 +171,21 @@ class LosesAnEditAtTheUpdate(_OfEdits):
         if self.before:
             super().set_parameters(self.before)
             self.before = None
+        return super().step()
+
+
+class LosesAnEditAfterAnother(_OfEdits):
+    """Of parameters that the client sets before two steps in a row, the second values are lost."""
+
+    edited = before = False
+
+    def set_parameters(self, values: State) -> None:
+        self.edited = True
+        if not self.before:
+            super().set_parameters(values)
+
+    def step(self) -> Outcome:
+        self.edited, self.before = False, self.edited
         return super().step()
 
 
@@ -198,8 +226,10 @@ TRAINING_LOOPS = [
     StepsAFrozenBlock,
     NeverThawsABlock,
     ForgetsMomentsOfAFrozenBlock,
+    ForgetsMomentsOfALongRest,
     EditsOnOneRankAlone,
     LosesAnEditAtTheUpdate,
+    LosesAnEditAfterAnother,
     ForgetsMomentsAtAnEdit,
     TakesEachRanksShard,
     TakesTheLastRanksModel,
