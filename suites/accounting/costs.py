@@ -16,7 +16,14 @@ from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held, within
-from zerobench.suites.accounting.histories import after_evaluation, after_reading, after_saving, after_skip, long_run
+from zerobench.suites.accounting.histories import (
+    after_evaluation,
+    after_reading,
+    after_saving,
+    after_short_step,
+    after_skip,
+    long_run,
+)
 from zerobench.suites.accounting.ledger import Cost, demand, demand_account, demand_at_most, ledgers
 from zerobench.suites.accounting.wire import wire
 from zerobench.suites.support.client import offers_saving
@@ -209,6 +216,7 @@ COSTS: Mapping[str, Cost] = {
         after_reading,
         after_saving,
         after_skip,
+        after_short_step,
         long_run,
         wire,
     )

@@ -64,6 +64,19 @@ def after_skip(trials: Trials, scenario: Scenario) -> None:
             undone = {}
 
 
+def after_short_step(trials: Trials, scenario: Scenario) -> None:
+    """The step after one that the client ends after its first micro-step, beside that of the training without it."""
+    whole = scenario.but(short_steps=())
+    found, usual, single = (traced(trials, each, "nothing") for each in (scenario, whole, whole.but(accumulation=1)))
+    [(short, _)] = scenario.short_steps
+    for got, expected, one in zip(found, usual, single, strict=True):
+        form = Form.exactly(f"{_FORMULA} short step", expected.traffic[short + 1])
+        _demand_step(trials, scenario, expected, got, short + 1, form)
+        if trials.subject.promises_bits:
+            form = Form.exactly("as with so many micro-steps", one.traffic[short])
+            demand_traffic(trials, scenario, got.rank, "the short step", short, got.traffic[short], form)
+
+
 def skips(trials: Trials, scenario: Scenario) -> bool:
     """Whether the engine skips the steps that overflow, and no other one with or without them."""
     plain, *_ = traced(trials, scenario.but(poison=()), "nothing")

@@ -86,14 +86,7 @@ def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: in
     """If the client ends a step early, the next one costs the same as without it. An engine that promises the
     contract's bits sends in the short step what it sends in a step of so many micro-steps."""
     short = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=3, short_steps=((1, 2),), prefetch_bucket=0)
-    short = offered(trials, short, "after_short_step")
-    whole = short.but(short_steps=())
-    found, usual, single = (_histories(trials, each, "nothing") for each in (short, whole, whole.but(accumulation=1)))
-    for got, expected, one in zip(found, usual, single, strict=True):
-        _demand_steps(trials, short, expected, got, [2])
-        if trials.subject.promises_bits:
-            costs = got.traffic[1], one.traffic[1]
-            _demand_traffic(trials, short, got.rank, "the short step", 1, *costs, "as with so many micro-steps")
+    histories.after_short_step(trials, offered(trials, short, histories.after_short_step))
 
 
 @drawn(_SCENARIOS, share=0.125)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -46,6 +47,10 @@ class TorchFsdp1Flat(TorchFsdp1):
         if isinstance(model, Odd) and model.leaves_some_out:
             return f"use_orig_params=False gives zeros to the unused part of a flat parameter: {_PAGE}"
         return super().unsupported(scenario)
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        self.named.clear()  # the module has no such parameters any more, and their memory would stay
 
     def _trained(self) -> dict[str, nn.Parameter]:
         """The flat parameters by their places; this rank's shards between steps."""
