@@ -2,7 +2,7 @@
 
 A function judges one Scenario: it measures on the ranks, and raises if a number is larger than its bound, or not the
 one that it must equal. The tests give it their Scenarios; test_known_findings.py gives it those of the known findings.
-Costs of histories are in histories.py, and that of the network in wire.py.
+Costs of histories are in histories.py, and that of the network in network.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zerobench.suites.accounting.histories import (
     long_run,
 )
 from zerobench.suites.accounting.ledger import Cost, demand, demand_account, demand_at_most, ledgers
-from zerobench.suites.accounting.wire import wire
+from zerobench.suites.accounting.network import wire
 from zerobench.suites.support.client import offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models

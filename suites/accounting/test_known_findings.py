@@ -9,7 +9,7 @@ from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting.costs import COSTS
-from zerobench.suites.accounting.wire import wire
+from zerobench.suites.accounting.network import wire
 from zerobench.suites.support import judged
 from zerobench.suites.support.trials import Trials
 

@@ -9,7 +9,7 @@ from zerobench.judge.ledger import Entry
 from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting.ledger import demand_at_most, judge
-from zerobench.suites.accounting.wire import crossings, wire
+from zerobench.suites.accounting.network import crossings, wire
 from zerobench.suites.support.trials import Trials
 
 pytestmark = pytest.mark.alone

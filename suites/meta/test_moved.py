@@ -13,7 +13,7 @@ from zerobench.model_specs import Gpt
 from zerobench.ranks import Pool
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
-from zerobench.suites.accounting import costs, grid, histories, wire
+from zerobench.suites.accounting import costs, grid, histories
 from zerobench.suites.accounting.forms import Form
 from zerobench.suites.accounting.ledger import Cost
 from zerobench.suites.meta.demand import demand_caught
