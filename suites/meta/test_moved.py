@@ -13,7 +13,7 @@ from zerobench.model_specs import Gpt
 from zerobench.ranks import Pool
 from zerobench.recording import Traffic
 from zerobench.scenario import LossScale, Scenario
-from zerobench.suites.accounting import costs, grid, histories
+from zerobench.suites.accounting import costs, grid, histories, network
 from zerobench.suites.accounting.forms import Form
 from zerobench.suites.accounting.ledger import Cost
 from zerobench.suites.meta.demand import demand_caught
@@ -73,7 +73,7 @@ def test_a_form_has_all_costs_between_two() -> None:
     assert form.nearest("all_gather", Traffic(1, 1, 1)) == Traffic()
 
 
-@pytest.mark.parametrize("module", [costs, histories, wire], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [costs, histories, network], ids=lambda each: each.__name__)
 def test_every_cost_has_its_name(module: ModuleType) -> None:
     """A known finding can name each function that judges a Scenario."""
     found = [each for each in vars(module).values() if _is_cost(each) and each.__module__ == module.__name__]
