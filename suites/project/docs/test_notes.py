@@ -8,13 +8,18 @@ from zerobench.suites.project.docs.published import read_published
 from zerobench.suites.project.reports.page import markdown_tables
 
 
+def _by_kernel(report: str) -> dict[tuple[str, int], dict[str, Json]]:
+    """A published report's results by kernel and size, and then by rival."""
+    found: dict[tuple[str, int], dict[str, Json]] = {}
+    for each in read_published(report)["kernels"]:
+        found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each
+    return found
+
+
 def of_kernels() -> list[list[str]]:
     """Of each kernel and size: ms, GB/s, and its speed as a multiple of a copy's, torch's and DeepSpeed's."""
-    found: dict[tuple[str, int], dict[str, Json]] = {}
-    for each in read_published("cpu-kernels")["kernels"]:
-        found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each
     lines = []
-    for (kernel, elements), rivals in found.items():
+    for (kernel, elements), rivals in _by_kernel("cpu-kernels").items():
         own = rivals.get("copy")
         if own is None:  # the update from files, which docs/notes/offload.md has
             continue
@@ -32,11 +37,8 @@ def test_kernels() -> None:
 
 def of_gpu_kernels() -> list[list[str]]:
     """Of each kernel and size: microseconds, GB/s, and its speed as a multiple of a copy's and of torch's."""
-    found: dict[tuple[str, int], dict[str, Json]] = {}
-    for each in read_published("h200/kernels")["kernels"]:
-        found.setdefault((each["kernel"], each["elements"]), {})[each["against"]] = each
     lines = []
-    for (kernel, elements), rivals in found.items():
+    for (kernel, elements), rivals in _by_kernel("h200/kernels").items():
         own = rivals["copy"]
         took = f"{own['seconds'] * 1e6:,.1f}", f"{own['bandwidth'] / 1e9:,.0f}"
         times = [f"{rivals[name]['ratio']:.2f}" for name in ("copy", "torch")]
