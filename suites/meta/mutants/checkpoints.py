@@ -338,7 +338,7 @@ class SavesTheFullHysteresisAfterALoad(Mutant):
 class ForgetsTheScheduler(Mutant):
     """After a load the engine's scheduler begins again."""
 
-    points_at = _ANYTHING
+    points_at = Points("progress", *_ANYTHING.parts)  # the rate in force, if a client can read it
 
     def load(self, directory: Path) -> None:
         _, self.client_state = self.engine.load_checkpoint(directory, load_lr_scheduler_states=False)

@@ -151,7 +151,7 @@ class KeepsTheHyperparametersOfEveryLoad(_AfterAPart):
 class ForgetsTheSchedulerWithoutOptimizerStates(Mutant):
     """The engine's scheduler begins again if the optimizer states are not loaded."""
 
-    points_at = VALUES
+    points_at = Points("progress", *VALUES.parts)
 
     def load(self, directory: Path) -> None:
         if self.scenario.loads != "without_optimizer":

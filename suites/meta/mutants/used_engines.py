@@ -166,6 +166,8 @@ class KeepsTheHysteresisOfTraining(_AfterTraining):
 class KeepsTheRatesOfTraining(_AfterTraining):
     """Does not go back to the rates of the checkpoint."""
 
+    points_at = Points("progress", *VALUES.parts)
+
     def before(self) -> Any:
         return self.rates()
 
@@ -175,6 +177,8 @@ class KeepsTheRatesOfTraining(_AfterTraining):
 
 class KeepsTheScheduleOfTraining(_AfterTraining):
     """The engine's scheduler does not go back."""
+
+    points_at = Points("progress", *VALUES.parts)
 
     def before(self) -> Any:
         return None if self.engine.lr_scheduler is None else self.engine.lr_scheduler.state_dict()
