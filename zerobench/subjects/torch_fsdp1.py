@@ -198,8 +198,7 @@ class TorchFsdp1(Plain):
 
     def optimizer_state(self) -> dict[str, State]:
         keys = state_keys(self.scenario.optimizer)
-        with self._whole():
-            empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.working.items()}
+        empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.parameters().items()}
         for key in keys:
             for name, values in self._whole_states(key).items():
                 empty[name] |= values

@@ -12,11 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from zerobench.model_specs import Odd
-from zerobench.oracles.optimizer import groups, make_optimizer
-from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import State
-from zerobench.subjects import plain_settings
 from zerobench.subjects.fsdp1_settings import ROOT_ALONE
 from zerobench.subjects.torch_fsdp1 import TorchFsdp1
 from zerobench.workload.data import DTYPES
@@ -55,11 +52,6 @@ class TorchFsdp1Flat(TorchFsdp1):
     def _trained(self) -> dict[str, nn.Parameter]:
         """The flat parameters by their places; this rank's shards between steps."""
         return {str(place): p for place, p in enumerate(self.model.parameters()) if p.requires_grad}
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        self.masters = self._trained()
-        grouped = groups(self.scenario.optimizer, self.masters)
-        return make_optimizer(self.scenario.optimizer, grouped, plain_settings.foreach(self.scenario))
 
     @contextmanager
     def _named(self, *, writes: bool = False) -> Iterator[dict[str, nn.Parameter]]:
@@ -102,11 +94,3 @@ class TorchFsdp1Flat(TorchFsdp1):
     def _set_shards(self, values: Sequence[Tensor]) -> None:
         for p, value in zip(self.model.parameters(), values, strict=True):
             p.copy_(value)
-
-    def optimizer_state(self) -> dict[str, State]:
-        keys = state_keys(self.scenario.optimizer)
-        empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.parameters().items()}
-        for key in keys:
-            for name, values in self._whole_states(key).items():
-                empty[name] |= values
-        return empty

@@ -42,19 +42,12 @@ def _drawn(scenario: Scenario) -> nn.Module:
 
 
 def shapes(scenario: Scenario) -> nn.Module:
-    """The Scenario's model without its values: on torch's meta device."""
-    with torch.device("meta"), _DrawsNothing():
+    """The Scenario's model without its values: on torch's meta device.
+
+    No weight is drawn: on the meta device drawing would only load torch's compiler, which takes a second.
+    """
+    with torch.device("meta"), undrawn():
         return build(scenario)
-
-
-class _DrawsNothing(TorchFunctionMode):
-    """No weight is drawn: on the meta device drawing would only load torch's compiler, which takes a second."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
-        return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
 
 
 def undrawn() -> AbstractContextManager[object]:
