@@ -27,7 +27,8 @@ from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles import loading
-from zerobench.oracles.canonical_trainer import Trainer, arithmetic, norm_of
+from zerobench.oracles.canonical_trainer import Trainer, arithmetic
+from zerobench.oracles.norms import norm_of
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, scaled

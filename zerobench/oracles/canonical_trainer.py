@@ -35,7 +35,7 @@ to 7 are computed on the CPU on every device: there torch has the contract's rou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,13 +43,13 @@ from torch import Tensor, nn
 
 from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
-from zerobench.oracles import loading
+from zerobench.oracles import loading, norms
 from zerobench.oracles.contributions import Contributions
 from zerobench.oracles.optimizer import ExactUpdate, build_optimizer, read_state
 from zerobench.oracles.progress import Progress
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import LossScale, NormType, Read, Scenario, scaled
+from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Batch, Policies, State
 from zerobench.workload import models
 from zerobench.workload.changes import edited, first_block, let_train, without_gradient
@@ -324,16 +324,14 @@ class Trainer:
     def square_sum(self, accumulated: State) -> float:
         """The sum of squares of all accumulators, in fp64, in the contract's order."""
         zeros = torch.zeros((), dtype=self.dtypes.store)
-        sums = [_chunk_sums(accumulated.get(name, zeros), p, self.scenario.chunk) for name, p in self.masters.items()]
-        chunks = torch.cat([torch.empty(0, dtype=torch.float64), *sums])
-        padding = (1 << max(0, len(chunks) - 1).bit_length()) - len(chunks)
-        return float(_halved(torch.cat([chunks, chunks.new_zeros(padding)]).view(1, -1)))
+        pairs = ((accumulated.get(name, zeros), master) for name, master in self.masters.items())
+        return norms.square_sum(pairs, self.scenario.chunk)
 
     def norm(self, accumulated: State, square_sum: float) -> float:
         """The norm of all accumulators, of the Scenario's type."""
         if self.scenario.norm_type == "2":
             return math.sqrt(square_sum)
-        return norm_of(accumulated.values(), self.scenario.norm_type)
+        return norms.norm_of(accumulated.values(), self.scenario.norm_type)
 
     def scaled(self, accumulated: State, factor: float) -> State:
         """The accumulators times ``factor`` rounded once."""
@@ -405,29 +403,6 @@ class Trainer:
         return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}
 
 
-def norm_of(gradients: Iterable[Tensor], norm_type: NormType) -> float:
-    """The norm of all gradients together, in fp64; 0 if there are none."""
-    kind = float(norm_type)
-    each = [torch.linalg.vector_norm(g.double(), kind) for g in gradients if g.numel()]
-    return float(torch.linalg.vector_norm(torch.stack(each), kind)) if each else 0.0
-
-
 def _add_absolute(sums: State, terms: State) -> None:
     for name, term in terms.items():
         sums[name] = sums.get(name, 0) + term.double().abs()
-
-
-def _chunk_sums(accumulated: Tensor, like: Tensor, chunk: int) -> Tensor:
-    """Sum of squares of each chunk, fp64 [chunks]: neighbours are not added, the halves of the chunk are."""
-    chunks = -(-like.numel() // chunk)
-    flat = accumulated.new_zeros(chunks * chunk)
-    flat.as_strided(like.size(), like.stride()).copy_(accumulated)
-    return _halved(flat.view(chunks, chunk).double().square())
-
-
-def _halved(rows: Tensor) -> Tensor:
-    """The sum of each row of [n, power of two]: the second half is added to the first until one is left."""
-    while rows.shape[1] > 1:
-        half = rows.shape[1] // 2
-        rows = rows[:, :half] + rows[:, half:]
-    return rows[:, 0]

@@ -22,8 +22,10 @@ from zerobench.suites.meta.automatic.enumeration import Mutation
 
 T = TypeVar("T")
 
-#: Seconds after which a Scenario hangs; without a mutation the longest takes a tenth of it on a busy machine.
+#: Seconds after which a Scenario of a mutant hangs; without a mutation the longest takes a tenth of it.
 TIME_LIMIT = 20.0
+#: The same for the engine as it is, which may be traced, on a busy machine.
+_PATIENT = 200.0
 #: Bytes of memory, and of one file, that a rank may have: many times as many as it needs.
 _MEMORY, _FILE = 8 << 30, 1 << 28
 _WORLD = 4
@@ -52,7 +54,8 @@ class MutatedPool(Pool):
     def submit(
         self, task: Callable[..., T], *args: Any, world: int | None = None, timeout: float = TIME_LIMIT
     ) -> Pending[T]:
-        return super().submit(task, *args, world=world, timeout=min(timeout, TIME_LIMIT))
+        limit = min(timeout, TIME_LIMIT) if self.mutation else _PATIENT
+        return super().submit(task, *args, world=world, timeout=limit)
 
 
 class TracingPool(MutatedPool):

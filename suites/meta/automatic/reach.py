@@ -47,8 +47,10 @@ def reached(chosen: list[Check], folder: Path, tell: Callable[[str], None]) -> t
     for kernels in get_args(Kernels):
         missing = [check for check in chosen if check.kernels == kernels and check.key not in known.seconds]
         if missing:
-            _record(known, missing, kernels, tell)
-            path.write_text(json.dumps(_plain(known)), encoding="utf-8")
+            try:
+                _record(known, missing, kernels, tell)
+            finally:  # an interrupted session keeps what it has recorded
+                path.write_text(json.dumps(_plain(known)), encoding="utf-8")
     return [check for check in chosen if check.key in known.lines], known
 
 
@@ -60,10 +62,10 @@ def _record(known: Reached, chosen: list[Check], kernels: Kernels, tell: Callabl
             tell(f"recording the lines that run with {kernels} kernels: check {place} of {len(chosen)}")
             started = time.monotonic()
             applies = check.applies(trials)
-            known.seconds[check.key] = round(time.monotonic() - started, 3)
             taken = pool.taken()
             if applies:
                 known.lines[check.key] = taken
+            known.seconds[check.key] = round(time.monotonic() - started, 3)  # it is recorded
 
 
 def _engine() -> str:
