@@ -104,6 +104,10 @@ _STAGE_3: dict[str, Scenario] = {
     "prefetch-less-than-a-unit": _deep.but(prefetch_bucket=1, accumulation=2),
     "max-live": _deep.but(max_live=1500, accumulation=2),
     "routed-prefetch": _deep.but(model=Odd(width=9, hidden=(7, 3), routed=True, tiny=True), prefetch_bucket=500),
+    # a linear layer saves no parameter, and the gradient of its weight is complete first
+    "autocast": _odd.but(model=Odd(listed_twice=True, routed=True, scalar=True), autocast=True, prefetch_bucket=14),
+    "autocast-persistence": _odd.but(model=Odd(width=16), autocast=True, persistence=63, reduce_bucket=377),
+    "autocast-gpt": _gpt.but(autocast=True, prefetch_bucket=6000),
 }
 
 #: Every stage under each setting that changes the traffic; then the settings of stage 3 alone.

@@ -1,8 +1,8 @@
 """The order of parameter touches and of gradient completion in a pass through a zerobench model.
 
 It follows from the models' structure (:mod:`zerobench.workload.models`) and from the values that autograd saves: a
-linear layer saves its weight if its input has a gradient, a LayerNorm its weight, a product its factors, an embedding
-and a sum nothing.
+linear layer saves its weight if its input has a gradient, or under autocast a copy of it. A LayerNorm saves its weight,
+a product its factors, an embedding and a sum nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,32 @@ def events(scenario: Scenario, model: nn.Module, route: bool) -> list[Event]:
         forward, backward = list(_vit_forward(spec, model)), list(_vit_backward(spec, model))
     else:
         forward, backward = list(_odd_forward(spec, model, route)), list(_odd_backward(spec, model, route))
-    return [*forward, Event("turn"), *backward]
+    return [*forward, Event("turn"), *(_under_autocast(model, backward) if scenario.autocast else backward)]
+
+
+def _under_autocast(model: nn.Module, backward: list[Event]) -> list[Event]:
+    """Backward if linear layers cast their parameters, the bias first.
+
+    A layer saves a copy of its matrix, and the matrix's gradient is complete before the bias's.
+    """
+    found: list[Event] = []
+    for event in backward:
+        if event.kind == "saved" and _are_matrices(model, event.names):
+            continue
+        if event.kind == "complete" and found and found[-1] == _of_bias(event):
+            found.insert(-1, event)
+        else:
+            found.append(event)
+    return found
+
+
+def _are_matrices(model: nn.Module, names: tuple[str, ...]) -> bool:
+    return all(model.get_parameter(name).dim() == 2 for name in names)
+
+
+def _of_bias(event: Event) -> Event:
+    """The same event of the bias beside a weight."""
+    return Event(event.kind, tuple(f"{name.removesuffix('weight')}bias" for name in event.names))
 
 
 def _gpt_forward(spec: Gpt, model: nn.Module) -> Iterator[Event]:
