@@ -1,4 +1,4 @@
-"""FSDP2: if a group of modules is not complete when the forward ends, the root's output is cast to the group's dtype."""
+"""FSDP2: if a group of modules is not complete at the end of a forward, the root's output is cast to its dtype."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def loss(calls: Callable[[Model, Tensor], Tensor], output_dtype: torch.dtype | N
     torch.manual_seed(0)
     model, x = Model(calls), torch.randn(3, 4)
     mesh = init_device_mesh("cpu", (1,))
-    fully_shard([model.a, model.b], mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.bfloat16, output_dtype=output_dtype))
+    of_group = MixedPrecisionPolicy(torch.bfloat16, output_dtype=output_dtype)
+    fully_shard([model.a, model.b], mesh=mesh, mp_policy=of_group)
     fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(output_dtype=torch.float32))
     return float(model(x).detach())
 
