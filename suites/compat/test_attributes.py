@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from zerobench.compat import config_functions, entry, env_report, norms, parts, runtime_functions, timers
-from zerobench.compat.config.deepspeed_config import name_of_optimizer
+from zerobench.compat.config.deepspeed_config import DeepSpeedZeroConfig, name_of_optimizer
 from zerobench.compat.launcher import runner
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
@@ -69,6 +69,18 @@ def test_older_arguments() -> None:
 def test_name_of_optimizer(type_: str | None, name: str | None) -> None:
     """DeepSpeed's own types are in lower case, torch's as they are spelled."""
     assert name_of_optimizer({"type": type_} if type_ else {}) == name
+
+
+def test_a_section_of_its_own() -> None:
+    """``DeepSpeedZeroConfig`` checks its keys as a configuration does, and has DeepSpeed's names and defaults."""
+    made = DeepSpeedZeroConfig(stage=3, stage3_max_live_parameters=7, offload_optimizer={"device": "cpu"})
+    assert (made.stage, made.max_live_parameters, made.offload_optimizer.device) == (3, 7, "cpu")
+    assert (made.overlap_comm, DeepSpeedZeroConfig(stage=2).overlap_comm) == (True, False)
+    assert (made.offload_param, made.reduce_scatter, made.round_robin_gradients) == (None, True, False)
+    assert (made.sub_group_size, made.prefetch_bucket_size) == (1000000000, 50000000)
+    for wrong in ({"stage": 7}, {"stage_": 3}):
+        with pytest.raises(ValueError, match="stage"):
+            DeepSpeedZeroConfig(**wrong)
 
 
 def test_config_functions() -> None:

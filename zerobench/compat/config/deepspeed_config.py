@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from zerobench.engine.errors import ConfigError
 
 
 class Section:
-    """The keys of one section as attributes: the given values, and the engine's defaults."""
+    """The keys of one section as attributes: the given values, and the defaults.
+
+    A section within it, such as ``offload_optimizer``, is None if it is not given, as in DeepSpeed.
+    """
 
     def __init__(self, given: dict[str, Any], defaults: dict[str, Any]) -> None:
         self._given, self._defaults = given, defaults
@@ -23,11 +27,13 @@ class Section:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for values in (self._given, self._defaults):
-            for key in (name, f"stage3_{name}"):
-                if key in values:
-                    value, default = values[key], self._defaults.get(key)
-                    return Section(value, default or {}) if isinstance(value, dict) else value
+        for key in (name, f"stage3_{name}"):
+            default = self._defaults.get(key)
+            if key in self._given:
+                value = self._given[key]
+                return Section(value, default or {}) if isinstance(value, dict) else value
+            if key in self._defaults:
+                return None if isinstance(default, dict) else default
         raise AttributeError(f"the section has no key {name!r}; it has {', '.join({**self._defaults, **self._given})}")
 
 
@@ -96,6 +102,21 @@ class DeepSpeedConfig:
             print(f"  {key} = {self._param_dict[key]}")
 
 
+class DeepSpeedZeroConfig(Section):
+    """The section ``zero_optimization``, checked as in a configuration: its keys as attributes, with their defaults.
+
+    Args:
+        given: the keys of the section.
+
+    Raises:
+        SettingsError: a key or a value cannot be used; it is a ValueError.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        zero = DeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, "zero_optimization": given}).zero_config
+        super().__init__(zero._given, zero._defaults)
+
+
 #: DeepSpeed's defaults of keys without effect.
 _WITHOUT_EFFECT = {
     "prescale_gradients": False,
@@ -104,11 +125,28 @@ _WITHOUT_EFFECT = {
     "disable_allgather": False,
 }
 
+#: Those of ``zero_optimization``.
+_OF_ZERO_WITHOUT_EFFECT = {
+    "contiguous_gradients": True,
+    "reduce_scatter": True,
+    "use_multi_rank_bucket_allreduce": True,
+    "allgather_partitions": True,
+    "load_from_fp32_weights": True,
+    "elastic_checkpoint": False,
+    "stage3_model_persistence_threshold": sys.maxsize,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "ignore_unused_parameters": True,
+    "round_robin_gradients": False,
+    "zero_hpz_partition_size": 1,
+    "memory_efficient_linear": True,
+}
+
 
 def _defaults(config: Config) -> dict[str, Any]:
     """The values of all keys, where the configuration gives none the defaults: the surface's and the engine's."""
     own, engine = Surface().model_dump(), config.model_dump()
     both = {key: {**own[key], **(engine[key] or {})} for key in own.keys() & engine if isinstance(own[key], dict)}
+    both["zero_optimization"] = {**_OF_ZERO_WITHOUT_EFFECT, **both["zero_optimization"]}
     return {**_WITHOUT_EFFECT, **own, **engine, **both}
 
 
