@@ -45,7 +45,7 @@ class SavingRoundsMasters(Mutant):
 
 
 class TheSecondSaveMovesTheRate(Mutant):
-    points_at = _LATER
+    points_at = Points("progress", *_LATER.parts)  # a recording has the rate in force
     saved = 0
 
     def save(self, directory: Path) -> None:
@@ -186,7 +186,7 @@ class WritesTheRateThatItUsed(_Touches):
 class LoadsTheNumbersOfRankZero(_Touches):
     """After a load every rank draws the same random numbers, for example the same order of its data."""
 
-    thing = "torch's random numbers, after a load"
+    thing = "torch's normal numbers, after a load"
 
     def load(self, directory: Path) -> None:
         super().load(directory)
@@ -196,7 +196,7 @@ class LoadsTheNumbersOfRankZero(_Touches):
 
 
 class ForgetsPythonsNumbers(_Touches):
-    thing = "Python's random numbers, after a load"
+    thing = "Python's normal numbers, after a load"
 
     def load(self, directory: Path) -> None:
         before = random.getstate()
