@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import IterableDataset
+
+from zerobench.compat.config.defaults import ZERO_WITHOUT_EFFECT
 
 
 def _key(path: str, default: Any) -> Callable[[Any], Any]:
@@ -21,6 +22,11 @@ def _key(path: str, default: Any) -> Callable[[Any], Any]:
 
     read.__doc__ = f"``{path}``."
     return read
+
+
+def _without_effect(key: str) -> Callable[[Any], Any]:
+    """A method that returns a key of ``zero_optimization`` that has no effect."""
+    return _key(f"zero_optimization.{key}", ZERO_WITHOUT_EFFECT[key])
 
 
 def _never(what: str) -> Callable[[Any], bool]:
@@ -41,24 +47,24 @@ class KeyAccessors:
     zero_sub_group_size = _key("zero_optimization.sub_group_size", 1_000_000_000)
     zero_prefetch_bucket_size = _key("zero_optimization.stage3_prefetch_bucket_size", 50_000_000)
     zero_param_persistence_threshold = _key("zero_optimization.stage3_param_persistence_threshold", 100_000)
-    zero_model_persistence_threshold = _key("zero_optimization.stage3_model_persistence_threshold", sys.maxsize)
+    zero_model_persistence_threshold = _without_effect("stage3_model_persistence_threshold")
     zero_max_live_parameters = _key("zero_optimization.stage3_max_live_parameters", 1_000_000_000)
-    zero_max_reuse_distance = _key("zero_optimization.stage3_max_reuse_distance", 1_000_000_000)
-    zero_module_granularity_threshold = _key("zero_optimization.stage3_module_granularity_threshold", 0)
-    zero_allgather_sequential = _key("zero_optimization.stage3_allgather_sequential", False)
-    zero_contiguous_gradients = _key("zero_optimization.contiguous_gradients", True)
-    zero_reduce_scatter = _key("zero_optimization.reduce_scatter", True)
-    zero_allgather_partitions = _key("zero_optimization.allgather_partitions", True)
-    zero_round_robin_gradients = _key("zero_optimization.round_robin_gradients", False)
-    zero_ignore_unused_parameters = _key("zero_optimization.ignore_unused_parameters", True)
-    zero_load_from_fp32_weights = _key("zero_optimization.load_from_fp32_weights", True)
-    zero_elastic_checkpoint = _key("zero_optimization.elastic_checkpoint", False)
-    zero_multi_rank_bucket_allreduce = _key("zero_optimization.use_multi_rank_bucket_allreduce", True)
-    zero_compute_grad_norm = _key("zero_optimization.compute_grad_norm", True)
-    zero_parameter_alignment = _key("zero_optimization.parameter_alignment", False)
-    zero_log_trace_cache_warnings = _key("zero_optimization.log_trace_cache_warnings", False)
-    is_sanity_checks_enabled = _key("zero_optimization.enable_sanity_checks", False)
-    zero_hpz_partition_size = _key("zero_optimization.zero_hpz_partition_size", 1)
+    zero_max_reuse_distance = _without_effect("stage3_max_reuse_distance")
+    zero_module_granularity_threshold = _without_effect("stage3_module_granularity_threshold")
+    zero_allgather_sequential = _without_effect("stage3_allgather_sequential")
+    zero_contiguous_gradients = _without_effect("contiguous_gradients")
+    zero_reduce_scatter = _without_effect("reduce_scatter")
+    zero_allgather_partitions = _without_effect("allgather_partitions")
+    zero_round_robin_gradients = _without_effect("round_robin_gradients")
+    zero_ignore_unused_parameters = _without_effect("ignore_unused_parameters")
+    zero_load_from_fp32_weights = _without_effect("load_from_fp32_weights")
+    zero_elastic_checkpoint = _without_effect("elastic_checkpoint")
+    zero_multi_rank_bucket_allreduce = _without_effect("use_multi_rank_bucket_allreduce")
+    zero_compute_grad_norm = _without_effect("compute_grad_norm")
+    zero_parameter_alignment = _without_effect("parameter_alignment")
+    zero_log_trace_cache_warnings = _without_effect("log_trace_cache_warnings")
+    is_sanity_checks_enabled = _without_effect("enable_sanity_checks")
+    zero_hpz_partition_size = _without_effect("zero_hpz_partition_size")
     zero_partial_offload = _key("zero_optimization.offload_optimizer.ratio", 1.0)
     super_offload = _key("zero_optimization.offload_optimizer.super_offload", False)
     cpuadam_cores_perc = _key("zero_optimization.offload_optimizer.cpuadam_cores_perc", 0.9)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from zerobench.compat.config.defaults import WITHOUT_EFFECT, ZERO_WITHOUT_EFFECT
 from zerobench.compat.config.settings import Settings, resolve
 from zerobench.compat.config.surface import Surface
 from zerobench.compat.errors import SettingsError, raised_as
@@ -117,37 +117,12 @@ class DeepSpeedZeroConfig(Section):
         super().__init__(zero._given, zero._defaults)
 
 
-#: DeepSpeed's defaults of keys without effect.
-_WITHOUT_EFFECT = {
-    "prescale_gradients": False,
-    "gradient_predivide_factor": 1.0,
-    "zero_allow_untested_optimizer": False,
-    "disable_allgather": False,
-}
-
-#: Those of ``zero_optimization``.
-_OF_ZERO_WITHOUT_EFFECT = {
-    "contiguous_gradients": True,
-    "reduce_scatter": True,
-    "use_multi_rank_bucket_allreduce": True,
-    "allgather_partitions": True,
-    "load_from_fp32_weights": True,
-    "elastic_checkpoint": False,
-    "stage3_model_persistence_threshold": sys.maxsize,
-    "stage3_max_reuse_distance": 1_000_000_000,
-    "ignore_unused_parameters": True,
-    "round_robin_gradients": False,
-    "zero_hpz_partition_size": 1,
-    "memory_efficient_linear": True,
-}
-
-
 def _defaults(config: Config) -> dict[str, Any]:
     """The values of all keys, where the configuration gives none the defaults: the surface's and the engine's."""
     own, engine = Surface().model_dump(), config.model_dump()
     both = {key: {**own[key], **(engine[key] or {})} for key in own.keys() & engine if isinstance(own[key], dict)}
-    both["zero_optimization"] = {**_OF_ZERO_WITHOUT_EFFECT, **both["zero_optimization"]}
-    return {**_WITHOUT_EFFECT, **own, **engine, **both}
+    both["zero_optimization"] = {**ZERO_WITHOUT_EFFECT, **both["zero_optimization"]}
+    return {**WITHOUT_EFFECT, **own, **engine, **both}
 
 
 #: The types that DeepSpeed has an optimizer of its own for; it takes the others from torch.optim, as they are spelled.
