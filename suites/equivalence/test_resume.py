@@ -161,7 +161,7 @@ def test_resume_changes_nothing(trials: Trials, scenario: Scenario) -> None:
     """A resumed run has the bits of the uninterrupted one; on two ranks, where the sum of two gradients has one value
     in every order."""
     trials.skip_unless_it_saves()
-    one = trials.nearest(scenario, "resumes")
+    one = trials.nearest(scenario, "resumes", "loads")
     trials.agree(trials.run(one), trials.run(one.but(resumes=())), ALL_PARTS)
 
 

@@ -128,7 +128,7 @@ def _command(
     one of them, or if a known finding describes it."""
     if not trials.subject.resumes_at_any_world:
         pytest.skip(f"{trials.name} resumes on as many ranks alone")
-    kept = ("resumes", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
+    kept = ("resumes", "loads", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
     drawn_at = at_offered_stage(trials.subject, scenario, _PLAIN)
     near = trials.nearest(_on(drawn_at, worlds[0], leaves), *kept)
     other = _on(near, worlds[1], leaves)
