@@ -363,7 +363,7 @@ def _dump_stacks(workers: list[Worker]) -> None:
     written = [each.slot.stacks for each in workers if each.process]
     deadline, before = time.monotonic() + _DUMPING, [0]
     while written and time.monotonic() < deadline:
-        sizes = [path.stat().st_size for path in written]
+        sizes = [len(_read(path)) for path in written]  # a rank that has not begun has no file
         if all(sizes) and sizes == before:
             return
         before = sizes
