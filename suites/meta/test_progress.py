@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,16 @@ def test_stillness(program: str, still: bool) -> None:
 def _look(progress: Progress) -> float:
     time.sleep(0.25)
     return progress.still()
+
+
+def test_a_child_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child may end between the listing of the processes and the look at its threads."""
+
+    def ended(self: Path, pattern: str) -> Iterator[Path]:
+        if self.name == "task":
+            raise FileNotFoundError(self)
+        return glob(self, pattern)
+
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", ended)
+    assert Progress([os.getpid()]).still() == 0

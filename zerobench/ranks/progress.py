@@ -43,11 +43,18 @@ class Progress:
 def _threads(processes: Sequence[int]) -> Iterator[tuple[bool, float]]:
     """Whether it does something now, and its CPU seconds, for each thread of the processes and their children."""
     for process in _with_children(processes):
-        for path in Path(f"/proc/{process}/task").glob("*/stat"):
+        for path in _stat_files(process):
             with suppress(OSError):  # it has ended meanwhile
                 state, _, *fields = _fields(path)
                 busy = state == "D" or (state == "R" and path.parent.name == str(process))
                 yield busy, (int(fields[9]) + int(fields[10])) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat_files(process: int) -> list[Path]:
+    """Those of its threads; none if it has ended meanwhile."""
+    with suppress(OSError):
+        return list(Path(f"/proc/{process}/task").glob("*/stat"))
+    return []
 
 
 def _with_children(processes: Sequence[int]) -> set[int]:
