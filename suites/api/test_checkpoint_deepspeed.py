@@ -11,7 +11,7 @@ import pytest
 from zerobench import export_deepspeed_checkpoint
 from zerobench.ranks import Pool, RankFault
 from zerobench.scenario import LossScale, Optimizer
-from zerobench.subjects.deepspeed import config
+from zerobench.subjects.deepspeed_config import config
 from zerobench.suites.api.exchanged import (
     LIMIT,
     MODEL,

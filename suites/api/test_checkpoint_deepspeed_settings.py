@@ -61,7 +61,8 @@ class Fused(DeepSpeed):
     def __init__(self, model: torch.nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         fused = mock.patch("deepspeed.runtime.engine.FusedAdam", torch.optim.AdamW)  # its own must be compiled
         given = mock.patch(
-            "zerobench.subjects.deepspeed._client", lambda spec, named: build_optimizer(spec.optimizer, named)
+            "zerobench.subjects.deepspeed_config.client_optimizer",
+            lambda spec, named: build_optimizer(spec.optimizer, named),
         )
         with fused, given:
             super().__init__(model, scenario, group)

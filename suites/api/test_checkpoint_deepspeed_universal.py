@@ -14,7 +14,7 @@ from zerobench import export_deepspeed_checkpoint
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.ranks import Pool
 from zerobench.scenario import Optimizer
-from zerobench.subjects.deepspeed import config
+from zerobench.subjects.deepspeed_config import config
 from zerobench.suites.api.exchanged import (
     LIMIT,
     MODEL,

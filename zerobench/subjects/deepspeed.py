@@ -15,23 +15,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.model_specs import Odd
-from zerobench.oracles.optimizer import build_optimizer, groups, scheduler_of
-from zerobench.oracles.rules import hyperparameters, state_keys
-from zerobench.oracles.scaler import LossScaler
+from zerobench.oracles.optimizer import groups, scheduler_of
+from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
-from zerobench.subjects import deepspeed_options
+from zerobench.subjects import deepspeed_config, deepspeed_options
 from zerobench.subjects.plain import storages, tensors_of
-from zerobench.subjects.reference import LOADS, shared_config
+from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
-
-#: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
-_TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
-
-_PAGE = "https://www.deepspeed.ai/docs/config-json/"
-_SCALER = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16/loss_scaler.py"
-_SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
 class DeepSpeed(Subject):
@@ -72,7 +63,7 @@ class DeepSpeed(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
-        return deepspeed_options.unsupported(scenario) or _unsupported_setting(scenario, cls.torch_adam)
+        return deepspeed_options.unsupported(scenario) or deepspeed_config.unsupported(scenario, cls.torch_adam)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario = model, scenario
@@ -83,7 +74,8 @@ class DeepSpeed(Subject):
         self.boundary = scenario.accumulation  # the micro-step that ends the step
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
         self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
-        parameters, client = groups(scenario.optimizer, self.trained), _client(scenario, self.trained)
+        parameters = groups(scenario.optimizer, self.trained)
+        client = deepspeed_config.client_optimizer(scenario, self.trained)
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -96,7 +88,7 @@ class DeepSpeed(Subject):
 
     def _config(self) -> dict[str, Any]:
         """DeepSpeed's configuration."""
-        return deepspeed_options.configured(config(self.scenario, self.torch_adam), self.scenario)
+        return deepspeed_options.configured(deepspeed_config.config(self.scenario, self.torch_adam), self.scenario)
 
     @contextmanager
     def _own_linear(self) -> Iterator[None]:
@@ -325,49 +317,6 @@ def _is_empty(parameter: nn.Parameter) -> bool:
     return not getattr(parameter, "ds_numel", parameter.numel())
 
 
-def _unsupported_setting(scenario: Scenario, torch_adam: bool) -> str | None:
-    """The features that DeepSpeed documents as missing; any other failure is a finding (see zerobench.findings)."""
-    plain, model = not scenario.placement.optimizer, scenario.model
-    buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
-    missing = {
-        f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
-        f"accumulates in the model's dtype at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
-            plain and scenario.accumulator_dtype not in (None, scenario.dtype)
-        ),
-        f"offloads a part of the optimizer with its own Adam only, at stage 3: {_PAGE}": (
-            scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and (torch_adam or scenario.stage < 3)
-        ),
-        f"turns a caller's autocast off; its own, torch_autocast, is of the whole process: {_PAGE}": scenario.autocast,
-        f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
-        f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
-            scenario.resumed and buffers
-        ),
-        "is not asked to offload to files here: its own kernels would have to be compiled": (
-            "nvme" in (scenario.optimizer_at, scenario.parameters_at)
-        ),
-        "takes only a whole number as the least loss scale": (
-            scenario.dtype == "fp16" and not scenario.loss_scale.minimum.is_integer()
-        ),
-        f"ends the run if a step overflows at the least loss scale: {_SCALER}": (
-            not plain and _overflows_at_minimum(scenario)
-        ),
-    }
-    return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
-
-
-def _overflows_at_minimum(scenario: Scenario) -> bool:
-    """Whether a bad step finds the dynamic loss scale at its minimum, and no hysteresis left."""
-    spec, bad = scenario.loss_scale, scenario.bad_steps
-    if scenario.dtype != "fp16" or spec.static:
-        return False
-    scaler = LossScaler(spec)
-    for step in range(scenario.steps):
-        if step in bad and scaler.scale == spec.minimum and scaler.hysteresis == 1:
-            return True
-        scaler.update(step in bad)
-    return False
-
-
 def _imported(device: str) -> Any:
     """The package; its accelerator is set before it looks for one."""
     os.environ.setdefault("DS_ACCELERATOR", device)
@@ -392,44 +341,3 @@ def _tell_device(device: str) -> None:
     os.environ["LOCAL_RANK"] = number
     if "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = number
-
-
-def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
-    """DeepSpeed's configuration of a Scenario."""
-    out = shared_config(scenario)
-    out |= {"zero_allow_untested_optimizer": True}
-    if _is_configured(scenario):
-        out["optimizer"] = _optimizer(scenario, torch_adam)
-    if "cpu" in (scenario.optimizer_at, scenario.parameters_at):
-        out["zero_force_ds_cpu_optimizer"] = False  # torch's rules on the CPU
-        pin = {"pin_memory": scenario.device != "cpu"}
-        out["zero_optimization"] |= {
-            "offload_optimizer": {"device": scenario.optimizer_at, "ratio": scenario.offload_ratio} | pin,
-            "offload_param": {"device": scenario.parameters_at} | pin,
-        }
-    out["zero_optimization"] |= {
-        "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
-        "stage3_max_reuse_distance": scenario.max_live,
-    }
-    return out
-
-
-def _client(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The optimizer that the client passes; None if the configuration has one."""
-    return None if _is_configured(scenario) else build_optimizer(scenario.optimizer, trained)
-
-
-def _is_configured(scenario: Scenario) -> bool:
-    """Whether the configuration names the optimizer. It names DeepSpeed's own Adagrad if that is offloaded, which has
-    no ``lr_decay``."""
-    return scenario.optimizer.name in _TYPES and not (
-        scenario.optimizer.name == "adagrad" and "cpu" in (scenario.optimizer_at, scenario.parameters_at)
-    )
-
-
-def _optimizer(scenario: Scenario, torch_adam: bool) -> dict[str, Any]:
-    """torch's classes on a CPU, unless DeepSpeed's own is compiled; on CUDA DeepSpeed's fused Adam."""
-    spec = scenario.optimizer
-    adam = {"torch_adam": scenario.device == "cpu" and torch_adam, "adam_w_mode": spec.name == "adamw"}
-    params = hyperparameters(spec) | (adam if spec.name in ("adam", "adamw") else {})
-    return {"type": _TYPES[spec.name], "params": params}

@@ -17,7 +17,7 @@ from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Trained
 from zerobench.engine.checkpoint.directory import read_latest
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subjects.deepspeed import config
+from zerobench.subjects.deepspeed_config import config
 from zerobench.suites.api.universal import convert
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
