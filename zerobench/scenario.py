@@ -7,7 +7,6 @@ that ``zerobench replay`` can run it again. It round-trips through JSON exactly.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import typing
 from collections.abc import Mapping
@@ -163,6 +162,20 @@ class Scenario:
         """The micro-batches of a step over all ranks."""
         return self.world * self.micro_steps_of(step)
 
+    def route(self, step: int, leaf: int) -> bool:
+        """Whether a leaf uses the routed block, for a model with one.
+
+        By ranks: on one leaf of the step, on every second leaf, on none. The seed decides which leaf that one is, so
+        that each rank of a world is once the only user. By steps: on all leaves of every second step. By micro-steps:
+        on all ranks in every second micro-step, which are the odd ones of an even step and the even ones of an odd one.
+        """
+        assert isinstance(self.model, Odd)
+        if self.model.routes == "steps":
+            return step % 2 == 0
+        if self.model.routes == "micro_steps":
+            return (step + leaf // self.world) % 2 == 1
+        return [leaf == (step + 1 + self.seed) % self.leaves, leaf % 2 == 1, False][step % 3]
+
     @property
     def shortens(self) -> bool:
         """Whether the client ends a step early."""
@@ -227,50 +240,6 @@ class Scenario:
     def freezes(self, loaded: bool) -> bool:
         """Whether the parameters that ``model.frozen`` means are frozen, in an engine that has loaded or not."""
         return self.frozen_in == "all" or (self.frozen_in == "loaded") == loaded
-
-    @property
-    def resumed_unstepped(self) -> bool:
-        """Whether it does so after skipped steps only, before the first update."""
-        return any(self.bad_steps.issuperset(range(resume)) for resume in self.resumes)
-
-    @property
-    def resumed_frozen(self) -> bool:
-        """Whether a new engine loads a state before the first block has trained, as it was frozen at first."""
-        frozen = set(self.frozen_steps)
-        return any(
-            (frozen | self.bad_steps).issuperset(range(resume)) and min(frozen, default=resume) < resume
-            for resume in self.resumes
-        )
-
-    @property
-    def loads_frozen(self) -> bool:
-        """Whether an engine that has trained loads while the first block is frozen."""
-        return self.loads_into != "new" and any(resume in self.frozen_steps for resume in self.resumes)
-
-    @property
-    def begins_frozen(self) -> bool:
-        """Whether the first block is frozen in the first forward of an engine."""
-        new = self.resumes if self.loads_into != "same" else ()
-        return any(first in self.frozen_steps for first in (0, *new))
-
-    @property
-    def raises_scale(self) -> bool:
-        """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
-        bad = [-1, *sorted(self.bad_steps), self.steps]
-        good = max(after - before - 1 for before, after in itertools.pairwise(bad))
-        return self.dtype == "fp16" and not self.loss_scale.static and good > self.loss_scale.window
-
-    @property
-    def empties_a_shard(self) -> bool:
-        """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
-        rows = self.model.rows if isinstance(self.model, Odd) else set()
-        shards = self.world // self.replicate
-        return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
-
-    @property
-    def evaluated_before_update(self) -> bool:
-        """Whether an evaluation comes between a backward and the update of its step."""
-        return any(read.what == "evaluation" and read.at > 0 for read in self.reads)
 
     @property
     def optimizer_at(self) -> OffloadTarget:

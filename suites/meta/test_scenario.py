@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import pytest
 
 from zerobench.engine.placement import Placement as EnginePlacement
 from zerobench.errors import UsageError
-from zerobench.oracles.scaler import LossScaler
 from zerobench.placement import Mesh, Placement
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Scenario
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -59,19 +57,3 @@ def test_a_mesh_that_cannot_be(replicate: int, says: str) -> None:
     """Reading it gives an error of one line."""
     with pytest.raises(UsageError, match=says):
         Scenario.from_json(f'{{"world": 4, "replicate": {replicate}}}')
-
-
-@pytest.mark.parametrize("window", [1, 2, 3])
-@pytest.mark.parametrize("bad", list(itertools.product([False, True], repeat=4)))
-def test_a_scale_that_may_grow(window: int, bad: tuple[bool, ...]) -> None:
-    """The scale grows if the state machine says so."""
-    spec = LossScale(initial_power=10, window=window, hysteresis=1)
-    poison = tuple((step, 0) for step, is_bad in enumerate(bad) if is_bad)
-    scenario = Scenario(dtype="fp16", steps=len(bad), loss_scale=spec, poison=poison)
-    scaler, scales = LossScaler(spec), [2.0**10]
-    for is_bad in bad:
-        scaler.update(is_bad)
-        scales.append(scaler.scale)
-    assert scenario.raises_scale == any(later > before for before, later in itertools.pairwise(scales))
-    assert not scenario.but(dtype="bf16").raises_scale
-    assert not scenario.but(loss_scale=LossScale(static=16.0, window=window)).raises_scale

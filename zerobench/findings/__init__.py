@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
+from zerobench.findings.facts import FACTS
 from zerobench.scenario import Scenario
 
 if TYPE_CHECKING:  # a table of results is merged without torch
@@ -30,9 +31,10 @@ class KnownFinding:
     """A defect of an engine.
 
     ``where`` describes the Scenarios that have it, as alternatives. Each has fields, dotted into the model or the
-    optimizer, and for each field a list of its values, bounds (``least``, ``not``), or items of which it has one
-    (``has``), each (``all``) or none (``lacks``). It is empty if no subject reaches the defect. A finding that a test
-    can repeat has a ``scenario``. If a race decides how it ends, ``also`` has the other kinds.
+    optimizer, or facts (zerobench/findings/facts.py), and for each a list of its values, bounds (``least``, ``not``),
+    or items of which it has one (``has``), each (``all``) or none (``lacks``). It is empty if no subject reaches the
+    defect. A finding that a test can repeat has a ``scenario``. If a race decides how it ends, ``also`` has the other
+    kinds.
 
     An engine that trains right may hold or send too much. Such a finding has ``costs``, the numbers of the accounting
     that are wrong, by their names in suites/accounting/costs.py; every other property goes on as if it were not there.
@@ -115,7 +117,9 @@ def _read(raw: dict[str, Any]) -> KnownFinding:
 
 
 def _field(scenario: Scenario, name: str) -> Any:
-    """A field by its dotted name; None if the Scenario's model has no such field."""
+    """A fact, or a field by its dotted name; None if the Scenario's model has no such field."""
+    if name in FACTS:
+        return FACTS[name](scenario)
     found: Any = scenario
     for part in name.split("."):
         found = getattr(found, part, None)

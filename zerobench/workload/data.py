@@ -181,20 +181,8 @@ def _encoded(path: str) -> Tensor:
 
 
 def _route(scenario: Scenario, step: int, index: int) -> bool:
-    """Whether a leaf uses the routed block; evaluation uses it.
-
-    By ranks: on one leaf of the step, on every second leaf, on none. The seed decides which leaf that one is, so that
-    each rank of a world is once the only user. By steps: on all leaves of every second step. By micro-steps: on all
-    ranks in every second micro-step, which are the odd ones of an even step and the even ones of an odd step.
-    """
-    if step == _HELD_OUT:
-        return True
-    assert isinstance(scenario.model, Odd)
-    if scenario.model.routes == "steps":
-        return step % 2 == 0
-    if scenario.model.routes == "micro_steps":
-        return (step + index // scenario.world) % 2 == 1
-    return [index == (step + 1 + scenario.seed) % scenario.leaves, index % 2 == 1, False][step % 3]
+    """Whether a leaf uses the routed block; evaluation uses it."""
+    return step == _HELD_OUT or scenario.route(step, index)
 
 
 def _generator(scenario: Scenario, step: int, sample: int) -> torch.Generator:

@@ -1,0 +1,70 @@
+"""Facts of a Scenario, which predicates of known findings name, agree with the oracles' runs of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerobench.findings import facts
+from zerobench.model_specs import Odd
+from zerobench.oracles.canonical_trainer import canonical
+from zerobench.oracles.scaler import LossScaler
+from zerobench.scenario import LossScale, Scenario
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+@pytest.mark.parametrize("bad", list(itertools.product([False, True], repeat=4)))
+def test_a_scale_that_may_grow(window: int, bad: tuple[bool, ...]) -> None:
+    """The scale grows if the state machine says so."""
+    spec = LossScale(initial_power=10, window=window, hysteresis=1)
+    poison = tuple((step, 0) for step, is_bad in enumerate(bad) if is_bad)
+    scenario = Scenario(dtype="fp16", steps=len(bad), loss_scale=spec, poison=poison)
+    scaler, scales = LossScaler(spec), [2.0**10]
+    for is_bad in bad:
+        scaler.update(is_bad)
+        scales.append(scaler.scale)
+    assert facts.raises_scale(scenario) == any(later > before for before, later in itertools.pairwise(scales))
+    assert not facts.raises_scale(scenario.but(dtype="bf16"))
+    assert not facts.raises_scale(scenario.but(loss_scale=LossScale(static=16.0, window=window)))
+
+
+_FEW = st.sampled_from([(), (0,), (1,), (0, 1)])
+_MODELS = st.builds(
+    Odd,
+    hidden=st.just((3, 4)),
+    routed=st.booleans(),
+    stopped=st.booleans(),
+    reused=st.booleans(),
+    routes=st.sampled_from(["steps", "micro_steps", "ranks"]),
+)
+_HISTORIES = st.builds(
+    Scenario,
+    model=_MODELS,
+    world=st.sampled_from([1, 2]),
+    accumulation=st.sampled_from([1, 2]),
+    short_steps=st.sampled_from([(), ((0, 1),), ((1, 1),)]),
+    frozen_steps=_FEW,
+    poison=_FEW.map(lambda steps: tuple((step, 0) for step in steps)),
+    dtype=st.just("fp16"),
+    loss_scale=st.just(LossScale(static=16.0)),
+    resumes=st.sampled_from([(1,), (2,), (1, 2)]),
+)
+
+
+@given(_HISTORIES)
+def test_a_load_before_a_gradient(scenario: Scenario) -> None:
+    """The canonical trainer had no gradient of a block in the steps that it applied, though it applied one."""
+    steps = canonical(scenario.but(resumes=()), keep=frozenset({"gradients"})).steps
+    trained = frozenset().union(*(step.gradients for step in steps))
+    assert facts.resumed_before_gradient(scenario) == any(
+        _lacks_one(scenario, resume, [step.gradients for step in steps], trained) for resume in scenario.resumes
+    )
+
+
+def _lacks_one(scenario: Scenario, resume: int, gradients: list[Collection[str]], trained: frozenset[str]) -> bool:
+    applied = [names for step, names in enumerate(gradients[:resume]) if step not in scenario.bad_steps]
+    return bool(applied) and bool(trained.difference(*applied))

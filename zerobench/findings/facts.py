@@ -1,0 +1,86 @@
+"""Facts of a Scenario that follow from several of its fields; a predicate of a known finding names them as fields."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from zerobench.model_specs import Odd
+from zerobench.scenario import Scenario
+
+
+def resumed_unstepped(scenario: Scenario) -> bool:
+    """Whether a new engine loads a saved state after skipped steps only, before the first update."""
+    return any(scenario.bad_steps.issuperset(range(resume)) for resume in scenario.resumes)
+
+
+def resumed_before_gradient(scenario: Scenario) -> bool:
+    """Whether a new engine loads a state from before a block's first update: the first block's, which was frozen or
+    stopped in all steps so far, or the routed block's. A load before any update is :func:`resumed_unstepped`."""
+    return any(_before_gradient(scenario, resume) for resume in scenario.resumes)
+
+
+def _before_gradient(scenario: Scenario, resume: int) -> bool:
+    model, applied = scenario.model, [step for step in range(resume) if step not in scenario.bad_steps]
+    if not applied or not isinstance(model, Odd):
+        return bool(applied) and set(scenario.frozen_steps).issuperset(applied)
+    routed = [step for step in applied if _is_routed(scenario, step)]
+    first = routed if model.stopped and not model.calls_twice else applied
+    return set(scenario.frozen_steps).issuperset(first) or (model.routed and not routed)
+
+
+def _is_routed(scenario: Scenario, step: int) -> bool:
+    """Whether a leaf of the step uses the routed block."""
+    return any(scenario.route(step, leaf) for leaf in range(scenario.leaves_of(step)))
+
+
+def loads_frozen(scenario: Scenario) -> bool:
+    """Whether an engine that has trained loads while the first block is frozen."""
+    return scenario.loads_into != "new" and any(resume in scenario.frozen_steps for resume in scenario.resumes)
+
+
+def begins_frozen(scenario: Scenario) -> bool:
+    """Whether the first block is frozen in the first forward of an engine."""
+    new = scenario.resumes if scenario.loads_into != "same" else ()
+    return any(first in scenario.frozen_steps for first in (0, *new))
+
+
+def reads_thawed(scenario: Scenario) -> bool:
+    """Whether the optimizer's states are read between the first forward of a block that was frozen and its update."""
+    thawed = next(step for step in itertools.count() if step not in scenario.frozen_steps)
+    reads = (read for read in scenario.reads if read.what == "optimizer_state")
+    return thawed > 0 and any(read.step == thawed and read.at >= 0 for read in reads)
+
+
+def raises_scale(scenario: Scenario) -> bool:
+    """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
+    bad = [-1, *sorted(scenario.bad_steps), scenario.steps]
+    good = max(after - before - 1 for before, after in itertools.pairwise(bad))
+    return scenario.dtype == "fp16" and not scenario.loss_scale.static and good > scenario.loss_scale.window
+
+
+def empties_a_shard(scenario: Scenario) -> bool:
+    """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
+    rows = scenario.model.rows if isinstance(scenario.model, Odd) else set()
+    shards = scenario.world // scenario.replicate
+    return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
+
+
+def evaluated_before_update(scenario: Scenario) -> bool:
+    """Whether an evaluation comes between a backward and the update of its step."""
+    return any(read.what == "evaluation" and read.at > 0 for read in scenario.reads)
+
+
+FACTS: Mapping[str, Callable[[Scenario], bool]] = {
+    each.__name__: each
+    for each in (
+        resumed_unstepped,
+        resumed_before_gradient,
+        loads_frozen,
+        begins_frozen,
+        reads_thawed,
+        raises_scale,
+        empties_a_shard,
+        evaluated_before_update,
+    )
+}
