@@ -9,6 +9,7 @@ from typing import cast
 
 import torch.distributed as dist
 
+from zerobench import findings
 from zerobench.bench.accounts import TASKS, Books, UnknownForm
 from zerobench.bench.oracle_runs import YARDSTICK
 from zerobench.bench.runner import Reading, Runner
@@ -149,13 +150,13 @@ def _judge(runner: Runner, command: ReplayCommand) -> Replayed:
 
 
 def _error(runner: Runner, asked: Question, reference64: Trajectory) -> float:
-    """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that, and if a part of a state
-    is loaded, because DDP's masters may be others then.
+    """torch DDP's error in the same Scenario at its own stage; NaN if it does not offer that or has a known finding in
+    it, and if a part of a state is loaded, because DDP's masters may be others then.
 
     It follows policies of its own, so its error is that against a float64 run with these.
     """
     plain, ddp = asked.scenario.but(stage=0, schedule="auto", resumes=()), load(YARDSTICK)
-    if asked.scenario.loads_part or ddp.not_offered(plain) is not None:
+    if asked.scenario.loads_part or ddp.not_offered(plain) is not None or findings.matching(ddp, plain) is not None:
         return math.nan
     if ddp.policies != asked.policies:
         own = replace(asked, policies=ddp.policies)
