@@ -70,9 +70,21 @@ def test_resume(name: str, stage: int, first: Any, tmp_path: Path) -> None:
     _same(weights(out), saved)
 
 
+@pytest.mark.rotating
+def test_use_cpu(first: Any, tmp_path: Path) -> None:
+    """The job trains on the CPU as without it, by the engine."""
+    out = tmp_path / "out"
+    printed = finished(Job("bloom", 2).run(out, "--use_cpu", "True"))
+    assert "is zerobench's reference engine" in printed
+    log, saved = first("bloom", "fp32")
+    assert logged(out) == log
+    _same(weights(out), saved)
+
+
 @pytest.mark.slow
-def test_use_cpu_is_refused(tmp_path: Path) -> None:
-    """It would turn DeepSpeed off without a word."""
-    done = Job("bloom", 2).run(tmp_path / "out", "--use_cpu", "True")
+def test_a_variable_that_turns_deepspeed_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ACCELERATE_USE_CPU would train by DistributedDataParallel without a word, so it is refused."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    done = Job("bloom", 2).run(tmp_path / "out")
     assert done.returncode == 1
-    assert "use_cpu=True turns DeepSpeed off in silence; take it out" in done.stderr
+    assert "Accelerator(cpu=True) and the variable ACCELERATE_USE_CPU turn DeepSpeed off in silence" in done.stderr

@@ -1,10 +1,11 @@
 """CPU ranks in accelerate and transformers, which otherwise run DeepSpeed on accelerators only.
 
-Three places are changed when their module is imported, and only there; sharded_models has those of stage 3:
+Four places are changed when their module is imported, and only there; sharded_models has those of stage 3:
 
 - accelerate takes CPU ranks for single processes if DeepSpeed is in use: it is told gloo and several processes.
 - transformers refuses bf16 without a GPU: a CPU computes in bf16, too.
-- ``use_cpu=True`` turns DeepSpeed off in silence: with ``deepspeed`` it is an error.
+- accelerate's ``cpu=True`` turns DeepSpeed off in silence: with DeepSpeed it is an error.
+- transformers' ``use_cpu=True`` keeps DeepSpeed, whose device it does not choose: on a GPU it is an error.
 """
 
 from __future__ import annotations
@@ -26,12 +27,27 @@ def _accelerate_state(state: Any) -> None:
 
     def prepare(self: Any, cpu: bool, *args: Any, **kwargs: Any) -> Any:
         backend, kind = chosen(self, cpu, *args, **kwargs)
-        deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-        if deepspeed and backend is None and "LOCAL_RANK" in os.environ:
+        if _uses_deepspeed() and backend is None and "LOCAL_RANK" in os.environ:
             return "gloo", state.DistributedType.MULTI_CPU
         return backend, kind
 
+    begin = state.AcceleratorState.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        kinds = state.DistributedType
+        if _uses_deepspeed() and self.distributed_type in (kinds.MULTI_CPU, kinds.NO):
+            raise UsageError(
+                "Accelerator(cpu=True) and the variable ACCELERATE_USE_CPU turn DeepSpeed off in silence; take them "
+                "out: without a GPU the job trains on the CPU, and beside one if DS_ACCELERATOR is cpu"
+            )
+
     state.PartialState._prepare_backend = prepare
+    state.AcceleratorState.__init__ = init
+
+
+def _uses_deepspeed() -> bool:
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def _training_args(module: Any) -> None:
@@ -39,10 +55,10 @@ def _training_args(module: Any) -> None:
     on_gpu = module.is_torch_bf16_gpu_available
 
     def post_init(self: Any) -> None:
-        if self.deepspeed and self.use_cpu:
-            raise UsageError(
-                "use_cpu=True turns DeepSpeed off in silence; take it out: without a GPU the job trains on the CPU"
-            )
+        from zerobench.compat.accelerator import local_device
+
+        if self.deepspeed and self.use_cpu and local_device().type != "cpu":
+            raise UsageError("use_cpu=True does not keep DeepSpeed off the GPU; set the variable DS_ACCELERATOR to cpu")
         begin(self)
 
     def in_bf16() -> bool:
