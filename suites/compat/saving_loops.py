@@ -103,6 +103,25 @@ def within_a_step(group: dist.ProcessGroup, stage: int, folder: str) -> list[boo
     return [torch.equal(loaded, saved), torch.equal(again, after), steps == 2]
 
 
+def loaded_within_a_step(group: dist.ProcessGroup, stage: int, folder: str) -> list[tuple[int, int, bool]]:
+    """Steps, micro-steps and the boundary at a load after the third micro-step, and after each of three more."""
+    net = loops.model()
+    engine, _, loader, _ = loops.deepspeed().initialize(
+        model=net, training_data=loops.data(), config=loops.config(stage)
+    )
+    found = []
+    for number, batch in enumerate(list(loader)[:6]):
+        if number == 3:
+            engine.save_checkpoint(f"{folder}/{stage}")
+            engine.load_checkpoint(f"{folder}/{stage}")
+        if number >= 3:
+            found.append((engine.global_steps, engine.micro_steps, engine.is_gradient_accumulation_boundary()))
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+    engine.destroy()
+    return found
+
+
 class Buffered(nn.Module):
     """Buffers before, between and within layers: of no, one and two dimensions; and a frozen parameter."""
 

@@ -168,6 +168,12 @@ def test_a_save_within_a_step(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(loops.at_every_stage, loop, str(tmp_path), world=_WORLD) == [[[True] * 3] * 4] * _WORLD
 
 
+def test_a_load_within_a_step(pool: Pool, tmp_path: Path) -> None:
+    """As in DeepSpeed, a load keeps the count of micro-steps, and each step ends at a multiple of two."""
+    stages = pool.run(loops.at_every_stage, saving_loops.loaded_within_a_step, str(tmp_path), world=_WORLD)
+    assert stages == [[[(1, 3, True), (2, 4, False), (2, 5, True)]] * 4] * _WORLD
+
+
 def test_states_are_edited(pool: Pool) -> None:
     """Masters, optimizer states and gradients, set whole, in parts, and by one rank."""
     assert pool.run(loops.at_every_stage, loops.edited, world=_WORLD) == [[True] * 4] * _WORLD

@@ -91,7 +91,7 @@ class CheckpointMethods:
         if path is None:
             return None, None
         self.global_samples = self._engine.global_steps * self.train_batch_size()
-        self._engine.accumulation.finished = micro_steps  # DeepSpeed does not save them
+        self._engine.accumulation.recount(micro_steps)  # DeepSpeed does not save them, and ends steps by them
         return path, state
 
     def load_module_state_dict(
