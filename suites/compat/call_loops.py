@@ -95,8 +95,24 @@ def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
     engine.backward(loops.loss(engine, next(iter(engine.training_dataloader))))
     engine.step()
     norm = engine.get_global_grad_norm().item()
+    assert engine._global_grad_norm.item() == norm
     engine.destroy()
     return float(norm)
+
+
+def skipped_by_the_sum_of_two(group: dist.ProcessGroup, stage: int) -> list[int]:
+    """Skipped steps of two micro-steps at a scale of 2 ** 15, if the gradient of each loss is 1.5, and if it is 2."""
+    found = []
+    for slope in (1.5, 2.0):
+        fp16 = {"enabled": True, "initial_scale_power": 15, "hysteresis": 1}
+        keys = loops.config(stage, fp16=fp16, scheduler=None, gradient_clipping=0.0)
+        engine, *_ = loops.deepspeed().initialize(model=nn.Linear(1, 1, bias=False), config=keys)
+        for _ in range(2):
+            engine.backward(slope * engine(torch.ones(1, 1, dtype=torch.float16)).float().sum())
+            engine.step()
+        found.append(engine.skipped_steps)
+        engine.destroy()
+    return found
 
 
 def module_states(group: dist.ProcessGroup, stage: int) -> bool:

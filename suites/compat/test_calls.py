@@ -71,6 +71,11 @@ def test_norm_of_a_skipped_step(pool: Pool) -> None:
     assert ranks == [[float("inf")] * 4] * _WORLD
 
 
+def test_gradients_of_fp16_are_those_of_the_whole_loss(pool: Pool) -> None:
+    """They overflow at a scale at which gradients that are divided by the micro-steps, as DeepSpeed's, do not."""
+    assert pool.run(loops.at_every_stage, call_loops.skipped_by_the_sum_of_two, world=_WORLD) == [[[0, 1]] * 4] * _WORLD
+
+
 def test_module_states(pool: Pool) -> None:
     """Whole weights are loaded at every stage."""
     assert pool.run(loops.at_every_stage, call_loops.module_states, world=_WORLD) == [[True] * 4] * _WORLD

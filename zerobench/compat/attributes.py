@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from zerobench.engine import Engine
@@ -32,6 +33,8 @@ class Attributes:
     module: nn.Module
     _engine: Engine
 
+    get_global_grad_norm: Callable[[], Tensor | None]
+
     #: The arguments of ``initialize()``.
     client_optimizer: Any = None
     client_lr_scheduler: Any = None
@@ -50,6 +53,11 @@ class Attributes:
     def param_names(self) -> dict[nn.Parameter, str]:
         """The name of each parameter."""
         return {parameter: name for name, parameter in self.module.named_parameters()}
+
+    @property
+    def _global_grad_norm(self) -> Tensor | None:
+        """Scripts read it in place of get_global_grad_norm()."""
+        return self.get_global_grad_norm()
 
     @property
     def expert_parallel_group(self) -> dict[str, Any]:
