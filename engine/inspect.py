@@ -16,33 +16,33 @@ from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.unit import UnitState
 
 
-def safe_get_full_fp32_param(parameter: nn.Parameter) -> Tensor | None:
+def safe_get_full_fp32_param(param: nn.Parameter) -> Tensor | None:
     """The whole fp32 value (the master weight) of a parameter, on every rank; None for a frozen one."""
-    engine, state, slot = locate(parameter)
+    engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
     return _whole(engine, state, slot, "master")
 
 
-def safe_get_full_optimizer_state(parameter: nn.Parameter, name: str) -> Tensor | None:
-    """The whole optimizer state ``name`` (torch's names, such as ``exp_avg``) of a parameter; None for a frozen one.
+def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
+    """The whole optimizer state of a parameter by torch's name, such as ``exp_avg``; None for a frozen one.
 
     Raises:
         KeyError: the optimizer has no state of this name.
     """
-    engine, state, slot = locate(parameter)
+    engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
-    check_state(engine, name)
-    return _whole(engine, state, slot, name)
+    check_state(engine, optim_state_key)
+    return _whole(engine, state, slot, optim_state_key)
 
 
-def safe_get_full_grad(parameter: nn.Parameter) -> Tensor | None:
+def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
     """The whole fp32 mean gradient of a parameter: loss scale undone, not clipped. None if no leaf has a gradient.
 
     Call it between the last ``backward()`` of a step and its ``step()``.
     """
-    engine, state, slot = locate(parameter)
+    engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
     cache = engine.read_cache

@@ -127,10 +127,16 @@ def inference_all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = 
 
 
 def reduce_scatter_fn(
-    output: Any, given: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False, debug: Any = None
+    output_tensor: Any,
+    tensor: Any,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    prof: Any = None,
+    debug: Any = None,
 ) -> Any:
     """Reduce-scatter of one flat tensor."""
-    return dist.reduce_scatter_tensor(output, given, op, group, async_op)
+    return dist.reduce_scatter_tensor(output_tensor, tensor, op, group, async_op)
 
 
 def has_all_gather_into_tensor() -> bool:
@@ -168,6 +174,8 @@ def get_world_group() -> Any:
     return dist.group.WORLD
 
 
-def allgather_fn(output: Any, own: Any, group: Any = None, async_op: bool = False, debug: Any = None) -> Any:
+def allgather_fn(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False, debug: Any = None
+) -> Any:
     """All-gather into one flat tensor."""
-    return dist.all_gather_into_tensor(output, own, group=group, async_op=async_op)
+    return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from zerobench.compat.errors import SettingsError
+
 #: The attribute of a leaf module.
 _MARK = "_z3_leaf"
 
@@ -34,41 +36,64 @@ def unset_z3_leaf_modules(
 
 
 def set_z3_leaf_modules_by_name(
-    model: nn.Module, module_names: Iterable[str], raise_if_not_found: bool = True
-) -> list[nn.Module]:
-    """Mark the modules of these names, and return them.
+    model: nn.Module, module_names: Iterable[str], flag: bool = True, raise_if_not_found: bool = True
+) -> tuple[list[nn.Module], list[str]]:
+    """Mark the modules of these names, or take their marks. Returns them, and the names that no module has.
 
     Raises:
-        ValueError: the model has none.
+        ValueError: the model lacks one.
     """
-    wanted = list(module_names)
-    found = [each for name, each in model.named_modules() if name in wanted]
-    return _marked(_found(found, wanted, raise_if_not_found), True)
+    named = dict(model.named_modules())
+    return _marked_by(
+        {wanted: [named[wanted]] if wanted in named else [] for wanted in module_names}, flag, raise_if_not_found
+    )
 
 
 def set_z3_leaf_modules_by_suffix(
-    model: nn.Module, module_name_suffixes: Iterable[str], raise_if_not_found: bool = True
-) -> list[nn.Module]:
-    """Mark the modules whose names end with one of these, and return them.
+    model: nn.Module, module_name_suffixes: Iterable[str], flag: bool = True, raise_if_not_found: bool = True
+) -> tuple[list[nn.Module], list[str]]:
+    """Mark the modules whose names end with one of these, or take their marks. Returns them, and unused suffixes.
 
     Raises:
-        ValueError: the model has none.
+        ValueError: a suffix is that of no module.
     """
-    wanted = tuple(module_name_suffixes)
-    found = [each for name, each in model.named_modules() if name.endswith(wanted)]
-    return _marked(_found(found, wanted, raise_if_not_found), True)
+    named = dict(model.named_modules())
+    by_suffix = {
+        suffix: [module for name, module in named.items() if name.endswith(suffix)] for suffix in module_name_suffixes
+    }
+    return _marked_by(by_suffix, flag, raise_if_not_found)
+
+
+def _marked_by(
+    by_wanted: dict[str, list[nn.Module]], flag: bool, raise_if_not_found: bool
+) -> tuple[list[nn.Module], list[str]]:
+    missing = [wanted for wanted, modules in by_wanted.items() if not modules]
+    if missing and raise_if_not_found:
+        raise ValueError(f"the model has no modules of the names {missing}; give names of its named_modules()")
+    found = dict.fromkeys(module for modules in by_wanted.values() for module in modules)
+    return _marked(list(found), flag), missing
 
 
 def _of_classes(model: nn.Module, classes: Iterable[Any], raise_if_not_found: bool) -> list[nn.Module]:
+    """The modules of these classes or of classes derived from them, and of classes of these names."""
     wanted = list(classes)
-    found = [each for each in model.modules() if type(each) in wanted or type(each).__name__ in wanted]
-    return _found(found, wanted, raise_if_not_found)
+    if not all(isinstance(each, type | str) for each in wanted):
+        raise SettingsError(f"leaf_module_classes must be classes or their names, got {wanted}")
+    types, names = (
+        tuple(each for each in wanted if isinstance(each, type)),
+        {each for each in wanted if isinstance(each, str)},
+    )
+    found: list[nn.Module] = []
 
+    def collect(module: nn.Module) -> None:
+        own = type(module)
+        if isinstance(module, types) or names & {own.__name__, f"{own.__module__}.{own.__qualname__}"}:
+            found.append(module)
 
-def _found(modules: list[nn.Module], wanted: Iterable[Any], raise_if_not_found: bool) -> list[nn.Module]:
-    if not modules and raise_if_not_found:
-        raise ValueError(f"the model has none of the modules {list(wanted)}; give classes or names of its modules")
-    return modules
+    model.apply(collect)
+    if not found and raise_if_not_found:
+        raise ValueError(f"the model has none of the modules {wanted}; give classes of its modules or their names")
+    return found
 
 
 def _marked(modules: list[nn.Module], flag: bool) -> list[nn.Module]:
