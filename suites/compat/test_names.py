@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -18,6 +19,7 @@ from torch import nn
 
 from zerobench.compat import log, op_builders, quantities, unoffered
 from zerobench.compat.accelerator import Accelerator
+from zerobench.compat.activation import SITE
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.refused_methods import REASONS
 from zerobench.compat.schedules import tuning
@@ -62,6 +64,24 @@ def test_each_name() -> None:
     assert "cannot import name 'nothing'" in other
     assert "'deepspeed' has no attribute 'initialise'" in misprint
     assert "NotImplementedError: deepspeed.runtime.bf16_optimizer.BF16_Optimizer is not offered" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("checkpoint.ds_to_universal", "a checkpoint loads at any stage and on any number of ranks as it is"),
+        ("nvme.perf_run_sweep", "zerobench's reference engine stands in for deepspeed"),
+    ],
+)
+@pytest.mark.parametrize("starts", [[], ["-m", "zerobench.compat"]])
+def test_programs(starts: list[str], module: str, reason: str) -> None:
+    """``python -m`` of a module that is not offered is one clear line, also in a child of a job."""
+    env = {**outside(), "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)])}
+    command = [sys.executable, *starts, "-m", f"deepspeed.{module}"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"python -m deepspeed.{module} is not offered: {reason}")
+    assert "Traceback" not in done.stderr
 
 
 @oracle.NEEDS_DEEPSPEED

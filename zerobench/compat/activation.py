@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerobench.compat.cpu_ranks import PatchesOnImport
 from zerobench.compat.lookups import watch_lookups
-from zerobench.compat.unoffered import FindsUnoffered
+from zerobench.compat.unoffered import find_modules
 from zerobench.errors import UsageError
 
 #: The folder of the stand-in and of its metadata.
@@ -32,4 +32,4 @@ def activate() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
         sys.meta_path.insert(0, PatchesOnImport({"torch.nn.functional": watch_lookups}))
-        sys.meta_path.append(FindsUnoffered())
+    find_modules()

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 #: The public names of DeepSpeed 0.19.8, by module, with its constants.
@@ -28,6 +28,12 @@ def add_names() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "deepspeed" and not hasattr(module, "__getattr__"):
             setattr(module, "__getattr__", names_of(name))  # noqa: B010
+
+
+def find_modules() -> None:
+    """Let this process import the modules that the stand-in lacks."""
+    if not any(isinstance(each, FindsUnoffered) for each in sys.meta_path):
+        sys.meta_path.append(FindsUnoffered())
 
 
 def names_of(module: str) -> Callable[[str], Any]:
@@ -58,9 +64,18 @@ class FindsUnoffered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """
         if not fullname.startswith("deepspeed."):
             return None
+        module, _, name = fullname.rpartition(".")
+        if name == "__main__" and module in recorded():
+            return importlib.machinery.ModuleSpec(fullname, self)
         if fullname not in recorded():
             raise ModuleNotFoundError(f"{fullname} is not offered: {_STANDS_IN}", name=fullname)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)  # so that modules below come here, too
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The program of ``python -m``: one line on stderr, and the exit code 1."""
+        module = fullname.removesuffix(".__main__")
+        reason = _PROGRAMS.get(module, _STANDS_IN)
+        return compile(f"raise SystemExit({f'python -m {module} is not offered: {reason}'!r})", fullname, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names, as they are asked for."""
@@ -70,6 +85,12 @@ class FindsUnoffered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 _STANDS_IN = (
     "zerobench's reference engine stands in for deepspeed, without this name; docs/reference/drop-in.md lists its names"
 )
+
+#: By module, the reason that its program is not needed.
+_PROGRAMS = {
+    "deepspeed.checkpoint.ds_to_universal": "a checkpoint loads at any stage and on any number of ranks as it is; load "
+    "the checkpoint itself, with or without load_universal"
+}
 
 
 def _refuse(full: str) -> NoReturn:

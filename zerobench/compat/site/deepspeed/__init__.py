@@ -31,11 +31,12 @@ from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import log_dist, logger
 from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
 from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
-from zerobench.compat.unoffered import add_names
+from zerobench.compat.unoffered import add_names, find_modules
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
 
 dist = comm
 __version_major__, __version_minor__, __version_patch__ = map(int, __version__.partition("+")[0].split("."))
 
+find_modules()
 add_names()
