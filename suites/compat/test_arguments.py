@@ -7,8 +7,11 @@ import inspect
 import operator
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch import nn
 
+from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
 
 
@@ -60,3 +63,20 @@ def test_a_loss_scaler_of_the_caller() -> None:
     for name in ("LossScaler", "DynamicLossScaler"):
         with pytest.raises(NotImplementedError, match=name):
             getattr(scalers, name)(4.0)
+
+
+def _by_keyword(group: dist.ProcessGroup) -> list[list[float]]:
+    """The results of collectives whose tensors have DeepSpeed's names, with the arguments of its logger."""
+    comm, given = loops.deepspeed().comm, torch.ones(4)
+    whole, part, swapped = torch.zeros(8), torch.zeros(2), torch.zeros(4)
+    comm.all_gather_into_tensor(output_tensor=whole, tensor=given, prof=True, group=group)
+    comm.reduce_scatter_tensor(output_tensor=part, tensor=given, log_name="part", group=group)
+    comm.all_to_all_single(output=swapped, tensor=given, group=group)
+    comm.all_reduce(given, prof=False, log_name="sum", debug="here", group=group)
+    comm.barrier(log_name="end", group=group)
+    return [each.tolist() for each in (whole, part, swapped, given)]
+
+
+def test_keywords_of_collectives(pool: Pool) -> None:
+    """The arguments of the logger change nothing."""
+    assert pool.run(_by_keyword, world=2) == [[[1.0] * 8, [2.0] * 2, [1.0] * 4, [2.0] * 4]] * 2

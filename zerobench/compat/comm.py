@@ -55,6 +55,15 @@ _COLLECTIVES = frozenset(
     ]
 )
 
+#: Keywords of DeepSpeed's logger, which torch.distributed does not have.
+_OF_THE_LOGGER = frozenset(["prof", "log_name", "debug"])
+#: By collective, torch's names of DeepSpeed's keywords.
+_KEYWORDS = {
+    "all_gather_into_tensor": {"tensor": "input_tensor"},
+    "reduce_scatter_tensor": {"output_tensor": "output", "tensor": "input"},
+    "all_to_all_single": {"tensor": "input"},
+}
+
 #: DeepSpeed's default of ``timeout``.
 default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
 
@@ -65,10 +74,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    names = _KEYWORDS.get(function.__name__, {})
+
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
+        given = {names.get(name, name): value for name, value in kwargs.items() if name not in _OF_THE_LOGGER}
         with comms_logger.recording():
-            return function(*args, **kwargs)
+            return function(*args, **given)
 
     return recorded
 
