@@ -16,7 +16,9 @@ from zerobench.ranks import Pool
 
 
 class Model(nn.Module):
-    """Two layers that train, one that is frozen, and a buffer."""
+    """Two layers that train, one that is frozen, and a buffer that training changes: a save has that of its moment."""
+
+    scale: Tensor
 
     def __init__(self, width: int = 40) -> None:
         super().__init__()
@@ -25,6 +27,8 @@ class Model(nn.Module):
         self.register_buffer("scale", torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.scale += 1
         out: Tensor = self.body(self.frozen(x)).square().mean()
         return out
 
