@@ -60,6 +60,33 @@ def test_resume_equals_the_canonical_trainer(bits: Trials, scenario: Scenario) -
 
 
 @st.composite
+def _of_step_counts(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
+    """Scenarios in which the first block rests before a save, so that the saved step counts differ, of neighbours that
+    an engine may step together. The engine that loads may have trained both alike, and the rule reads the counts."""
+    resume = draw(st.integers(1, 2))
+    given: dict[str, Any] = {
+        "steps": resume + 2,
+        "resumes": (resume,),
+        "loads_into": among("load into", "trained", "same", "new"),
+        "frozen_steps": tuple(range(draw(st.integers(0, resume - 1)), resume)),
+        "optimizer": optimizers(
+            name=among("load rule", "adam", "adamw", "adagrad"),
+            betas=among("betas", (0.9, 0.999), (0.5, 0.75)),
+            lr_decay=0.5,
+        ),
+    }
+    return draw(scenarios(**given | fixed))
+
+
+@drawn_at_each_stage(lambda stage: _of_step_counts(stage=stage), share=0.1, least=0.0)
+def test_resume_of_step_counts(bits: Trials, scenario: Scenario) -> None:
+    """So is every update if the saved step counts of neighbours differ, and those of the engine that loads do not."""
+    bits.skip_unless_it_saves()
+    trajectories, expected = bits.run_beside_canonical(bits.nearest(scenario, "resumes", "frozen_steps"))
+    bits.agree(trajectories, expected)
+
+
+@st.composite
 def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
     engine alone, and an overflow before the save may have lowered the loss scale."""
