@@ -165,6 +165,8 @@ class Subject(ABC):
     edits_gradients: ClassVar[bool] = False
     #: Gives every rank the parameters of rank 0's model when it is built.
     takes_rank_0: ClassVar[bool] = False
+    #: It then gives every rank rank 0's buffers, too; each rank's are its own from then on.
+    takes_buffers_of_rank_0: ClassVar[bool] = False
     #: The names of the engine's settings that may change nothing in a step but the order of its sums; a Scenario's
     #: ``settings`` are some of them.
     settings: ClassVar[tuple[str, ...]] = ()

@@ -47,6 +47,14 @@ def model_for(subject_type: type[Subject], scenario: Scenario, rank: int, loaded
     ``loaded`` says whether the subject will load a state.
     """
     model = models.build(scenario.but(seed=scenario.seed + rank) if scenario.ranks_differ else scenario)
+    if scenario.ranks_differ and subject_type.takes_buffers_of_rank_0:
+        _change_buffers(model, rank)
     if not scenario.freezes(loaded):
         model.requires_grad_(True)
     return model if subject_type.moves else model.to(scenario.device)
+
+
+def _change_buffers(model: nn.Module, rank: int) -> None:
+    """Give each buffer other values on every other rank than rank 0: a model's buffers do not depend on its seed."""
+    for buffer in model.buffers():
+        buffer.add_(rank)

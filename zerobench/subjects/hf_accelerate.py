@@ -43,6 +43,7 @@ class AccelerateDdp(TorchDdp):
     name = "accelerate-ddp"
     distribution = "accelerate"
     whole_world = True
+    takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
     settings = (EACH_BATCH,)
     savings = (STATE,)
 

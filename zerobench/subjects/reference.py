@@ -42,6 +42,7 @@ class Reference(Subject):
     edits = True
     edits_gradients = True
     takes_rank_0 = True
+    takes_buffers_of_rank_0 = True
     loads_parts = True
     loads_refrozen = True
     keeps_client_state = True

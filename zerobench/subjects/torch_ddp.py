@@ -39,6 +39,7 @@ class TorchDdp(Plain):
     #: https://docs.pytorch.org/docs/2.13/distributed.optim.html
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
+    takes_buffers_of_rank_0 = True
     loads_parts = True
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
     settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS)

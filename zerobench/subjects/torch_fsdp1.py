@@ -55,6 +55,7 @@ class TorchFsdp1(Plain):
     policies = Policies(casts="each_use")  # its parameters are views, of which autocast keeps no copies
     hybrid = True
     takes_rank_0 = True  # with sync_module_states
+    takes_buffers_of_rank_0 = True
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
