@@ -79,10 +79,8 @@ def _of_classes(model: nn.Module, classes: Iterable[Any], raise_if_not_found: bo
     wanted = list(classes)
     if not all(isinstance(each, type | str) for each in wanted):
         raise SettingsError(f"leaf_module_classes must be classes or their names, got {wanted}")
-    types, names = (
-        tuple(each for each in wanted if isinstance(each, type)),
-        {each for each in wanted if isinstance(each, str)},
-    )
+    types = tuple(each for each in wanted if isinstance(each, type))
+    names = {each for each in wanted if isinstance(each, str)}
     found: list[nn.Module] = []
 
     def collect(module: nn.Module) -> None:
