@@ -40,7 +40,11 @@ pytestmark = pytest.mark.rotating
 
 _PARTS = [test_resume.test_load_of_a_part_equals_the_canonical_trainer]
 _BLOCKS = [test_resume.test_resume_of_several_blocks]
-_RESUMES = [test_resume.test_resume_equals_the_canonical_trainer, test_resume.test_resume_of_a_dynamic_loss_scale]
+_RESUMES = [
+    test_resume.test_resume_equals_the_canonical_trainer,
+    test_resume.test_resume_of_a_dynamic_loss_scale,
+    test_resume.test_resume_of_step_counts,
+]
 _ELSEWHERE = [
     test_resume_elsewhere.test_each_step_follows_after_a_load,
     test_resume_elsewhere.test_two_leaves_keep_their_bits,

@@ -218,6 +218,18 @@ class TakesTheLastRanksModel(Mutant):
         super().__init__(model_for(type(self), scenario, scenario.world - 1), scenario, group)
 
 
+class KeepsEachRanksBuffers(Mutant):
+    """The buffers are this rank's own at first, and not those of rank 0."""
+
+    points_at = _VALUES
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        own = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        super().__init__(model, scenario, group)
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(own[name])
+
+
 TRAINING_LOOPS = [
     LosesTheFirstOfTwoForwards,
     CountsTwoForwardsAsTwoMicroSteps,
@@ -233,4 +245,5 @@ TRAINING_LOOPS = [
     ForgetsMomentsAtAnEdit,
     TakesEachRanksShard,
     TakesTheLastRanksModel,
+    KeepsEachRanksBuffers,
 ]

@@ -188,6 +188,22 @@ class KeepsTheScheduleOfTraining(_AfterTraining):
             self.engine.lr_scheduler.load_state_dict(before)
 
 
+class CutsRunsByWhatTrains(Mutant):
+    """Neighbours of one run have one step count: the runs of before a load go on, though it gives them several."""
+
+    points_at = VALUES
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.runs_of: dict[tuple[bool, ...], Any] = {}
+        self.engine.stepper._all_runs = self._all_runs  # type: ignore[method-assign]
+
+    def _all_runs(self, active: list[bool]) -> Any:
+        stepper = self.engine.stepper
+        runs = [stepper._runs(state, active) for state in stepper.states]
+        return self.runs_of.setdefault(tuple(active), runs)
+
+
 #: Wrong in an engine that has trained, or that goes back to what it has saved.
 USED: list[type[Mutant]] = [
     *_LeavesValues.__subclasses__(),
@@ -195,4 +211,5 @@ USED: list[type[Mutant]] = [
     LeavesWhatWasRead,
     EvaluatesFromBeforeTheLoad,
     *_AfterTraining.__subclasses__(),
+    CutsRunsByWhatTrains,
 ]
