@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from zerobench import subjects
 from zerobench.driver import model_for, run_step, start, wrap
@@ -25,14 +26,19 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     """
     rank, seen, left = dist.get_rank(group), [0], scenario.accumulation
     model = model_for(subjects.load(subject), scenario, rank)
+    names = _names(model)
     with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
         for index in range(scenario.steps - 1):
             run_step(engine, scenario, index, rank)
         shards = list(model.parameters())  # an engine may hold its part beside the whole parameter
 
+        def beyond() -> int:
+            """Bytes of the living tensors that are not parameters of the model, now or when it had the shards."""
+            return resident(living.now()) - resident([*shards, *model.parameters(), *_views(names)])
+
         def look(collective: str) -> None:
             if left and rank == 0:
-                seen.append(_beyond(model, shards, living) - before)
+                seen.append(beyond() - before)
 
         def mark(phase: str) -> None:
             nonlocal left
@@ -40,14 +46,20 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
             left -= phase == "backward"
 
         with LivingTensors() as living, TrafficMeter(look):
-            before = _beyond(model, shards, living)
+            before = beyond()
             run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)
     return max(seen)
 
 
-def _beyond(model: nn.Module, shards: list[nn.Parameter], living: LivingTensors) -> int:
-    """Bytes of the living tensors that are not parameters of the model, now or when it had the shards."""
-    return resident(living.now()) - resident([*shards, *model.parameters()])
+def _names(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """The names of each module's own parameters."""
+    return {each: [name for name, _ in each.named_parameters(recurse=False)] for each in model.modules()}
+
+
+def _views(names: Mapping[nn.Module, Sequence[str]]) -> list[Tensor]:
+    """The tensors that modules have in the place of their parameters, such as views of a flat one."""
+    found = [vars(module).get(name) for module, own in names.items() for name in own]
+    return [each for each in found if isinstance(each, Tensor)]
 
 
 #: An engine's code and its libraries take the same memory with this model as with a large one.

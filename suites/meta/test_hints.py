@@ -272,7 +272,7 @@ _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (_set(skipped=True),),
         (_set(skipped=True, norm=None), _BASE, _set(norm=None)),
     ),
-    "its optimizer state agrees: the end of the update is at fault, or its step count": (
+    "optimizer state agrees: the end of the update is at fault, or its step count": (
         (_multiple(7.0, "a", "parameters"),),
         (
             _both(_multiple(7.0, "a", "parameters"), _set(optimizer_state={})),

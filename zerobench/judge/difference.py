@@ -116,7 +116,10 @@ Agreed = dict[Part, frozenset[str]]
 _FOLLOWS: dict[Part, tuple[Part, str]] = {
     "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
     "skipped": ("norm", "the norm agrees: the decision on overflow is at fault"),
-    "parameters": ("optimizer_state", "its optimizer state agrees: the end of the update is at fault, or its step count"),
+    "parameters": (
+        "optimizer_state",
+        "optimizer state agrees: the end of the update is at fault, or its step count",
+    ),
     "model_parameters": ("parameters", "its fp32 value agrees: its rounding or its way back is at fault"),
 }
 
