@@ -47,11 +47,15 @@ def weights(engine: deepspeed.DeepSpeedEngine) -> list:
     return [*sums, engine.module.calls.tolist(), engine.global_steps, engine.get_lr()]
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=int(os.environ["LOCAL_RANK"]))
     parser.add_argument("--stage", type=int, default=1)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     deepspeed.init_distributed()
     engine, draw = engine_of(args), torch.Generator().manual_seed(deepspeed.comm.get_rank())
 
