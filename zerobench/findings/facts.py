@@ -34,6 +34,15 @@ def _is_routed(scenario: Scenario, step: int) -> bool:
     return any(scenario.route(step, leaf) for leaf in range(scenario.leaves_of(step)))
 
 
+def trained_in_part(scenario: Scenario) -> bool:
+    """Whether an engine loads that has trained one step, in which the routed or the stopped block had no gradient."""
+    model = scenario.model
+    if scenario.loads_into != "trained" or not isinstance(model, Odd):
+        return False
+    rests = model.routed or (model.stopped and not model.calls_twice)
+    return rests and not all(_is_routed(scenario, resume) for resume in scenario.resumes)
+
+
 def loads_frozen(scenario: Scenario) -> bool:
     """Whether an engine that has trained loads while the first block is frozen."""
     return scenario.loads_into != "new" and any(resume in scenario.frozen_steps for resume in scenario.resumes)
@@ -76,6 +85,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
     for each in (
         resumed_unstepped,
         resumed_before_gradient,
+        trained_in_part,
         loads_frozen,
         begins_frozen,
         reads_thawed,
