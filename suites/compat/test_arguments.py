@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerobench.compat import collectives
 from zerobench.ranks import Pool
-from zerobench.suites.compat import loops
+from zerobench.suites.compat import loops, oracle
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,60 @@ def _by_keyword(group: dist.ProcessGroup) -> list[list[float]]:
 def test_keywords_of_collectives(pool: Pool) -> None:
     """The arguments of the logger change nothing."""
     assert pool.run(_by_keyword, world=2) == [[[1.0] * 8, [2.0] * 2, [1.0] * 4, [2.0] * 4]] * 2
+
+
+def _by_position(group: dist.ProcessGroup) -> list[object]:
+    """The results of calls whose last arguments are those of the logger, and the names that it has."""
+    comm = loops.deepspeed().comm
+    rank, other = comm.get_rank(), 1 - comm.get_rank()
+    comm.reset_log()
+    comm.configure(enabled=True, prof_all=False, prof_ops=["mean"])
+    mean, whole, sent, got = (
+        torch.full((2,), float(rank)),
+        torch.zeros(4),
+        torch.full((2,), float(rank)),
+        torch.zeros(2),
+    )
+    comm.all_reduce(mean, comm.ReduceOp.SUM, group, False, False, "mean", "here")
+    comm.all_gather_coalesced([whole], [mean], group)
+    comm.all_reduce(torch.ones(1), op=torch.distributed.ReduceOp.MAX, group=group, log_name="unseen")
+    comm.broadcast(mean, 0, group, False, True, "weights")
+    both = [comm.P2POp(comm.isend, sent, other, group), comm.P2POp(comm.irecv, got, other, group)]
+    for work in comm.batch_isend_irecv(both, True, "swap"):
+        work.wait()
+    comm.monitored_barrier(group, None, False, False, "end", None)
+    comm.barrier(group, False, None, False, "end")
+    (comm.send(sent, 1, group, 0, False, "there") if rank == 0 else comm.recv(got, 0, group, 0, False, "there"))
+    comm.configure(enabled=False, prof_all=True, prof_ops=[])
+    names = comm.get_logged_comm_ops()
+    comm.reset_log()
+    return [mean.tolist(), whole.tolist(), got.tolist(), comm.get_global_rank(group, 1), names]
+
+
+def test_positions_of_collectives(pool: Pool) -> None:
+    """Arguments of the logger may follow by position; it records under their names."""
+    names = ["mean", "weights", "swap"]
+    assert pool.run(_by_position, world=2) == [[[1.0] * 2, [1.0] * 4, [each] * 2, 1, names] for each in (1.0, 0.0)]
+
+
+def _signatures() -> tuple[dict[str, list[tuple[str, str]]], dict[str, int]]:
+    """Of the installed DeepSpeed: the parameters of each collective but the logger's, and its operations."""
+    comm = importlib.import_module("deepspeed.comm")
+    wrapped = {name: each for name, each in vars(comm).items() if getattr(each, "__name__", "") == "log_wrapper"}
+    found = {name: _parameters(inspect.getclosurevars(each).nonlocals["func"]) for name, each in wrapped.items()}
+    return found, {each.name: each.value for each in comm.ReduceOp}
+
+
+def _parameters(function: object) -> list[tuple[str, str]]:
+    both = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return [(each.name, "" if each.name in ("log_name", "debug") else str(each.default)) for each in both]
+
+
+@pytest.mark.slow
+@oracle.NEEDS_DEEPSPEED
+def test_parameters_of_collectives_are_deepspeeds() -> None:
+    """All of them, in its order, with its defaults; the operations have its names and values."""
+    expected, operations = oracle.ask(_signatures)
+    expected = {name: found for name, found in expected.items() if name != "timed_op"}
+    assert {name: _parameters(collectives.collective(name))[:-1] for name in collectives.COLLECTIVES} == expected
+    assert {each.name: each.value for each in collectives.ReduceOp} == operations

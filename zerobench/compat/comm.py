@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from zerobench.compat.accelerator import get_accelerator, local_device
+from zerobench.compat.collectives import COLLECTIVES, P2POp, ReduceOp, all_gather_coalesced, collective
 from zerobench.compat.comms_logger import (
     comms_logger,
     configure,
@@ -24,12 +23,16 @@ from zerobench.compat.log import logger
 from zerobench.machine.launch import Launch
 
 __all__ = [
+    "P2POp",
+    "ReduceOp",
+    "all_gather_coalesced",
     "allgather_fn",
     "comms_logger",
     "configure",
     "default_pg_timeout",
     "get_all_ranks_from_group",
     "get_comm_operation_count",
+    "get_global_rank",
     "get_local_rank",
     "get_logged_comm_ops",
     "get_world_group",
@@ -38,7 +41,6 @@ __all__ = [
     "has_coalescing_manager",
     "has_comm_data",
     "has_reduce_scatter_tensor",
-    "inference_all_reduce",
     "init_distributed",
     "log_summary",
     "new_group",
@@ -46,43 +48,12 @@ __all__ = [
     "reset_log",
 ]
 
-#: The functions of torch.distributed whose calls the communications logger records.
-_COLLECTIVES = frozenset(
-    [
-        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),
-        *("barrier", "broadcast", "broadcast_object_list", "gather", "reduce", "reduce_scatter"),
-        *("reduce_scatter_tensor", "scatter"),
-    ]
-)
-
-#: Keywords of DeepSpeed's logger, which torch.distributed does not have.
-_OF_THE_LOGGER = frozenset(["prof", "log_name", "debug"])
-#: By collective, torch's names of DeepSpeed's keywords.
-_KEYWORDS = {
-    "all_gather_into_tensor": {"tensor": "input_tensor"},
-    "reduce_scatter_tensor": {"output_tensor": "output", "tensor": "input"},
-    "all_to_all_single": {"tensor": "input"},
-}
-
 #: DeepSpeed's default of ``timeout``.
-default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
+default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "10")))
 
 
 def __getattr__(name: str) -> Any:
-    found = getattr(dist, name)
-    return _recorded(found) if name in _COLLECTIVES else found
-
-
-def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    names = _KEYWORDS.get(function.__name__, {})
-
-    @functools.wraps(function)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        given = {names.get(name, name): value for name, value in kwargs.items() if name not in _OF_THE_LOGGER}
-        with comms_logger.recording():
-            return function(*args, **given)
-
-    return recorded
+    return collective(name) if name in COLLECTIVES else getattr(dist, name)
 
 
 def init_distributed(
@@ -133,22 +104,17 @@ def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def inference_all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-    """All-reduce."""
-    return dist.all_reduce(tensor, op, group, async_op)
-
-
 def reduce_scatter_fn(
     output_tensor: Any,
     tensor: Any,
-    op: Any = dist.ReduceOp.SUM,
+    op: Any = ReduceOp.SUM,
     group: Any = None,
     async_op: bool = False,
-    prof: Any = None,
+    prof: Any = False,
     debug: Any = None,
 ) -> Any:
     """Reduce-scatter of one flat tensor."""
-    return dist.reduce_scatter_tensor(output_tensor, tensor, op, group, async_op)
+    return collective("reduce_scatter_tensor")(output_tensor, tensor, op, group, async_op, prof)
 
 
 def has_all_gather_into_tensor() -> bool:
@@ -176,6 +142,11 @@ def get_all_ranks_from_group(group: Any = None) -> list[int]:
     return dist.get_process_group_ranks(group)
 
 
+def get_global_rank(group: Any = None, group_rank: int = 0) -> int:
+    """The rank among all ranks of a group's rank."""
+    return group_rank if group is None else dist.get_global_rank(group, group_rank)
+
+
 def new_group(ranks: list[int]) -> Any:
     """A group of these ranks; a collective of all ranks."""
     return dist.new_group(ranks)
@@ -190,4 +161,4 @@ def allgather_fn(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False, debug: Any = None
 ) -> Any:
     """All-gather into one flat tensor."""
-    return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+    return collective("all_gather_into_tensor")(output_tensor, input_tensor, group, async_op)

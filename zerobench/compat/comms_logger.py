@@ -55,6 +55,7 @@ class CommsLogger:
         self.enabled = self.verbose = self.debug = False
         self.prof_all, self.prof_ops = True, list[str]()
         self.comms_dict: dict[str, dict[int, list[float]]] = {}  # milliseconds by collective and message size
+        self._collectives = dict[str, str]()  # by logged name
         self._recording = False
 
     def configure(self, given: dict[str, Any]) -> None:
@@ -64,35 +65,44 @@ class CommsLogger:
                 setattr(self, name, given[name])
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the collectives of the block. Each is waited for, so that its time is its own."""
+    def recording(self, log_name: str | None = None, prof: bool = False) -> Iterator[None]:
+        """Record the collectives of the block. Each is waited for, so that its time is its own.
+
+        Args:
+            log_name: their name in the log; by default that of each.
+            prof: whether the options ``prof_all`` and ``prof_ops`` do not matter.
+        """
         if not self.enabled or self._recording:
             yield
             return
         self._recording = True
         try:
-            with _Timed(self):
+            with _Timed(self, log_name, prof):
                 yield
         finally:
             self._recording = False
 
-    def append(self, collective: str, size: int, milliseconds: float) -> None:
+    def append(
+        self, collective: str, size: int, milliseconds: float, log_name: str | None = None, prof: bool = False
+    ) -> None:
         """Record one call."""
-        if not (self.prof_all or any(name.startswith(collective) for name in self.prof_ops)):
+        name = log_name or collective
+        if not (prof or self.prof_all or any(each == name or each.startswith(collective) for each in self.prof_ops)):
             return
-        self.comms_dict.setdefault(collective, {}).setdefault(size, []).append(milliseconds)
+        self._collectives[name] = collective
+        self.comms_dict.setdefault(name, {}).setdefault(size, []).append(milliseconds)
         if self.verbose:
             speed, bus = rates(collective, size, milliseconds, dist.get_world_size())
             report(
-                f"comm op: {collective} | time (ms): {milliseconds:.2f} | msg size: {convert_size(size)} | "
+                f"comm op: {name} | time (ms): {milliseconds:.2f} | msg size: {convert_size(size)} | "
                 f"algbw (Gbps): {speed:.2f} | busbw (Gbps): {bus:.2f}"
             )
 
     def summary(self) -> dict[str, dict[int, dict[str, Any]]]:
         """By collective and message size: the number of calls, latencies and rates; means leave a tenth out."""
-        world = dist.get_world_size()
+        world, kinds = dist.get_world_size(), self._collectives
         return {
-            name: {size: _of_size(name, size, times, world) for size, times in sorted(sizes.items())}
+            name: {size: _of_size(kinds.get(name, name), size, times, world) for size, times in sorted(sizes.items())}
             for name, sizes in self.comms_dict.items()
         }
 
@@ -111,9 +121,9 @@ def _of_size(name: str, size: int, times: list[float], world: int) -> dict[str, 
 
 
 class _Timed(TrafficMeter):
-    def __init__(self, logger: CommsLogger) -> None:
+    def __init__(self, logger: CommsLogger, log_name: str | None, prof: bool) -> None:
         super().__init__()
-        self._logger = logger
+        self._logger, self._log_name, self._prof = logger, log_name, prof
 
     def issue(self, call: Call, operation: Callable[[], Any]) -> None:
         begin = time.perf_counter()
@@ -123,7 +133,8 @@ class _Timed(TrafficMeter):
                 work.wait()
             get_accelerator().synchronize()
         size = sum(each.nbytes for each in call.inputs) if call.collective != "barrier" else 0
-        self._logger.append(call.collective, size, (time.perf_counter() - begin) * 1000)
+        taken = (time.perf_counter() - begin) * 1000
+        self._logger.append(call.collective, size, taken, self._log_name, self._prof)
 
 
 comms_logger = CommsLogger()
