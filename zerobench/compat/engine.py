@@ -242,12 +242,15 @@ class DeepSpeedEngine(
         return DeepSpeedDataLoader(
             dataset,
             batch_size or self._micro_batch,
+            pin_memory,
+            self.local_rank,
+            None,
             collate_fn or self.collate_fn,
-            rank=ranks.rank,
-            world=ranks.world,
-            data_sampler=data_sampler,
-            drop_last=self.dataloader_drop_last(),
-            workers=num_local_io_workers or 0,
+            num_local_io_workers,
+            data_sampler,
+            ranks.world,
+            ranks.rank,
+            self.dataloader_drop_last(),
         )
 
     # Life

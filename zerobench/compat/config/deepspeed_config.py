@@ -36,6 +36,10 @@ class Section:
                 return None if isinstance(default, dict) else default
         raise AttributeError(f"the section has no key {name!r}; it has {', '.join({**self._defaults, **self._given})}")
 
+    def __repr__(self) -> str:
+        keys = (key.removeprefix("stage3_") for key in self._defaults)
+        return f"{type(self).__name__}({', '.join(f'{key}={getattr(self, key)!r}' for key in keys)})"
+
 
 class DeepSpeedConfig:
     """A configuration, read and resolved; the names of the attributes are DeepSpeed's.

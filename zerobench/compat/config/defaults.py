@@ -1,4 +1,4 @@
-"""DeepSpeed's defaults of the keys that have no effect here."""
+"""DeepSpeed's defaults of the keys that have no effect here, are older names, or are refused at other values."""
 
 from __future__ import annotations
 
@@ -33,4 +33,18 @@ ZERO_WITHOUT_EFFECT: dict[str, Any] = {
     "memory_efficient_linear": True,
     "log_trace_cache_warnings": False,
     "enable_sanity_checks": False,
+    "zenflow": None,
+    "leaf_module": None,
+    "cpu_offload": None,
+    "cpu_offload_param": None,
+    "cpu_offload_use_pin_memory": None,
+    "stage3_use_all_reduce_for_fetch_params": False,
+    "stage3_gather_fp16_weights_on_model_save": False,
+    "legacy_stage1": False,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
+    "pipeline_loading_checkpoint": False,
+    "override_module_apply": True,
+    "save_muon_momentum_buffer_in_memory": False,
 }
