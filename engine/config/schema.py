@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -197,11 +198,20 @@ def accumulation_steps(config: Config, world: int) -> int:
         assert batch is not None
         micro = batch // (world * steps)
     if batch is not None and (batch != micro * steps * world or steps == 0):
-        raise ConfigError(
-            f"train_batch_size {batch} is not train_micro_batch_size_per_gpu * gradient_accumulation_steps * world size"
-            f" = {micro} * {steps} * {world} = {micro * steps * world}; change one of them, or leave one out"
-        )
+        raise ConfigError(_unequal(config, world))
     return steps
+
+
+def _unequal(config: Config, world: int) -> str:
+    """The batch that is not a product, or no multiple of one, with the values that were given."""
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    given = {name: value for name in names if (value := getattr(config, name)) is not None} | {"world size": world}
+    factors, product = " * ".join(f"{name} {value}" for name, value in given.items()), math.prod(given.values())
+    relation, advice = "is no multiple of", "change one of them"
+    if len(given) == 3:
+        relation, advice = "is not", "change one of them, or leave one out"
+    equals = f" = {product}" if len(given) > 1 else ""
+    return f"train_batch_size {config.train_batch_size} {relation} {factors}{equals}; {advice}"
 
 
 def _read(path: Path) -> dict[str, Any]:
