@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from typing import Any
 
@@ -69,6 +70,25 @@ def loss_scaler(group: dist.ProcessGroup, stage: int) -> tuple[list[Any], float,
     after = optimizer.cur_scale
     engine.destroy()
     return found, after, text
+
+
+def overflow_before_the_step(group: dist.ProcessGroup, stage: int) -> list[Any]:
+    """The classes of a dynamic scaler, and whether there is an overflow: on one rank, before and after the step."""
+    scalers = importlib.import_module("deepspeed.runtime.fp16.loss_scaler")
+    engine, optimizer, *_ = loops.deepspeed().initialize(
+        model=loops.model(),
+        config=loops.config(stage, fp16={"enabled": True}, gradient_accumulation_steps=1, train_batch_size=8),
+    )
+    kinds = (scalers.DynamicLossScaler, scalers.LossScalerBase, scalers.LossScaler)
+    found: list[Any] = [[isinstance(optimizer.loss_scaler, kind) for kind in kinds], optimizer.has_overflow()]
+    for factor in (float("inf") if dist.get_rank() == 1 else 0.0, 0.0):
+        engine.backward(engine(torch.ones(2, 5).half()).float().sum() * factor)
+        found += [optimizer.has_overflow(), optimizer.has_overflow(partition_gradients=False)]
+        engine.step()
+        found.append(optimizer.overflow)
+    optimizer.refresh_fp32_params()
+    engine.destroy()
+    return found
 
 
 def refused(group: dist.ProcessGroup, stage: int) -> list[str]:

@@ -36,6 +36,13 @@ def test_the_loss_scaler(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, attribute_loops.loss_scaler, world=_WORLD) == [[expected] * 4] * _WORLD
 
 
+def test_overflow_before_the_step(pool: Pool) -> None:
+    """has_overflow() agrees on all ranks between backward() and step(); the scaler is of DeepSpeed's classes."""
+    expected = [[True, True, False], False, True, True, True, False, False, False]
+    ranks = pool.run(loops.at_every_stage, attribute_loops.overflow_before_the_step, world=_WORLD)
+    assert ranks == [[expected] * 4] * _WORLD
+
+
 def test_what_is_refused(pool: Pool) -> None:
     """An attribute that the engine does not have is an error that says what to do."""
     [stages, *_] = pool.run(loops.at_every_stage, attribute_loops.refused, world=_WORLD)

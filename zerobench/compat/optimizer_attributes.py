@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
-from zerobench.compat.errors import CallError
+from zerobench.compat.loss_scalers import has_overflow, scaler_of
 from zerobench.engine import Engine
 
 
@@ -24,56 +25,6 @@ class BasicOptimizer(torch.optim.Optimizer):
         raise RuntimeError("call engine.step(): the engine has the gradients and the state of this optimizer")
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-
-
-#: By DeepSpeed's name of a dynamic scaler's state or setting, that of the engine.
-_STATE = {"cur_iter": "step", "last_overflow_iter": "last_overflow", "cur_hysteresis": "hysteresis"}
-_SETTINGS = {
-    "scale_window": "loss_scale_window",
-    "min_scale": "min_loss_scale",
-    "delayed_shift": "hysteresis",
-    "consecutive_hysteresis": "consecutive_hysteresis",
-}
-
-
-class ScalerOf:
-    """``optimizer.loss_scaler``: the engine's loss scale as it is now, with DeepSpeed's state of a dynamic one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and self.dynamic:
-            if name in _STATE:
-                return self._engine.scaler.state()[_STATE[name]]
-            if name in _SETTINGS:
-                return getattr(self._engine.config.fp16, _SETTINGS[name])
-            if name == "scale_factor":
-                return 2.0
-        raise AttributeError(f"the loss scaler has no attribute {name!r}", name=name)
-
-    @property
-    def cur_scale(self) -> float:
-        """The loss scale; 1 except in fp16."""
-        return self._engine.loss_scale
-
-    @cur_scale.setter
-    def cur_scale(self, scale: float) -> None:
-        """Set the scale of the next step, on every rank.
-
-        Raises:
-            CallError: a step has begun, whose gradients have the scale of before.
-        """
-        if self._engine.accumulation.begun:
-            raise CallError("the loss scale was set within a step, whose gradients have another; set it after step()")
-        self._engine.scaler.scale = float(scale)
-
-    loss_scale = cur_scale
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether it changes."""
-        return self._engine.scaler.dynamic
 
 
 def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
@@ -100,7 +51,9 @@ def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
 
     optimizer.__dict__ |= {
         "optimizer": inner,
-        "loss_scaler": ScalerOf(engine),
+        "loss_scaler": scaler_of(engine),
+        "has_overflow": functools.partial(has_overflow, engine),
+        "refresh_fp32_params": lambda: None,  # the masters follow each edit of a parameter
         "get_lr": get_lr,
         "set_lr": set_lr,
         "clip_grad": config.gradient_clipping,
