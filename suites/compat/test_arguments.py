@@ -37,6 +37,18 @@ def test_arguments_have_deepspeeds_names(name: str, arguments: list[str]) -> Non
     assert list(inspect.signature(operator.attrgetter(name)(loops.deepspeed())).parameters) == arguments
 
 
+def test_groups_of_other_parallelism() -> None:
+    """Their sizes are 1, also for the group of a name; they may be set to what they are."""
+    groups = loops.deepspeed().utils.groups
+    groups.set_tensor_model_parallel_world_size(1)
+    groups.set_tensor_model_parallel_rank(rank=0)
+    assert groups._get_expert_parallel_world_size("ep_size_1") == groups.get_tensor_model_parallel_world_size() == 1
+    assert groups._get_expert_data_parallel_rank(group_name="ep_size_1") == groups._get_sequence_parallel_rank() == 0
+    for name, value in (("world_size", 2), ("rank", 1)):
+        with pytest.raises(NotImplementedError, match=f"utils.groups.set_tensor_model_parallel_{name} is not offered"):
+            getattr(groups, f"set_tensor_model_parallel_{name}")(value)
+
+
 def test_leaf_modules() -> None:
     """Classes with those derived from them, names of classes, of modules and their ends; as in DeepSpeed."""
     utils = loops.deepspeed().utils

@@ -15,6 +15,9 @@ __all__ = [
     "get_data_parallel_group",
     "get_data_parallel_rank",
     "get_data_parallel_world_size",
+    "get_tensor_model_parallel_src_rank",
+    "set_tensor_model_parallel_rank",
+    "set_tensor_model_parallel_world_size",
 ]
 
 
@@ -38,12 +41,37 @@ _get_data_parallel_rank = get_data_parallel_rank
 _get_data_parallel_world_size = get_data_parallel_world_size
 
 
-def _one() -> int:
+def get_tensor_model_parallel_src_rank() -> int:
+    """The first rank of this rank's group of tensor parallelism: this rank, the only one."""
+    return dist.get_rank()
+
+
+def set_tensor_model_parallel_world_size(world_size: int | None) -> None:
+    """Take 1.
+
+    Raises:
+        NotImplementedError: for another number.
+    """
+    if world_size not in (None, 1):
+        group_of_parallelism("set_tensor_model_parallel_world_size")()
+
+
+def set_tensor_model_parallel_rank(rank: int | None) -> None:
+    """Take 0.
+
+    Raises:
+        NotImplementedError: for another rank.
+    """
+    if rank not in (None, 0):
+        group_of_parallelism("set_tensor_model_parallel_rank")()
+
+
+def _one(group_name: str = "") -> int:
     """The ranks of any other parallelism."""
     return 1
 
 
-def _first() -> int:
+def _first(group_name: str = "") -> int:
     """This rank in any other parallelism."""
     return 0
 
@@ -52,8 +80,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     bare = name.removeprefix("_")
-    if bare.endswith("parallel_world_size"):
+    if bare.startswith("get_") and bare.endswith("parallel_world_size"):
         return _one
-    if bare.endswith("parallel_rank"):
+    if bare.startswith("get_") and bare.endswith("parallel_rank"):
         return _first
     return group_of_parallelism(name)
