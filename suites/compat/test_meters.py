@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from zerobench.compat.comms_logger import comms_logger, convert_size, rates
 from zerobench.compat.flops_profiler import get_model_profile
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.ranks import Pool
-from zerobench.suites.compat import loops
+from zerobench.suites.compat import loops, oracle
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -142,7 +145,8 @@ def _check_printed(printed: str, recorded: dict[str, Any]) -> None:
     assert sum("step=2, skipped=0, lr=" in line for line in lines) == 1
     assert sum("after step | device:" in line for line in lines) == 2
     assert f"{'fwd flops per GPU: ':<70}  {_FLOPS} " in printed
-    assert "depth 1:\n    flops - {'Linear': '512.00 FLOPs'" in printed.replace("512.00'", "512.00 FLOPs'")
+    deepest = "{'Linear': '147', 'Tanh': '0'}", "{'Linear': '256 MACs', 'Tanh': '0 MACs'}"
+    assert "depth 1:\n    params      - {}\n    MACs        - {}\n".format(*deepest) in printed
     assert "(0): Linear(96.00 = 65.31% Params, 160.00 MACs = 62.50% MACs)" in printed
     begin = lines.index("[Rank 0] {")
     end = lines.index("}", begin)
@@ -170,6 +174,43 @@ def test_a_models_profile(tmp_path: Path) -> None:
     assert "DeepSpeed Flops Profiler" in file.read_text()
     with pytest.raises(ValueError, match="has no input for the model; give input_shape"):
         get_model_profile(loops.model())
+
+
+def _labels() -> list[str]:
+    """Of the lines of a profile's summary, with an engine whose phases took 5 ms each."""
+    profiler = importlib.import_module("deepspeed.profiling.flops_profiler").FlopsProfiler
+    timer = SimpleNamespace(elapsed=lambda reset: 5.0)
+    engine = SimpleNamespace(world_size=2, dp_world_size=2, mp_world_size=1, has_moe_layers=False)
+    engine.train_micro_batch_size_per_gpu, engine.wall_clock_breakdown = lambda: 4, lambda: True
+    engine.timers = lambda name: timer
+    model = loops.model()
+    made, printed = profiler(model, engine), io.StringIO()
+    made.start_profile()
+    model(torch.ones(2, 5))
+    made.stop_profile()
+    with contextlib.redirect_stdout(printed):
+        made.print_model_profile(detailed=False)
+    made.end_profile()
+    lines = re.findall(r"^(\S.*?): +(?:(5 ms|15 ms|2|1|4|147|256 MACs|533.33) *$)?", printed.getvalue(), re.MULTILINE)
+    return [f"{label}: {value}" for label, value in lines]
+
+
+def test_lines_of_a_profile() -> None:
+    """Those of the model, of the phases and of samples."""
+    loops.deepspeed()
+    found = _labels()
+    assert "params of model = params per GPU * mp_size: 147" in found
+    assert "fwd flops of model = fwd flops per GPU * mp_size: " in found
+    assert "fwd+bwd FLOPS per GPU = 3 * fwd flops per GPU / (fwd+bwd latency): " in found
+    assert found[-1] == "samples/second: 533.33"
+
+
+@pytest.mark.slow
+@oracle.NEEDS_DEEPSPEED
+def test_lines_of_a_profile_are_deepspeeds() -> None:
+    """The installed DeepSpeed prints these, in this order."""
+    loops.deepspeed()
+    assert _labels() == oracle.ask(_labels)
 
 
 def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

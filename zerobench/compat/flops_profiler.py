@@ -11,7 +11,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from zerobench.compat.quantities import duration_to_string, macs_to_string, number_to_string, params_to_string
+from zerobench.compat.quantities import (
+    duration_to_string,
+    flops_to_string,
+    macs_to_string,
+    number_to_string,
+    params_to_string,
+)
 from zerobench.compat.timers import now
 
 _LINE = "{:<70}  {:<8}"
@@ -23,6 +29,10 @@ def _scaled(number: float, unit: str = "") -> str:
         if number >= size:
             return f"{number / size:.2f} {letter}{unit}"
     return f"{number:.2f} {unit}".rstrip()
+
+
+def _rate(label: str, flops: float) -> str:
+    return _LINE.format(f"{label}: ", flops_to_string(flops))
 
 
 class FlopsProfiler:
@@ -80,8 +90,10 @@ class FlopsProfiler:
 
     def get_total_params(self, as_string: bool = False) -> Any:
         """The model's parameters, whole."""
-        found = sum(each.numel() for each in self.model.parameters())
-        return params_to_string(found) if as_string else found
+        return params_to_string(self._of_parameters()) if as_string else self._of_parameters()
+
+    def _of_parameters(self) -> int:
+        return sum(each.numel() for each in self.model.parameters())
 
     def print_model_profile(
         self,
@@ -105,7 +117,7 @@ class FlopsProfiler:
             print("\n".join(lines), flush=True)
 
     def _summary(self, profile_step: int) -> Iterator[str]:
-        flops, seconds = self.get_total_flops(), max(self._duration, 1e-9)
+        flops = self.get_total_flops()
         yield "\n-------------------------- DeepSpeed Flops Profiler --------------------------"
         yield f"Profile Summary at step {profile_step}:"
         if self.ds_engine is not None:
@@ -113,27 +125,36 @@ class FlopsProfiler:
             yield _LINE.format("data parallel size: ", self.ds_engine.dp_world_size)
             yield _LINE.format("model parallel size: ", self.ds_engine.mp_world_size)
             yield _LINE.format("batch size per GPU: ", self.ds_engine.train_micro_batch_size_per_gpu())
-        yield _LINE.format("params per GPU: ", self.get_total_params(as_string=True))
-        yield _LINE.format("fwd MACs per GPU: ", self.get_total_macs(as_string=True))
-        yield _LINE.format("fwd flops per GPU: ", self.get_total_flops(as_string=True))
-        yield _LINE.format("fwd latency: ", self.get_total_duration(as_string=True))
-        rate = _scaled(flops / seconds, "FLOPS")
-        yield _LINE.format("fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", rate)
-        if self.ds_engine is not None and self.ds_engine.wall_clock_breakdown():
-            yield from self._of_step(flops)
+        parts, known = (1 if self.ds_engine is None else self.ds_engine.mp_world_size), self._of_parameters()
+        yield _LINE.format("params per GPU: ", params_to_string(known))
+        yield _LINE.format("params of model = params per GPU * mp_size: ", params_to_string(known * parts))
+        yield _LINE.format("fwd MACs per GPU: ", macs_to_string(flops // 2))
+        yield _LINE.format("fwd flops per GPU: ", number_to_string(flops))
+        yield _LINE.format("fwd flops of model = fwd flops per GPU * mp_size: ", number_to_string(flops * parts))
+        timed = self.ds_engine is not None and self.ds_engine.wall_clock_breakdown()
+        seconds = max(self._spent("fwd") if timed else self._duration, 1e-9)
+        yield _LINE.format("fwd latency: ", duration_to_string(seconds))
+        yield _rate("fwd FLOPS per GPU = fwd flops per GPU / fwd latency", flops / seconds)
+        if timed:
+            yield from self._of_step(flops, seconds)
 
-    def _of_step(self, flops: int) -> Iterator[str]:
-        """The rates of backward and of the step, from the engine's timers."""
-        spent = {name: self.ds_engine.timers(name).elapsed(reset=False) / 1e3 for name in ("fwd", "bwd", "step")}
-        factor = 2 + self.recompute_fwd_factor
-        yield _LINE.format("bwd latency: ", f"{spent['bwd'] * 1e3:.2f} ms")
-        rate = _scaled(factor * flops / max(spent["bwd"], 1e-9), "FLOPS")
-        yield _LINE.format(f"bwd FLOPS per GPU = {factor:g} * fwd flops per GPU / bwd latency: ", rate)
-        yield _LINE.format("step latency: ", f"{spent['step'] * 1e3:.2f} ms")
-        whole = max(sum(spent.values()), 1e-9)
-        yield _LINE.format("iter latency: ", f"{whole * 1e3:.2f} ms")
-        rate = _scaled((factor + 1) * flops / whole, "FLOPS")
-        yield _LINE.format(f"FLOPS per GPU = {factor + 1:g} * fwd flops per GPU / iter latency: ", rate)
+    def _spent(self, phase: str) -> float:
+        """Seconds, from the engine's timers."""
+        return float(self.ds_engine.timers(phase).elapsed(reset=False)) / 1e3
+
+    def _of_step(self, flops: int, forward: float) -> Iterator[str]:
+        """The rates of backward and of the step."""
+        factor, backward, step = 2 + self.recompute_fwd_factor, max(self._spent("bwd"), 1e-9), self._spent("step")
+        both, whole = forward + backward, forward + backward + step
+        yield _LINE.format("bwd latency: ", duration_to_string(backward))
+        yield _rate(f"bwd FLOPS per GPU = {factor:g} * fwd flops per GPU / bwd latency", factor * flops / backward)
+        of_both = f"fwd+bwd FLOPS per GPU = {factor + 1:g} * fwd flops per GPU / (fwd+bwd latency)"
+        yield _rate(of_both, (factor + 1) * flops / both)
+        yield _LINE.format("step latency: ", duration_to_string(step))
+        yield _LINE.format("iter latency: ", duration_to_string(whole))
+        yield _rate(f"FLOPS per GPU = {factor + 1:g} * fwd flops per GPU / iter latency", (factor + 1) * flops / whole)
+        samples = self.ds_engine.train_micro_batch_size_per_gpu() * self.ds_engine.world_size
+        yield _LINE.format("samples/second: ", round(samples / whole, 2))
 
     def _of_modules(self) -> dict[str, int]:
         """The FLOPs of each module by its name in the model; the model's own name is empty."""
@@ -144,19 +165,22 @@ class FlopsProfiler:
         return {name: totals.get(f"{root}.{name}" if name else root, 0) for name in names}
 
     def _by_depth(self, module_depth: int, top_modules: int) -> Iterator[str]:
-        """The kinds of modules with the most FLOPs, for each depth down to ``module_depth``."""
+        """The kinds of modules with the most parameters and FLOPs, for each depth down to ``module_depth``."""
         of_modules, kinds = self._of_modules(), dict(self.model.named_modules())
         depths = {name: name.count(".") + 1 if name else 0 for name in of_modules}
         deepest = max(depths.values()) if module_depth == -1 else module_depth
         yield "\n----------------------------- Aggregated Profile per GPU -----------------------------"
-        yield "Top modules in terms of flops at different model depths:"
+        yield f"Top {top_modules} modules in terms of params or MACs at different model depths:"
         for depth in range(deepest + 1):
-            found: dict[str, int] = {}
+            found: dict[str, list[int]] = {}
             for name in (name for name, each in depths.items() if each == depth):
-                kind = type(kinds[name]).__name__
-                found[kind] = found.get(kind, 0) + of_modules[name]
-            most = sorted(found.items(), key=lambda each: -each[1])[:top_modules]
-            yield f"depth {depth}:\n    flops - { {kind: _scaled(flops) for kind, flops in most} }"
+                both = found.setdefault(type(kinds[name]).__name__, [0, 0])
+                both[0] += sum(each.numel() for each in kinds[name].parameters())
+                both[1] += of_modules[name] // 2
+            yield f"depth {depth}:"
+            for title, place, words in (("params     ", 0, params_to_string), ("MACs       ", 1, macs_to_string)):
+                most = sorted(found.items(), key=lambda each: -each[1][place])[:top_modules]
+                yield f"    {title} - { {kind: words(both[place]) for kind, both in most} }"
 
     def _by_module(self) -> Iterator[str]:
         """A line for each module: parameters and FLOPs with their shares."""
