@@ -129,6 +129,20 @@ def test_positions_of_collectives(pool: Pool) -> None:
     assert pool.run(_by_position, world=2) == [[[1.0] * 2, [1.0] * 4, [each] * 2, 1, names] for each in (1.0, 0.0)]
 
 
+def test_the_logger_is_configured_by_a_configuration() -> None:
+    """As in DeepSpeed, by its section if that is enabled, before the other arguments."""
+    ds = loops.deepspeed()
+    logger = ds.comm.comms_logger
+    section = {"enabled": True, "verbose": True, "prof_all": False, "prof_ops": ["mean"]}
+    config = ds.DeepSpeedConfig({"train_batch_size": 1, "comms_logger": section})
+    ds.comm.configure(config, verbose=False)
+    found = (logger.enabled, logger.verbose, logger.prof_all, list(logger.prof_ops))
+    ds.comm.configure(enabled=False, prof_all=True, prof_ops=[])
+    assert found == (True, False, False, ["mean"])
+    ds.comm.configure(deepspeed_config=ds.DeepSpeedConfig({"train_batch_size": 1}))
+    assert not logger.enabled
+
+
 def _signatures() -> tuple[dict[str, list[tuple[str, str]]], dict[str, int]]:
     """Of the installed DeepSpeed: the parameters of each collective but the logger's, and its operations."""
     comm = importlib.import_module("deepspeed.comm")

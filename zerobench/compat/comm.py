@@ -71,8 +71,9 @@ def init_distributed(
     """Start the default process group, unless it runs; a collective of all ranks.
 
     A launcher's environment gives the rank: torchrun's, Slurm's or MPI's. Without one this process is the only rank.
-    ``nccl`` becomes ``gloo`` on a CPU.
+    ``nccl`` becomes ``gloo`` on a CPU. A ``DeepSpeedConfig`` configures the communications logger.
     """
+    configure(config)
     if dist.is_initialized() or dist_init_required is False:
         return
     _take_launch(distributed_port)

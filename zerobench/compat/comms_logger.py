@@ -18,6 +18,7 @@ from zerobench.meters.traffic import Call, TrafficMeter
 
 _COLUMNS = ("Comm. Op", "Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)")
 _RATES = ("tput_avg (Gbps)", "busbw_avg (Gbps)")
+_OPTIONS = ("enabled", "verbose", "debug", "prof_all", "prof_ops")
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 #: Of point to point, a wait for one end can keep the process from its other end.
 _NOT_AWAITED = frozenset(["send", "recv"])
@@ -60,7 +61,7 @@ class CommsLogger:
 
     def configure(self, given: dict[str, Any]) -> None:
         """Take the values of the configuration's section; others stay."""
-        for name in ("enabled", "verbose", "debug", "prof_all", "prof_ops"):
+        for name in _OPTIONS:
             if given.get(name) is not None:
                 setattr(self, name, given[name])
 
@@ -148,7 +149,10 @@ def configure(
     verbose: bool | None = None,
     debug: bool | None = None,
 ) -> None:
-    """Set the logger's options."""
+    """Set the logger's options: those of a ``DeepSpeedConfig``, if its section is enabled, then the others."""
+    if deepspeed_config is not None and deepspeed_config.comms_logger_config.enabled:
+        section = deepspeed_config.comms_logger_config
+        comms_logger.configure({name: getattr(section, name) for name in _OPTIONS})
     given = {"enabled": enabled, "prof_all": prof_all, "prof_ops": prof_ops, "verbose": verbose, "debug": debug}
     comms_logger.configure(given)
 
