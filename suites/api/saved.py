@@ -33,7 +33,9 @@ class Model(nn.Module):
         return out
 
 
-def engine(seed: int = 0, model: nn.Module | None = None, group: Any = None, **config: Any) -> zerobench.Engine:
+def engine(
+    seed: int = 0, model: nn.Module | None = None, group: Any = None, schedule: Any = None, **config: Any
+) -> zerobench.Engine:
     """An engine of stage 2 in bf16, unless ``config`` says otherwise; its values depend on the seed."""
     torch.manual_seed(seed)
     settings = {
@@ -42,7 +44,8 @@ def engine(seed: int = 0, model: nn.Module | None = None, group: Any = None, **c
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
         "zero_optimization": {"stage": 2, "chunk_size": 32},
     }
-    return zerobench.initialize(model or Model(), {**settings, **config}, process_group=group)[0]
+    given = {"lr_scheduler": schedule, "process_group": group}
+    return zerobench.initialize(model or Model(), {**settings, **config}, **given)[0]
 
 
 def train(trained: zerobench.Engine, steps: int = 1) -> None:
@@ -64,7 +67,8 @@ def states(of: zerobench.Engine) -> dict[str, Any]:
             found[f"states of {name}"] = [each.tolist() for each in full if each is not None]
     groups = [{key: value for key, value in group.items() if key != "params"} for group in of.optimizer.param_groups]
     counters = (of.global_steps, of.micro_steps, of.skipped_steps, list(of.stepper.steps), of.scaler.state())
-    return {**found, "other": (groups, counters, torch.get_rng_state().tolist())}
+    schedule = None if of.lr_scheduler is None else of.lr_scheduler.state_dict()
+    return {**found, "other": (groups, counters, schedule, torch.get_rng_state().tolist())}
 
 
 def checkpoint(directory: Path) -> zerobench.Engine:

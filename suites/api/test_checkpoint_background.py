@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import zerobench
@@ -36,20 +37,35 @@ def _held_up() -> Iterator[threading.Event]:
         go.set()
 
 
+#: Each step changes the rate, the scale and what the scaler counts; a save has them as of its call.
+_CHANGING: dict[str, Any] = {
+    "bf16": {"enabled": False},
+    "fp16": {"enabled": True, "initial_scale_power": 2, "loss_scale_window": 1},
+    "schedule": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+}
+
+
 def _train_while_it_saves(group: dist.ProcessGroup | None, directory: Path) -> bool:
-    """One rank's part: whether a checkpoint that is written while training goes on has the state of its call."""
-    running = saved.engine(group=group)
+    """One rank's part: whether a checkpoint that is written while training goes on has the state of its call, the
+    client's too, which it changes meanwhile."""
+    running = saved.engine(group=group, **_CHANGING)
     saved.train(running, 2)
+    state: dict[str, Any] = {"losses": [0.5], "best": torch.ones(2)}
     with _held_up() as go:
-        pending: PendingSave = running.async_save_checkpoint(directory)
+        pending: PendingSave = running.async_save_checkpoint(directory, client_state=state)
         expected = saved.states(running)
         saved.train(running, 3)
+        state["losses"].append(0.25)
+        state["best"].zero_()
+        running.optimizer.param_groups[0]["weight_decay"] = 0.5
         assert not pending.done
         assert not (directory / "latest").exists()
         go.set()
         pending.wait()
-    loading = saved.engine(1, group=group)
-    loading.load_checkpoint(directory)
+    loading = saved.engine(1, group=group, **_CHANGING)
+    _, client_state = loading.load_checkpoint(directory)
+    assert client_state["losses"] == [0.5]
+    assert client_state["best"].tolist() == [1, 1]
     return saved.states(loading) == expected
 
 
