@@ -18,6 +18,7 @@ from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.model_specs import Odd
 from zerobench.scenario import LoadsInto, LossScale, OffloadTarget, Scenario
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.scalers import of_a_scaler
 from zerobench.suites.support.sizes import WORLD_PAIRS, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
     DYNAMIC,
@@ -131,37 +132,13 @@ def test_each_step_follows_over_any_load(trials: Trials, scenario: Scenario) -> 
     trials.follows(trials.nearest(scenario, "resumes", "loads", "accumulation"))
 
 
-@st.composite
-def _of_a_scaler(draw: st.DrawFn, /, stage: st.SearchStrategy[int]) -> Scenario:
-    """Scenarios in which an overflow comes one or two steps before the resume, and either the scale grows a window
-    after it, or further overflows use up the hysteresis: what the scaler has counted before the save decides after the
-    load. In others all overflows come after it, so that an engine which has trained had used up more than the saved
-    one. Mostly the engine that counts and saves has itself loaded."""
-    then = draw(among("load then", "grows", "used up", "all"))
-    grows, before = then == "grows", then != "all"
-    ago = draw(among("load overflow", 1, 2)) if grows else 1
-    resume, window = draw(st.integers(ago, 3)), draw(among("window", 2, 3)) + ago - 1
-    hysteresis = draw(among("hysteresis", 1, 2)) if grows else draw(among("hysteresis", 2, 3))
-    bad = [resume - ago] if grows else range(resume - before, resume - before + hysteresis)
-    scale = LossScale(
-        initial_power=draw(st.sampled_from([3, 8])),
-        window=window,
-        hysteresis=hysteresis,
-        consecutive_hysteresis=grows and draw(st.booleans()),
-        minimum=0.25,
-    )
-    steps = resume + (window + 2 if grows else hysteresis + 2 - before)
-    given = {"dtype": "fp16", "loss_scale": scale, "loads_into": _INTO, "reads": ()}
-    resumes = (resume - 1, resume) if resume > 1 else (resume,)
-    one = draw(scenarios(stage=stage, steps=steps, poison=(), resumes=resumes, **given))
-    return one.but(poison=tuple((step, draw(st.integers(0, one.leaves_of(step) - 1))) for step in bad), zeroed=())
-
-
 _FP16: dict[str, Any] = {"dtype": "fp16", "loss_scale": DYNAMIC, "steps": 5}
 
 
 @drawn_at_each_stage(
-    lambda stage: _of_a_scaler(stage=stage) | scenarios(stage=stage, **_FP16, resumes=_RESUMES, loads_into=_INTO),
+    lambda stage: (
+        of_a_scaler(stage=stage, loads_into=_INTO) | scenarios(stage=stage, **_FP16, resumes=_RESUMES, loads_into=_INTO)
+    ),
     share=0.125,
     least=0.0,
 )

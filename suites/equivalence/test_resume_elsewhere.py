@@ -15,9 +15,10 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import disagreement, is_exact
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
-from zerobench.scenario import Optimizer, Scenario
+from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.offered import at_offered_stage
+from zerobench.suites.support.scalers import of_a_scaler
 from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import (
     DYNAMIC,
@@ -48,6 +49,7 @@ def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
         "reads": (),
         "resumes": (saved,),
         "short_steps": (),
+        "loads_into": among("load into", "new", "trained"),
     }
     return scenarios(world=2, accumulation=1, **given | fixed)
 
@@ -60,6 +62,54 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
     assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)  # it may divide each loss by the micro-steps
     command = _command(trials, drawn_at, worlds, leaves=leaves_of(*worlds), each_step=True)
     found = trials.runner.first_that_does_not_follow(command)
+    if found is not None:
+        raise disagreement(found, command)
+
+
+@drawn(
+    st.tuples(
+        of_a_scaler(
+            model=models(buffers=False, dropout=0.0),
+            world=2,
+            accumulation=1,
+            short_steps=(),
+            loads_into=among("load into", "new", "trained"),
+        ).map(lambda one: one.but(resumes=one.resumes[-1:])),
+        _OF_SEVERAL_LEAVES,
+    ),
+    share=0.1,
+)
+def test_a_dynamic_loss_scale_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """So is each decision of a dynamic loss scale, if the overflows and good steps that the engine counted before the
+    save decide when it moves after the load."""
+    drawn_at, worlds = scenario
+    assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)
+    command = _command(trials, drawn_at, worlds, "loss_scale", leaves=leaves_of(*worlds), each_step=True)
+    found = trials.runner.first_that_does_not_follow(command)
+    if found is not None:
+        raise disagreement(found, command)
+
+
+@drawn(
+    st.tuples(
+        _resuming(saved=2, dtype="fp16", loss_scale=STATIC),
+        among("load static", 4.0, 1024.0),
+        among("load clip", 0.0, 0.05),
+    ),
+    share=0.1,
+)
+def test_settings_are_those_of_the_engine_that_loads(bits: Trials, scenario: tuple[Scenario, float, float]) -> None:
+    """If the client builds the engine that loads with another static loss scale or another clipping, its steps follow
+    with these, and not with those of the engine that saved."""
+    bits.skip_unless_it_saves()
+    one, static, clip = scenario
+    one = bits.nearest(one, "resumes", "dtype", "loss_scale")
+    [saved] = one.resumes
+    other = one.but(resumes=(), loss_scale=LossScale(static=static), clip=clip)
+    assume(bits.offers(other))
+    saved_by = one.but(resumes=(), steps=saved, poison=tuple(each for each in one.poison if each[0] < saved))
+    command = ReplayCommand(other, bits.name, saved_by=saved_by, each_step=True)
+    found = bits.runner.first_that_does_not_follow(command)
     if found is not None:
         raise disagreement(found, command)
 
