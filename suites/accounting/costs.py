@@ -7,7 +7,7 @@ Costs of histories are in histories.py, and that of the network in network.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -15,7 +15,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
-from zerobench.suites.accounting import bounds, held, within
+from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.histories import (
     after_evaluation,
     after_reading,
@@ -143,6 +143,29 @@ def _within(trials: Trials, scenario: Scenario, call: within.Within, most: int, 
         demand_at_most(trials, scenario, rank, entry, size, most, bound)
 
 
+def kept_in_step(trials: Trials, scenario: Scenario) -> None:
+    """The memory of the last micro-step and the update after every call between steps, beside that without them."""
+    _demand_released(trials, scenario, kept.most_in_last_micro_step, "a step after calls between steps")
+
+
+def kept_in_update(trials: Trials, scenario: Scenario) -> None:
+    """The memory of an update after the client has read and edited gradients, beside that without it."""
+    edited = scenario.but(gradient_edits=(1,))
+    scenario = edited if trials.offers(edited) else scenario
+    _demand_released(trials, scenario, kept.most_in_update, "an update after a reading of gradients")
+
+
+def _demand_released(trials: Trials, scenario: Scenario, measure: Callable[..., int | None], what: str) -> None:
+    """It needs ten blocks more at most."""
+    command, room = ReplayCommand(scenario, trials.name), bounds.of_ten_blocks(models.shapes(scenario))
+    plain, after = (trials.ask(command, measure, calls) for calls in (False, True))
+    for rank, (expected, size) in enumerate(zip(plain, after, strict=True)):
+        if expected is None or size is None:
+            pytest.skip(f"{trials.name} sends nothing in an update, so that its beginning is not seen")
+        entry = Entry("kept", f"{size} bytes at once in {what}", "kept")
+        demand_at_most(trials, scenario, rank, entry, size, expected + room, "those without the calls, and ten blocks")
+
+
 def undeclared(trials: Trials, scenario: Scenario) -> None:
     """The living tensors, between steps, that no state declares."""
     most = sum(p.nbytes for p in models.shapes(scenario).parameters()) // scenario.world // 2
@@ -208,6 +231,8 @@ COSTS: Mapping[str, Cost] = {
         evaluation,
         saving,
         loading,
+        kept_in_step,
+        kept_in_update,
         undeclared,
         building,
         closed,

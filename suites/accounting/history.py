@@ -62,7 +62,7 @@ def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: B
     waiting = sizes_of_gradients(model)
     with closing(wrap(model, kind, scenario, group)) as engine, directory_of(group) as directory:
         for index in range(scenario.steps):
-            for what, call in _calls(engine, scenario, between, directory).items() if index else ():
+            for what, call in calls_between(engine, scenario, between, directory).items() if index else ():
                 found.calls.append(_metered(engine, what, index, call))
             waiting.clear()
             _step(engine, scenario, index, found, between)
@@ -70,7 +70,10 @@ def trace(group: dist.ProcessGroup, subject: str, scenario: Scenario, between: B
     return found
 
 
-def _calls(engine: Subject, scenario: Scenario, between: Between, directory: Path) -> dict[str, Callable[[], object]]:
+def calls_between(
+    engine: Subject, scenario: Scenario, between: Between, directory: Path
+) -> dict[str, Callable[[], object]]:
+    """The calls of this kind, each by its name."""
     if between in ("nothing", "evaluation in a step"):
         return {}
     if between == "evaluation":
@@ -142,12 +145,12 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
     The collector rests in the first half: a training loop must not depend on it.
     """
     found, kind = LongRun(), subjects.load(subject)
-    rounds = _rounds(kind, scenario)
+    rounds = rounds_of(kind, scenario)
     with closing(start(kind, scenario, group)) as engine, directory_of(group) as directory, _collecting():
         for index in range(scenario.steps):
             with TrafficMeter() as called:
                 for between in rounds if index % 3 == 2 else ():
-                    for call in _calls(engine, scenario, between, directory).values():
+                    for call in calls_between(engine, scenario, between, directory).values():
                         call()
             found.called[index] = called.traffic
             with TrafficMeter() as meter:  # an engine may keep what was read until it steps
@@ -164,7 +167,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
     return found
 
 
-def _rounds(kind: type[Subject], scenario: Scenario) -> list[Between]:
+def rounds_of(kind: type[Subject], scenario: Scenario) -> list[Between]:
     """The calls of a round that the engine offers; it loads what it has just saved."""
     rounds: list[Between] = ["evaluation", "reading"]
     if offers_saving(kind, scenario):

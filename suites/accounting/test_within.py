@@ -71,6 +71,21 @@ def test_a_save_and_a_load_hold_little(reference: Trials, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", range(4))
+def test_a_step_holds_nothing_of_the_calls_before(trials: Trials, stage: int) -> None:
+    """After an evaluation, readings, a save, a load and an edit, those of them that the engine offers, the second
+    micro-step and the update hold at most ten blocks more than without: what a call keeps is gone when a step is under
+    way."""
+    judge(trials, _DEEP.but(stage=stage, accumulation=2), costs.kept_in_step)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> None:
+    """If the client has read all gradients, and edited some if the engine offers it, the update holds at most ten
+    blocks more than without; so does an engine that reads many blocks at once, and keeps them for the next reading."""
+    judge(trials, _DEEP.but(stage=stage, prefetch_bucket=50_000_000, clip=1.0), costs.kept_in_update, "clip")
+
+
+@pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
     client has set parameters, and if some are frozen."""

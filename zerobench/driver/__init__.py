@@ -11,7 +11,7 @@ from zerobench.driver.resuming import (
     save,
 )
 from zerobench.driver.running import Run, drive
-from zerobench.driver.stepping import changed_factors, draw_batches, prepare, run_step, run_steps
+from zerobench.driver.stepping import changed_factors, draw_batches, edit_gradients, prepare, run_step, run_steps
 
 __all__ = [
     "ALL",
@@ -21,6 +21,7 @@ __all__ = [
     "directory_of",
     "draw_batches",
     "drive",
+    "edit_gradients",
     "evaluation",
     "flat",
     "go_astray",

@@ -1,0 +1,60 @@
+"""Memory that a call leaves for a while: it is gone before the next step ends, and no count after it shows it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.driver import directory_of, draw_batches, edit_gradients, run_step, start
+from zerobench.meters import PeakMeter, TrafficMeter
+from zerobench.scenario import Scenario
+from zerobench.suites.accounting.history import Between, calls_between, rounds_of
+
+_STEP = 1
+
+
+def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scenario, calls: bool) -> int:
+    """One rank's part: the most bytes from the last micro-step of the second step to its end, beyond those before the
+    engine is built; with or without every call that a client makes between steps before it."""
+    kind, rank = subjects.load(name), dist.get_rank(group)
+    with PeakMeter() as peak, closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
+        run_step(engine, scenario, 0, rank)
+        made: list[Between] = rounds_of(kind, scenario) if calls else []
+        for each in made:
+            for call in calls_between(engine, scenario, each, directory).values():
+                call()
+        *others, last = draw_batches(scenario, _STEP, rank)
+        for batch in others:
+            engine.micro_step(batch)
+        dist.barrier(group)
+        peak.restart()
+        engine.micro_step(last)
+        engine.step()
+    return peak.bytes
+
+
+def most_in_update(group: dist.ProcessGroup, name: str, scenario: Scenario, reads: bool) -> int | None:
+    """One rank's part: the most bytes from the first collective of the second update on, beyond those before the engine
+    is built; with or without gradients that the client has read, and edited if the Scenario has it, before the update.
+    None if the update has no collective: an engine may keep what was read until the update begins."""
+    rank, began = dist.get_rank(group), list[str]()
+    with PeakMeter() as peak, closing(start(subjects.load(name), scenario, group)) as engine:
+        run_step(engine, scenario.but(gradient_edits=()), 0, rank)
+        for batch in draw_batches(scenario, _STEP, rank):
+            engine.micro_step(batch)
+        if reads:
+            edit_gradients(engine, scenario, _STEP)
+            engine.gradients()
+        dist.barrier(group)
+        with TrafficMeter(partial(_restart_at_first, peak, began)):
+            engine.step()
+    return peak.bytes if began else None
+
+
+def _restart_at_first(peak: PeakMeter, began: list[str], collective: str) -> None:
+    if not began:
+        peak.restart()
+    began.append(collective)
