@@ -18,12 +18,16 @@ _STEP = 1
 
 def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scenario, calls: bool) -> int:
     """One rank's part: the most bytes from the last micro-step of the second step to its end, beyond those before the
-    engine is built; with or without every call that a client makes between steps before it."""
+    engine is built; with or without every call that a client makes between steps before it. It
+    saves and loads if the Scenario does, in the engine that has saved."""
     kind, rank = subjects.load(name), dist.get_rank(group)
+    loads = scenario.resumed and scenario.loads_into == "same"
     with PeakMeter() as peak, closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
         run_step(engine, scenario, 0, rank)
-        made: list[Between] = rounds_of(kind, scenario) if calls else []
-        for each in made:
+        rounds: list[Between] = rounds_of(kind, scenario) if calls else []
+        for each in rounds:
+            if each in ("saving", "loading") and not loads:
+                continue
             for call in calls_between(engine, scenario, each, directory).values():
                 call()
         *others, last = draw_batches(scenario, _STEP, rank)
