@@ -35,6 +35,7 @@ from zerobench.suites.meta.mutants.uses import (
     ON_THE_WIRE,
 )
 from zerobench.suites.meta.mutants.within import (
+    AFTER_A_READING,
     AROUND_SAVES,
     GROWING,
     HIDDEN,
@@ -71,6 +72,7 @@ def _in_an_evaluation(trials: Trials) -> None:
 
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
+    *((mutant, _at(test_within.test_an_update_holds_nothing_of_a_reading, 2)) for mutant in AFTER_A_READING),
     *((mutant, _in_an_evaluation) for mutant in IN_AN_EVALUATION),
     *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in UNDECLARED),
     *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),

@@ -22,6 +22,7 @@ from zerobench.suites.meta.mutants.loads import (
     OF_A_PART,
     OF_BLOCKS,
     OF_PROGRESS,
+    OF_SETTINGS,
     ForgetsTheClientStateOnRankOne,
     KeepsTheLossScaleOfEveryLoad,
     LoadsMomentsOfEveryLoad,
@@ -83,6 +84,14 @@ def test_wrong_progress_is_caught(pool: Pool, mutant: Any) -> None:
     """So it does if it counts wrongly, or gives the client another state back."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, [*_RESUMES, *_PARTS]))
+
+
+@pytest.mark.parametrize("mutant", OF_SETTINGS, ids=_name)
+def test_a_load_of_settings_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it takes settings of the engine that saved for those of the engine that loads."""
+    trials = Trials.of(pool, mutant)
+    test = test_resume_elsewhere.test_settings_are_those_of_the_engine_that_loads
+    demand_caught(trials, mutant, first_failure(trials, [test]))
 
 
 @pytest.mark.parametrize("mutant", USED, ids=_name)

@@ -289,6 +289,24 @@ class BeginsLaterBlocksAtTheirStart(_ReadsOtherBytes):
         return index * shard_file.BLOCK if index else start
 
 
+class TakesTheStaticScaleOfTheCheckpoint(Mutant):
+    """A static loss scale becomes that of the engine that saved."""
+
+    points_at = Points("loss_scale")
+
+    def load(self, directory: Path) -> None:
+        scaler = self.engine.scaler
+
+        def restore(*, scale: float, **rest: Any) -> None:
+            type(scaler).restore(scaler, scale=scale, **rest)
+            scaler.scale = scale
+
+        with mock.patch.object(scaler, "restore", restore):
+            super().load(directory)
+
+
+#: Wrong if the client builds the engine that loads with other settings.
+OF_SETTINGS: list[type[Mutant]] = [TakesTheStaticScaleOfTheCheckpoint]
 #: Wrong in a load of a part, or in the values that such a load converts.
 OF_A_PART: list[type[Mutant]] = [
     *_LoadsOtherValues.__subclasses__(),

@@ -43,6 +43,18 @@ class HoldsTheModelWithinAnUpdate(_Within):
         return outcome
 
 
+class HoldsWhatWasReadWithinAnUpdate(Mutant):
+    """Frees the gradients that a reading has made whole after the update."""
+
+    points_at = Points("kept")
+
+    def step(self) -> Outcome:
+        held = self.engine.read_cache._wholes
+        outcome = super().step()
+        del held
+        return outcome
+
+
 class HoldsTheModelWithinAnEvaluation(_Within):
     points_at = Points("within", name="evaluation")
 
@@ -202,6 +214,7 @@ class ReducesLateAfterAnEvaluation(Mutant):
 
 #: By the property that catches them.
 IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
+AFTER_A_READING = [HoldsWhatWasReadWithinAnUpdate]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
 UNDECLARED = [DdpKeepsACopyOfTheModel]
 SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
