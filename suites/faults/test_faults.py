@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from zerobench.ranks import Pool, RankFault, pool
+from zerobench.ranks import Pool, RankFault
 from zerobench.scenario import Scenario
 from zerobench.suites.faults import faulty
 from zerobench.suites.support.trials import TIME_LIMIT, Trials
@@ -59,11 +59,3 @@ def _scenario(trials: Trials, last: bool) -> Scenario:
     if not offered or (last and len(offered) == 1):
         pytest.skip(f"{trials.name} offers {len(offered)} stages")
     return offered[-1 if last else 0]
-
-
-def test_ranks_that_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the time to start the ranks is over before any has begun, the error is that of a time limit."""
-    monkeypatch.setattr(pool, "TIME_LIMIT", 0.0)
-    monkeypatch.setattr(pool, "_DUMPING", 0.1)
-    with Pool(2) as ranks, pytest.raises(RankFault, match=r"^ranks 0, 1 did not finish within 0"):
-        ranks.run(faulty.train)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.compat.comms_logger import comms_logger
+from zerobench.engine.comm.collectives import Works
 
 
 class ReduceOp(Enum):
@@ -121,18 +122,6 @@ class P2POp(dist.P2POp):
 
     def __init__(self, op: Any, tensor: torch.Tensor, peer: int, group: Any = None, tag: int = 0) -> None:
         super().__init__(_of_torch(op), tensor, peer, group, tag)
-
-
-class Works:
-    """Calls that are waited for together."""
-
-    def __init__(self, works: list[Any]) -> None:
-        self._works = works
-
-    def wait(self) -> None:
-        """Wait for each."""
-        for work in self._works:
-            work.wait()
 
 
 def all_gather_coalesced(
