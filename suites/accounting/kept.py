@@ -18,16 +18,14 @@ _STEP = 1
 
 def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scenario, calls: bool) -> int:
     """One rank's part: the most bytes from the last micro-step of the second step to its end, beyond those before the
-    engine is built; with or without every call that a client makes between steps before it. It
-    saves and loads if the Scenario does, in the engine that has saved."""
+    engine is built; with or without every call that a client makes between steps before it. It saves and loads if the
+    Scenario does, in the engine that has saved."""
     kind, rank = subjects.load(name), dist.get_rank(group)
-    loads = scenario.resumed and scenario.loads_into == "same"
+    left_out = () if scenario.resumed and scenario.loads_into == "same" else ("saving", "loading")
     with PeakMeter() as peak, closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
         run_step(engine, scenario, 0, rank)
         rounds: list[Between] = rounds_of(kind, scenario) if calls else []
-        for each in rounds:
-            if each in ("saving", "loading") and not loads:
-                continue
+        for each in (each for each in rounds if each not in left_out):
             for call in calls_between(engine, scenario, each, directory).values():
                 call()
         *others, last = draw_batches(scenario, _STEP, rank)

@@ -41,6 +41,10 @@ _OF_TWO_LEAVES = st.sampled_from([(1, 2), (2, 1)])
 _OF_SEVERAL_LEAVES = among("load worlds", *WORLD_PAIRS)
 
 
+#: The engine that goes on is another one than that which saved.
+_INTO = among("load into", "new", "trained")
+
+
 def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
     """Scenarios that resume before their last step, and whose states do not depend on a rank as buffers do."""
     given = {
@@ -49,9 +53,16 @@ def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
         "reads": (),
         "resumes": (saved,),
         "short_steps": (),
-        "loads_into": among("load into", "new", "trained"),
+        "loads_into": _INTO,
     }
     return scenarios(world=2, accumulation=1, **given | fixed)
+
+
+def _follows(trials: Trials, command: ReplayCommand) -> None:
+    """Demand that each step of the run that goes on is right for the state before it."""
+    found = trials.runner.first_that_does_not_follow(command)
+    if found is not None:
+        raise disagreement(found, command)
 
 
 @drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)
@@ -61,9 +72,7 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
     drawn_at, worlds = scenario
     assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)  # it may divide each loss by the micro-steps
     command = _command(trials, drawn_at, worlds, leaves=leaves_of(*worlds), each_step=True)
-    found = trials.runner.first_that_does_not_follow(command)
-    if found is not None:
-        raise disagreement(found, command)
+    _follows(trials, command)
 
 
 @drawn(
@@ -73,7 +82,7 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
             world=2,
             accumulation=1,
             short_steps=(),
-            loads_into=among("load into", "new", "trained"),
+            loads_into=_INTO,
         ).map(lambda one: one.but(resumes=one.resumes[-1:])),
         _OF_SEVERAL_LEAVES,
     ),
@@ -85,9 +94,7 @@ def test_a_dynamic_loss_scale_follows_after_a_load(trials: Trials, scenario: tup
     drawn_at, worlds = scenario
     assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)
     command = _command(trials, drawn_at, worlds, "loss_scale", leaves=leaves_of(*worlds), each_step=True)
-    found = trials.runner.first_that_does_not_follow(command)
-    if found is not None:
-        raise disagreement(found, command)
+    _follows(trials, command)
 
 
 @drawn(
@@ -109,9 +116,7 @@ def test_settings_are_those_of_the_engine_that_loads(bits: Trials, scenario: tup
     assume(bits.offers(other))
     saved_by = one.but(resumes=(), steps=saved, poison=tuple(each for each in one.poison if each[0] < saved))
     command = ReplayCommand(other, bits.name, saved_by=saved_by, each_step=True)
-    found = bits.runner.first_that_does_not_follow(command)
-    if found is not None:
-        raise disagreement(found, command)
+    _follows(bits, command)
 
 
 @drawn(

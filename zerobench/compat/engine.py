@@ -244,13 +244,13 @@ class DeepSpeedEngine(
             batch_size or self._micro_batch,
             pin_memory,
             self.local_rank,
-            None,
-            collate_fn or self.collate_fn,
-            num_local_io_workers,
-            data_sampler,
-            ranks.world,
-            ranks.rank,
-            self.dataloader_drop_last(),
+            tput_timer=None,
+            collate_fn=collate_fn or self.collate_fn,
+            num_local_io_workers=num_local_io_workers,
+            data_sampler=data_sampler,
+            data_parallel_world_size=ranks.world,
+            data_parallel_rank=ranks.rank,
+            dataloader_drop_last=self.dataloader_drop_last(),
         )
 
     # Life
