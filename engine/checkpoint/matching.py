@@ -40,9 +40,9 @@ def check(parts: Parts, saved: Contents, choice: Choice) -> None:
     Raises:
         CheckpointError: they do not; the message names the first difference.
     """
-    _check_names("parameter", saved.parameters, parameter_entries(parts), choice.strict)
-    _check_names("buffer", saved.buffers, buffers(parts.module), choice.strict)
     own = parameter_entries(parts)
+    _check_names("parameter", saved.parameters, own, choice.strict)
+    _check_names("buffer", saved.buffers, buffers(parts.module), choice.strict)
     for name, entry in saved.parameters.items():
         if name in own:
             _check_equal(f"parameter {name!r}", "shape", entry.shape, own[name].shape)

@@ -129,11 +129,10 @@ def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, tar
     """
     memory = memory_of(target)
     stop = start + len(memory)
-    spare = memoryview(bytearray(BLOCK))
     for index in range(start // BLOCK, -(-stop // BLOCK)):
         first, last = index * BLOCK, min((index + 1) * BLOCK, size)
         whole = start <= first and last <= stop
-        block = memory[first - start : last - start] if whole else spare[: last - first]
+        block = memory[first - start : last - start] if whole else memoryview(bytearray(last - first))
         _read(descriptor, block, stored.begin + first, path)
         if digest(block) != stored.digests[index]:
             raise CheckpointError(

@@ -123,9 +123,10 @@ class ShardReader(StorageReader):
             chunk = self._chunk(item.storage_index)
             items.setdefault(chunk.file, []).append((item, chunk))
         for name, found in items.items():
-            with opened(self.folder / name) as descriptor:
+            path = self.folder / name
+            with opened(path) as descriptor:
                 for item, chunk in found:
-                    self._read(descriptor, self.folder / name, item, chunk, planner)
+                    self._read(descriptor, path, item, chunk, planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
