@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from zerobench.engine.checkpoint import shard_file
-from zerobench.engine.checkpoint.pieces import Range
+from zerobench.engine.checkpoint.pieces import Piece
 from zerobench.engine.checkpoint.shard_file import FileEntry, Stored
 
 
 class BackgroundWrite:
-    """A writer of one shard file: :meth:`write` copies the values, and a thread writes the copies after :meth:`begin`.
+    """A shard file that a thread writes: :meth:`copy` copies the values, :meth:`begin` starts the thread, and
+    :meth:`written` returns what it has written.
 
-    Training may change the values after :meth:`write` has returned. The process does not end before the thread.
+    Training may change the values after :meth:`copy` has returned. The process does not end before the thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, pieces: Sequence[Piece]) -> None:
+        self._path, self._pieces = path, pieces
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._stored: list[Stored] = []
+        self._result: tuple[FileEntry, list[Stored]] | None = None
 
-    def write(self, path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tuple[FileEntry, list[Stored]]:
-        """Like shard_file.write, whose checksums :meth:`join` returns and whose errors it raises."""
-        copies = [tensor.clone() for tensor in values]
-        self._thread = threading.Thread(target=self._run, args=(path, ranges, copies), name="zerobench-checkpoint")
-        return shard_file.planned(path.name, ranges)
+    def copy(self) -> None:
+        """Copy the values of the pieces to host memory."""
+        copies = [piece.values().clone() for piece in self._pieces]
+        self._thread = threading.Thread(target=self._run, args=(copies,), name="zerobench-checkpoint")
 
     def begin(self) -> None:
         """Start the thread, after all ranks have copied: it would take processor time from a rank that still does."""
-        if self._thread is not None:
-            self._thread.start()
+        assert self._thread is not None
+        self._thread.start()
 
-    def _run(self, path: Path, ranges: Sequence[Range], copies: Sequence[Tensor]) -> None:
+    def _run(self, copies: Sequence[Tensor]) -> None:
         try:
-            _, self._stored = shard_file.write(path, ranges, copies)
-        except BaseException as error:  # noqa: BLE001 - join() raises it
+            self._result = shard_file.write(self._path, [piece.range for piece in self._pieces], copies)
+        except BaseException as error:  # noqa: BLE001 - written() raises it
             self._error = error
 
     @property
@@ -46,17 +47,14 @@ class BackgroundWrite:
         """Whether the thread has ended."""
         return self._thread is None or not self._thread.is_alive()
 
-    def join(self) -> list[Stored]:
-        """Wait until the file is on the drive, and raise the error if it could not be written.
-
-        Returns:
-            The position of each piece, with the checksums of its blocks.
-        """
-        if self._thread is not None:
-            self._thread.join()
+    def written(self) -> tuple[FileEntry, list[Stored]]:
+        """The result of shard_file.write, after a wait until the file is on the drive; raises its error."""
+        assert self._thread is not None
+        self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._stored
+        assert self._result is not None
+        return self._result
 
 
 class PendingSave:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from zerobench.engine.checkpoint.distributed import Tables
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Piece, owned_pieces
 from zerobench.engine.checkpoint.progress import contents
-from zerobench.engine.checkpoint.record import Contents, Record, TensorEntry
-from zerobench.engine.checkpoint.shard_file import Stored
+from zerobench.engine.checkpoint.record import Contents, Record
 from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
@@ -39,44 +38,32 @@ def start(
 ) -> PendingSave:
     """Copy the values, and write the copies in the background. A collective."""
     own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
-    ranks, writing = parts.ranks, BackgroundWrite()
+    ranks = parts.ranks
     folder = _begin(ranks, directory, tag)
+    writing = BackgroundWrite(folder / shard_file.name_of(ranks.rank), own)
     with _discarding(ranks, folder):
-        tables = distributed.save(folder, own, ranks.group, writing.write)
+        on_every_rank(ranks, writing.copy)
         writing.begin()
 
     def finish() -> None:
         with _discarding(ranks, folder):
-            written = on_every_rank(ranks, writing.join)
-            checked = _with_digests(ranks, tables, written)
-            on_every_rank(ranks, lambda: _finish(folder, tag, found, checked, latest=latest))
+            tables = distributed.save(folder, own, ranks.group, lambda *_: writing.written())
+            on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
     return PendingSave(writing, finish)
-
-
-def _with_digests(ranks: Ranks, tables: Tables | None, written: list[Stored]) -> Tables | None:
-    """The tables, on rank 0, with the checksums that each rank's thread has found. A collective."""
-    texts = ranks.same_everywhere(json.dumps([[each.file, each.begin, each.digests] for each in written]))
-    if tables is None:
-        return None
-    digests = {(file, begin): tuple(found) for text in texts for file, begin, found in json.loads(text)}
-    files, tensors = tables
-    return files, {key: _filled(tensor, digests) for key, tensor in tensors.items()}
-
-
-def _filled(tensor: TensorEntry, digests: Mapping[tuple[str, int], tuple[str, ...]]) -> TensorEntry:
-    chunks = (each.model_copy(update={"digests": digests[each.file, each.begin]}) for each in tensor.chunks)
-    return tensor.model_copy(update={"chunks": tuple(chunks)})
 
 
 def _gathered(
     parts: Parts, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
 ) -> tuple[list[Piece], Contents]:
     """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
-    on_every_rank(parts.ranks, parts.stores.settle)
-    found = on_every_rank(parts.ranks, lambda: contents(parts, client_state, frozen=frozen))
     _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
-    return on_every_rank(parts.ranks, lambda: owned_pieces(parts, frozen=frozen)), found
+
+    def gathered() -> tuple[list[Piece], Contents]:
+        parts.stores.settle()
+        return owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)
+
+    return on_every_rank(parts.ranks, gathered)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +51,11 @@ class FileEntry(Section):
     header: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
+def name_of(rank: int) -> str:
+    """The name of a rank's file."""
+    return f"rank-{rank:05d}.safetensors"
+
+
 def header(ranges: Sequence[Range]) -> bytes:
     """The file's bytes before the values; torch's HuggingFaceStorageReader can read the offsets."""
     offsets = {each.key: {"saved_offsets": [each.offset]} for each in ranges}
@@ -84,15 +88,6 @@ def write(path: Path, ranges: Sequence[Range], values: Iterable[Tensor]) -> tupl
             at += each.nbytes
         os.fsync(file.fileno())
     return FileEntry(bytes=at, header_bytes=len(start), header=digest(start)), stored
-
-
-def planned(name: str, ranges: Sequence[Range]) -> tuple[FileEntry, list[Stored]]:
-    """The result of :func:`write` for a file of this name, without the checksums of the values."""
-    start = header(ranges)
-    ends = list(accumulate((each.nbytes for each in ranges), initial=len(start)))
-    return FileEntry(bytes=ends[-1], header_bytes=len(start), header=digest(start)), [
-        Stored(name, begin, ()) for begin in ends[:-1]
-    ]
 
 
 def _write_blocks(descriptor: int, memory: memoryview) -> Iterator[str]:

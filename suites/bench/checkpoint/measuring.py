@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.driver import run_step, start
+from zerobench.engine.checkpoint import shard_file
 from zerobench.meters.memory import PeakMeter
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
@@ -51,7 +52,7 @@ class _Measuring:
         self.rank = dist.get_rank(group)
         self.own = directory / f"plain-{self.rank}"
         self.engine.save_checkpoint(directory, _TAG)
-        self.shard = directory / _TAG / f"rank-{self.rank:05d}.safetensors"
+        self.shard = directory / _TAG / shard_file.name_of(self.rank)
         self.values = torch.frombuffer(bytearray(os.urandom(self.shard.stat().st_size)), dtype=torch.uint8)
 
     def run(self, rounds: int) -> Measured:
