@@ -46,11 +46,11 @@ def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None,
     return tables[0] if tables else None
 
 
-def load(folder: Path, record: Record, ranges: Sequence[Range], group: dist.ProcessGroup | None) -> dict[Range, Tensor]:
-    """Read this rank's ranges into new host memory. A collective.
+def load(folder: Path, record: Record, ranges: Sequence[Range]) -> dict[Range, Tensor]:
+    """Read ranges into new host memory; no message passes between the ranks, for each knows the record.
 
     Raises:
-        CheckpointError: a rank failed; the message names each rank's error.
+        CheckpointError: a file is missing, damaged or too short.
     """
     from torch.distributed.checkpoint.state_dict_loader import load as load_state_dict
 
@@ -59,13 +59,7 @@ def load(folder: Path, record: Record, ranges: Sequence[Range], group: dist.Proc
 
     planner = RangePlanner(ranges)
     with _errors():
-        load_state_dict(
-            {},
-            storage_reader=ShardReader(folder, record),
-            planner=planner,
-            process_group=group,
-            no_dist=group is None,
-        )
+        load_state_dict({}, storage_reader=ShardReader(folder, record), planner=planner, no_dist=True)
     return planner.loaded
 
 

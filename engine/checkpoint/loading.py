@@ -46,7 +46,7 @@ def load(
     client_state = saved.client_state
     found = on_every_rank(parts.ranks, lambda: _chosen(parts, saved, choice))
     ranges = list(dict.fromkeys([want.source for want in found] + _generators(parts, saved, choice)))
-    values = saved.read(ranges)
+    values = on_every_rank(parts.ranks, lambda: saved.read(ranges))
     with changing():
         set_states(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
         if not choice.module_only:
@@ -85,7 +85,7 @@ def _opened(parts: Parts, folder: Path) -> tuple[Source, str]:
         return foreign, foreign.identity
     saved, digest = record.read(folder), record.digest_of(folder)
     saved.check_files(folder, parts.ranks.rank, parts.ranks.world)
-    return OwnSource(folder, saved, parts.ranks.group), digest
+    return OwnSource(folder, saved), digest
 
 
 def _chosen(parts: Parts, saved: Source, choice: Choice) -> list[Want]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.checkpoint import distributed
@@ -39,10 +38,10 @@ class Source(Protocol):
     def client_state(self) -> dict[str, Any]: ...
 
     def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        """The values of this rank's ranges, 1-dimensional in new host memory. A collective.
+        """The values of ranges, 1-dimensional in new host memory.
 
         Raises:
-            CheckpointError: a rank failed; the message names each rank's error.
+            CheckpointError: a file is missing, damaged or too short.
         """
 
 
@@ -52,7 +51,6 @@ class OwnSource:
 
     folder: Path
     record: Record
-    group: dist.ProcessGroup | None
 
     @property
     def contents(self) -> Contents:
@@ -68,4 +66,4 @@ class OwnSource:
         return decoded
 
     def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        return distributed.load(self.folder, self.record, ranges, self.group)
+        return distributed.load(self.folder, self.record, ranges)

@@ -27,7 +27,6 @@ from zerobench.engine.checkpoint.record import (
     ScheduleEntry,
 )
 from zerobench.engine.checkpoint.safetensors import dtype_name
-from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.config.schema import DTYPES
 from zerobench.engine.layout import row_major
 
@@ -220,8 +219,5 @@ class DeepSpeedSource:
         return ScheduleEntry(type=kind, state=encode(state, "the schedule's state"))
 
     def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        """The values of this rank's ranges. A collective."""
-        return on_every_rank(self._parts.ranks, lambda: {each: self._read(each) for each in ranges})
-
-    def _read(self, each: Range) -> Tensor:
-        return self.tensors[each.key].read(each.offset, each.offset + each.length, each.key)
+        """The values of ranges, in new host memory."""
+        return {each: self.tensors[each.key].read(each.offset, each.offset + each.length, each.key) for each in ranges}
