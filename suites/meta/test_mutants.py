@@ -47,6 +47,7 @@ from zerobench.suites.meta.mutants.bytes import (
     GathersForEveryParameterRead,
     KeepsGradientsDuringBackward,
 )
+from zerobench.suites.meta.mutants.counts import COUNT_MUTANTS, AveragesOverFourRanks
 from zerobench.suites.meta.mutants.ddp import DDP
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.gradient_edits import GRADIENT_EDITS
@@ -79,7 +80,7 @@ from zerobench.suites.meta.mutants.training_loop import (
     ForgetsMomentsOfALongRest,
     LosesAnEditAfterAnother,
 )
-from zerobench.suites.meta.mutants.values import VALUE_MUTANTS, AveragesOverFourRanks
+from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import (
     AT_A_MOMENT,
     WATCHED,
@@ -208,7 +209,9 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("mutant", [*VALUE_MUTANTS, *AT_A_MOMENT, *DDP], ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize(
+    "mutant", [*VALUE_MUTANTS, *COUNT_MUTANTS, *AT_A_MOMENT, *DDP], ids=lambda mutant: mutant.__name__
+)
 def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""
     trials = Trials.of(pool, mutant)
