@@ -159,10 +159,10 @@ def _replace_latest(directory: Path, text: str) -> None:
 def read_latest(directory: Path) -> str | None:
     """The tag in ``latest``, or in the file of DeepSpeed's converter; None if there is neither.
 
-    DeepSpeed's have no checksum.
+    Those of DeepSpeed, and those that a user writes, have no checksum.
 
     Raises:
-        CheckpointError: it cannot be read, or its checksum is not that of the tag.
+        CheckpointError: it cannot be read, its checksum is not that of the tag, or it may have been cut off.
     """
     tags = (_tag_in(directory / name) for name in (LATEST, _LATEST_UNIVERSAL))
     return next((tag for tag in tags if tag is not None), None)
@@ -175,15 +175,40 @@ def _tag_in(path: Path) -> str | None:
         return None
     except OSError as error:
         raise CheckpointError(f"could not read {str(path)!r}: {error.strerror}") from error
-    tag, _, check = text.decode(errors="replace").partition("\n")
-    if not check and tag.isprintable() and is_deepspeed(path.parent / tag):
-        return checked_tag(tag)
+    tag, newline, check = text.decode(errors="replace").partition("\n")
+    if not check and _is_tag_alone(path, tag.strip(), whole=bool(newline)):
+        return checked_tag(tag.strip())
     if check not in (f"{_blank(_check(tag))}\n", f"{_check(tag)}\n"):  # older checkpoints have hexadecimal digits
         raise CheckpointError(
             f"{str(path)!r} is damaged or was written by another program: it does not end with the checksum of its tag "
             f"{tag!r}; pass the tag to load"
         )
     return checked_tag(tag)
+
+
+def _is_tag_alone(path: Path, tag: str, whole: bool) -> bool:
+    """Whether a file of no checksum is DeepSpeed's or a user's, and not what is left of one that was cut off.
+
+    Args:
+        path: the file.
+        tag: its text.
+        whole: a newline ends the line, so that nothing of the tag is missing.
+
+    Raises:
+        CheckpointError: other tags begin with this one, so that either may be meant.
+    """
+    folder = path.parent / tag
+    if not tag.isprintable() or tag != folder.name or not os.path.isdir(folder):  # noqa: PTH112  # raises if it is long
+        return False
+    if whole or is_deepspeed(folder):
+        return True
+    longer = sorted(each.name for each in path.parent.iterdir() if each.name.startswith(tag) and each.name != tag)
+    if longer:
+        raise CheckpointError(
+            f"{str(path)!r} has {tag!r} without a checksum, and may have been cut off, as {longer[0]!r} begins alike; "
+            "pass the tag to load, or end the line with a newline"
+        )
+    return True
 
 
 def _check(tag: str) -> str:

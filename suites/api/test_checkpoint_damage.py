@@ -18,6 +18,7 @@ from torch import nn
 
 import zerobench
 from zerobench.engine.checkpoint import record
+from zerobench.engine.checkpoint.directory import read_latest
 from zerobench.suites.api import saved
 from zerobench.suites.api.loading import demand_refused
 from zerobench.suites.api.spoiling import RunsCode
@@ -100,7 +101,9 @@ def _leave_the_file(raw: dict[str, Any]) -> None:
         (_move_out, "is a symbolic link out of the directory; load from .*outside"),
         (lambda d: (d / _LAST / record.FILE).unlink(), r"could not read 'checkpoint.json' in .*: No such file"),
         (lambda d: shutil.rmtree(d / _LAST), r"has no checkpoint 'global_step2' \(it has: global_step1\)"),
-        (lambda d: (d / "latest").write_text("global_step1\n"), "does not end with the checksum of its tag"),
+        (lambda d: (d / "latest").write_text("global_step3\n"), "does not end with the checksum of its tag"),
+        (lambda d: (d / "latest").write_text("x" * 1000), "does not end with the checksum of its tag"),
+        (lambda d: (d / "latest").write_text(""), "does not end with the checksum of its tag"),
         (lambda d: _rewrite(d, lambda raw: raw.update(version=2)), "has version 2 of the format.*reads version 1"),
         (lambda d: _rewrite(d, lambda raw: raw.update(version=0)), "has version 0 of the format"),
         (lambda d: _rewrite(d, lambda raw: raw.update(format="other")), "has the format 'other', not 'zerobench"),
@@ -213,6 +216,33 @@ def test_the_default_is_the_latest(copy: Path, tmp_path: Path) -> None:
     assert loading.global_steps == 1
     loading.save_checkpoint(copy, tag=7, save_latest=False)
     assert loading.load_checkpoint(copy)[0] == str(copy / _LAST)
+
+
+@pytest.mark.parametrize("text", ["global_step1", "global_step1\n", " global_step1 \r\n"])
+def test_a_latest_by_hand(text: str, copy: Path) -> None:
+    """Users of DeepSpeed write a tag to ``latest`` to go back to it."""
+    (copy / "latest").write_text(text)
+    loading = saved.engine(1)
+    assert loading.load_checkpoint(copy)[0] == str(copy / "global_step1")
+
+
+@pytest.mark.parametrize("older", ["g", "global_step", "global_step1"])
+def test_each_cut_of_latest(older: str, copy: Path) -> None:
+    """A file that was cut off gives its own tag or an error, never an older tag that begins alike."""
+    whole = (copy / "latest").read_bytes()
+    if older != "global_step1":
+        (copy / "global_step1").rename(copy / older)
+    found = {_latest_of(copy, whole[:size]) for size in range(len(whole))}
+    assert found == {None, _LAST}
+
+
+def _latest_of(directory: Path, text: bytes) -> str | None:
+    """The tag that is read; None if it is refused."""
+    (directory / "latest").write_bytes(text)
+    try:
+        return read_latest(directory)
+    except zerobench.CheckpointError:
+        return None
 
 
 @pytest.mark.parametrize("tag", ["../up", "", ".hidden", "latest", "a/b", "two\nlines"])
