@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench.compat.comms_logger import comms_logger, convert_size, rates
 from zerobench.compat.flops_profiler import get_model_profile
+from zerobench.compat.module_profile import ModuleTimes
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops, oracle
@@ -146,8 +147,10 @@ def _check_printed(printed: str, recorded: dict[str, Any]) -> None:
     assert sum("after step | device:" in line for line in lines) == 2
     assert f"{'fwd flops per GPU: ':<70}  {_FLOPS} " in printed
     deepest = "{'Linear': '147', 'Tanh': '0'}", "{'Linear': '256 MACs', 'Tanh': '0 MACs'}"
-    assert "depth 1:\n    params      - {}\n    MACs        - {}\n".format(*deepest) in printed
-    assert "(0): Linear(96.00 = 65.31% Params, 160.00 MACs = 62.50% MACs)" in printed
+    assert "depth 1:\n    params      - {}\n    MACs        - {}\n    fwd latency - ".format(*deepest) in printed
+    assert re.search(
+        r"\(0\): Linear\(96 = 65.31% Params, 160 MACs = 62.5% MACs, .*s = .*% latency, .*FLOPS, in_f", printed
+    )
     begin = lines.index("[Rank 0] {")
     end = lines.index("}", begin)
     dumped = json.loads("\n".join(["{", *lines[begin + 1 : end + 1]]))
@@ -174,6 +177,71 @@ def test_a_models_profile(tmp_path: Path) -> None:
     assert "DeepSpeed Flops Profiler" in file.read_text()
     with pytest.raises(ValueError, match="has no input for the model; give input_shape"):
         get_model_profile(loops.model())
+
+
+class _Nested(nn.Module):
+    """A list that has no forward of its own, and a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.layers[1](self.layers[0](self.layers[0](x))))
+
+
+def _modules() -> list[str]:
+    """The lines of each module of a profile, and of the first depth, with T in place of times."""
+    profiler = importlib.import_module("deepspeed.profiling.flops_profiler").FlopsProfiler
+    torch.manual_seed(0)
+    made, printed = profiler(_Nested()), io.StringIO()
+    made.start_profile()
+    made.model(torch.ones(8, 4))
+    made.stop_profile()
+    with contextlib.redirect_stdout(printed):
+        made.print_model_profile()
+        made.print_model_aggregated_profile(module_depth=1)
+    made.end_profile()
+    assert "latency" not in repr(made.model)
+    report = re.sub(r"[\d.]+ m?u?s = [\d.]+% latency, [\d.]+ \w*FLOPS", "T", printed.getvalue())
+    modules = re.findall(r"^(?:  .*, T.*|\w+\(|  +\(layers\).*|\)|depth 0:.*)$", report, re.MULTILINE)
+    return [*modules, *re.findall(r"^    (?:params|MACs) .* - .*'_Nested': '([^']*)'", report, re.MULTILINE)]
+
+
+def test_modules_of_a_profile() -> None:
+    """Times are taken of each, also of those that are called twice."""
+    loops.deepspeed()
+    found = _modules()
+    assert "  40 = 100% Params, 384 MACs = 100% MACs, T" in found
+    assert sum(line.count(", T") for line in found) == 3
+
+
+def test_times_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all forwards of a module with those inside it, also of one that raises; a list has those of its modules."""
+    clock = iter(range(1000))
+    monkeypatch.setattr("zerobench.compat.module_profile.now", lambda: float(next(clock)))
+    model, times = _Nested(), ModuleTimes()
+    first, second = model.layers
+    times.begin(model)
+    model(torch.ones(1, 4))
+    assert [times.of(each) for each in (first, second, model.layers, model)] == [2.0, 1.0, 3.0, 7.0]
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 5))
+    assert [times.of(each) for each in (first, model)] == [3.0, 10.0]
+    times.end()
+    model(torch.ones(1, 4))
+    assert times.of(model) == 10.0
+    times.begin(model, [nn.Linear])
+    model(torch.ones(1, 4))
+    assert [times.of(each) for each in (first, model)] == [0.0, 1.0]
+
+
+@pytest.mark.slow
+@oracle.NEEDS_DEEPSPEED
+def test_modules_of_a_profile_are_deepspeeds() -> None:
+    """The installed DeepSpeed prints these, in this order."""
+    loops.deepspeed()
+    assert _modules() == oracle.ask(_modules)
 
 
 def _labels() -> list[str]:

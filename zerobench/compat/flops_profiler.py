@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from zerobench.compat.module_profile import ModuleProfile, ModuleTimes
 from zerobench.compat.quantities import (
     duration_to_string,
     flops_to_string,
@@ -21,14 +22,20 @@ from zerobench.compat.quantities import (
 from zerobench.compat.timers import now
 
 _LINE = "{:<70}  {:<8}"
+_NOTATIONS = """Notations:
+data parallel size (dp_size), model parallel size(mp_size),
+number of parameters (params), number of multiply-accumulate operations(MACs),
+number of floating-point operations (flops), floating-point operations per second (FLOPS),
+fwd latency (forward propagation latency), bwd latency (backward propagation latency),
+step (weights update latency), iter latency (sum of fwd, bwd and step latency)
+"""
+_ORDER = """Each module profile is listed after its name in the following order:
+params, percentage of total params, MACs, percentage of total MACs, fwd latency, percentage of total fwd latency,
+fwd FLOPS
 
-
-def _scaled(number: float, unit: str = "") -> str:
-    """A number with a letter for its magnitude, such as ``1.5 K``."""
-    for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= size:
-            return f"{number / size:.2f} {letter}{unit}"
-    return f"{number:.2f} {unit}".rstrip()
+The latency of a module is that of its forwards, with the modules inside it. Its MACs are those of matrix products,
+convolutions and attention, in it or in the modules inside it.
+"""
 
 
 def _rate(label: str, flops: float) -> str:
@@ -46,23 +53,33 @@ class FlopsProfiler:
 
     def __init__(self, model: nn.Module, ds_engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
         self.model, self.ds_engine, self.recompute_fwd_factor = model, ds_engine, recompute_fwd_factor
-        self.started = False
+        self.started = self._running = False
         self._counter = FlopCounterMode(display=False)
         self._duration = self._begun = 0.0
+        self._times = ModuleTimes()
 
     def start_profile(self, ignore_list: Any = None) -> None:
-        """Begin to count."""
-        self._counter = FlopCounterMode(display=False)
+        """Begin to count; classes of the list get no times of their own."""
+        self.reset_profile()
         self._counter.__enter__()  # type: ignore[no-untyped-call]
-        self.started, self._duration, self._begun = True, 0.0, now()
+        self._times.begin(self.model, ignore_list or ())
+        self.started, self._running, self._begun = True, True, now()
+
+    def reset_profile(self) -> None:
+        """Forget the numbers; a profile that runs ends."""
+        self.stop_profile()
+        self._counter, self._duration = FlopCounterMode(display=False), 0.0
 
     def stop_profile(self) -> None:
-        """End; the numbers stay until the next start."""
-        self._duration = now() - self._begun
-        self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """End, if it runs; the numbers stay until the next start."""
+        if self._running:
+            self._running, self._duration = False, now() - self._begun
+            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._times.end()
 
     def end_profile(self) -> None:
         """Forget the profile."""
+        self.stop_profile()
         self.started = False
 
     @contextlib.contextmanager
@@ -85,8 +102,9 @@ class FlopsProfiler:
         return macs_to_string(found) if as_string else found
 
     def get_total_duration(self, as_string: bool = False) -> Any:
-        """The seconds from start to stop."""
-        return duration_to_string(self._duration) if as_string else self._duration
+        """The seconds of the model's forwards; if it had none, those from start to stop."""
+        found = self._times.of(self.model) or self._duration
+        return duration_to_string(found) if as_string else found
 
     def get_total_params(self, as_string: bool = False) -> Any:
         """The model's parameters, whole."""
@@ -106,9 +124,12 @@ class FlopsProfiler:
         """Print the report, or write it to a file."""
         if not self.started:
             return
-        lines = [*self._summary(profile_step), *self._by_depth(module_depth, top_modules)]
+        lines = [*self._summary(profile_step)]
+        lines.append("\n----------------------------- Aggregated Profile per GPU -----------------------------")
+        lines += self._modules().aggregated(module_depth, top_modules)
         if detailed:
-            lines += self._by_module()
+            lines.append("\n------------------------------ Detailed Profile per GPU ------------------------------")
+            lines += [_ORDER, self._modules().detailed()]
         lines.append("-" * 78)
         if output_file:
             Path(output_file).parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +137,16 @@ class FlopsProfiler:
         else:
             print("\n".join(lines), flush=True)
 
+    def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
+        """Print the kinds of modules with the most parameters, FLOPs and seconds, by depth."""
+        if self.started:
+            print("\n".join(self._modules().aggregated(module_depth, top_modules)), flush=True)
+
     def _summary(self, profile_step: int) -> Iterator[str]:
         flops = self.get_total_flops()
         yield "\n-------------------------- DeepSpeed Flops Profiler --------------------------"
         yield f"Profile Summary at step {profile_step}:"
+        yield _NOTATIONS
         if self.ds_engine is not None:
             yield _LINE.format("world size: ", self.ds_engine.world_size)
             yield _LINE.format("data parallel size: ", self.ds_engine.dp_world_size)
@@ -132,7 +159,7 @@ class FlopsProfiler:
         yield _LINE.format("fwd flops per GPU: ", number_to_string(flops))
         yield _LINE.format("fwd flops of model = fwd flops per GPU * mp_size: ", number_to_string(flops * parts))
         timed = self.ds_engine is not None and self.ds_engine.wall_clock_breakdown()
-        seconds = max(self._spent("fwd") if timed else self._duration, 1e-9)
+        seconds = max(self._spent("fwd") if timed else self.get_total_duration(), 1e-9)
         yield _LINE.format("fwd latency: ", duration_to_string(seconds))
         yield _rate("fwd FLOPS per GPU = fwd flops per GPU / fwd latency", flops / seconds)
         if timed:
@@ -156,44 +183,13 @@ class FlopsProfiler:
         samples = self.ds_engine.train_micro_batch_size_per_gpu() * self.ds_engine.world_size
         yield _LINE.format("samples/second: ", round(samples / whole, 2))
 
-    def _of_modules(self) -> dict[str, int]:
-        """The FLOPs of each module by its name in the model; the model's own name is empty."""
-        counted = self._counter.get_flop_counts()
-        root = type(self.model).__name__
+    def _modules(self) -> ModuleProfile:
+        """The values of each module."""
+        counted, root = self._counter.get_flop_counts(), type(self.model).__name__
         totals = {name: sum(operations.values()) for name, operations in counted.items()}
         names = [name for name, _ in self.model.named_modules()]
-        return {name: totals.get(f"{root}.{name}" if name else root, 0) for name in names}
-
-    def _by_depth(self, module_depth: int, top_modules: int) -> Iterator[str]:
-        """The kinds of modules with the most parameters and FLOPs, for each depth down to ``module_depth``."""
-        of_modules, kinds = self._of_modules(), dict(self.model.named_modules())
-        depths = {name: name.count(".") + 1 if name else 0 for name in of_modules}
-        deepest = max(depths.values()) if module_depth == -1 else module_depth
-        yield "\n----------------------------- Aggregated Profile per GPU -----------------------------"
-        yield f"Top {top_modules} modules in terms of params or MACs at different model depths:"
-        for depth in range(deepest + 1):
-            found: dict[str, list[int]] = {}
-            for name in (name for name, each in depths.items() if each == depth):
-                both = found.setdefault(type(kinds[name]).__name__, [0, 0])
-                both[0] += sum(each.numel() for each in kinds[name].parameters())
-                both[1] += of_modules[name] // 2
-            yield f"depth {depth}:"
-            for title, place, words in (("params     ", 0, params_to_string), ("MACs       ", 1, macs_to_string)):
-                most = sorted(found.items(), key=lambda each: -each[1][place])[:top_modules]
-                yield f"    {title} - { {kind: words(both[place]) for kind, both in most} }"
-
-    def _by_module(self) -> Iterator[str]:
-        """A line for each module: parameters and FLOPs with their shares."""
-        total, parameters = max(self.get_total_flops(), 1), max(self.get_total_params(), 1)
-        of_modules = self._of_modules()
-        yield "\n------------------------------ Detailed Profile per GPU ------------------------------"
-        for name, module in self.model.named_modules():
-            own, flops = sum(each.numel() for each in module.parameters()), of_modules[name]
-            yield (
-                f"{'  ' * (name.count('.') + bool(name))}({name.rpartition('.')[2]}): {type(module).__name__}("
-                f"{_scaled(own)} = {100 * own / parameters:.2f}% Params, "
-                f"{_scaled(flops // 2, 'MACs')} = {100 * flops / total:.2f}% MACs)"
-            )
+        flops = {name: totals.get(f"{root}.{name}" if name else root, 0) for name in names}
+        return ModuleProfile(self.model, {**flops, "": self.get_total_flops()}, self._times.of)
 
 
 def get_model_profile(
