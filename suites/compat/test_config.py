@@ -286,6 +286,45 @@ def test_unknown_names_that_resemble_nothing() -> None:
     assert list(resolve({**_BATCH, "experiment_42": 1}).without_effect) == ["experiment_42"]
 
 
+#: The sections in which DeepSpeed 0.19.8 takes no other names, of those that can be given alone.
+_STRICT = {
+    *("fp16", "bf16", "zero_optimization", "comms_logger", "tensorboard", "csv_monitor", "wandb", "comet"),
+    *("hybrid_engine", "compile", "tensor_parallel", "weight_quantization"),
+}
+_IGNORING = {
+    *("optimizer", "scheduler", "flops_profiler", "data_types", "torch_autocast", "activation_checkpointing", "aio"),
+    *("checkpoint", "timers", "data_efficiency", "autotuning", "datastates_ckpt", "pipeline", "expert_parallel"),
+}
+_WITH_TYPES = {"optimizer": {"type": "Adam", "params": {}}, "scheduler": {"type": "WarmupLR", "params": {}}}
+
+
+def _refuses_a_remark(section: str) -> bool:
+    """Whether DeepSpeed has an error for a name that it does not know."""
+    from deepspeed import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig({**_BATCH, section: {**_WITH_TYPES.get(section, {}), "remark_42": 1}})
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("section", sorted(_IGNORING))
+def test_unknown_names_in_sections(section: str) -> None:
+    """A name that resembles no key is ignored where DeepSpeed ignores it, and listed."""
+    given = {**_WITH_TYPES.get(section, {}), "remark_42": 1}
+    found = resolve({**_BATCH, section: given})
+    assert {section, f"{section}.remark_42"} & found.without_effect.keys() or section in REFUSED
+
+
+@pytest.mark.slow
+@oracle.NEEDS_DEEPSPEED
+@pytest.mark.parametrize("section", sorted(_STRICT | _IGNORING))
+def test_deepspeed_ignores_them(section: str) -> None:
+    """In these sections and in no others."""
+    assert oracle.ask(_refuses_a_remark, section) == (section in _STRICT)
+
+
 def test_older_forms() -> None:
     """bfloat16, cpu_offload, a flag for the stage, and names without stage3_."""
     assert resolve({**_BATCH, "bfloat16": {"enabled": True}}).engine["bf16"] == {"enabled": True}

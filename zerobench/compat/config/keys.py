@@ -166,8 +166,11 @@ REFUSED_OPTIMIZERS: dict[str, str] = {
     "musgd": _MUP,
 }
 
-#: Sections in which DeepSpeed ignores a name that it does not know, as long as it resembles no key.
-LENIENT = ("", "aio", "activation_checkpointing")
+#: Sections of the engine in which DeepSpeed ignores a name that it does not know; one that resembles a key is an error.
+LENIENT = ("", "data_types", "optimizer")
+
+#: The reason for such a name in the list without effect.
+IGNORED = "neither DeepSpeed nor the engine knows it"
 
 
 def changes_nothing(value: object, neutral: object) -> bool:

@@ -12,6 +12,7 @@ from zerobench.compat.config.auto import resolve_auto
 from zerobench.compat.config.autocast import autocast_faults
 from zerobench.compat.config.keys import (
     HONOURED,
+    IGNORED,
     LENIENT,
     REFUSED,
     REFUSED_OPTIMIZERS,
@@ -21,7 +22,7 @@ from zerobench.compat.config.keys import (
 )
 from zerobench.compat.config.older import modernise
 from zerobench.compat.config.reading import read
-from zerobench.compat.config.surface import take
+from zerobench.compat.config.surface import ignored, take
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.schema import SECTIONS, Config, load
 from zerobench.engine.errors import ConfigError
@@ -64,6 +65,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     resolve_auto(raw, model, args)
     dropped: dict[str, str] = {}
     faults = list(take(raw))
+    dropped |= ignored(raw)
     engine = _sorted(raw, "", dropped, faults)
     engine = _with_defaults(engine, dropped)
     _default_of_optimizer(engine, raw)
@@ -105,7 +107,7 @@ def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults
         elif isinstance(value, dict) and path in (*SECTIONS, "optimizer.params"):
             kept[key] = _sorted(value, path, dropped, faults)
         elif _is_lenient(key, above, section):
-            dropped[path] = "neither DeepSpeed nor the engine knows it"
+            dropped[path] = IGNORED
         else:
             kept[key] = value  # the engine's own error names an unknown key and the nearest one
     return kept

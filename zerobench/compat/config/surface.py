@@ -8,8 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from zerobench.compat.config.keys import IGNORED
 from zerobench.engine.config.schema import unknown_key, value_faults
 from zerobench.engine.section import Section
+
+
+class Lenient(Section):
+    """A section in which DeepSpeed ignores a name that it does not know; one that resembles a key is an error here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Files(Section):
@@ -43,7 +50,7 @@ class Comet(Section):
     mode: str | None = None
 
 
-class FlopsProfiler(Section):
+class FlopsProfiler(Lenient):
     """``flops_profiler``."""
 
     enabled: bool = False
@@ -65,7 +72,7 @@ class CommsLogger(Section):
     debug: bool = False
 
 
-class TorchAutocast(Section):
+class TorchAutocast(Lenient):
     """``torch_autocast``."""
 
     enabled: bool = False
@@ -73,17 +80,15 @@ class TorchAutocast(Section):
     lower_precision_safe_modules: tuple[str, ...] | None = None
 
 
-class Scheduler(Section):
+class Scheduler(Lenient):
     """``scheduler``: the type names a schedule, which checks its parameters itself."""
 
     type: str | None = None
     params: dict[str, Any] | None = None
 
 
-class ActivationCheckpointing(Section):
-    """``activation_checkpointing``; DeepSpeed ignores a name that resembles no key."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class ActivationCheckpointing(Lenient):
+    """``activation_checkpointing``."""
 
     partition_activations: bool = False
     contiguous_memory_optimization: bool = False
@@ -143,8 +148,7 @@ SECTIONS = {
 def take(raw: dict[str, Any]) -> Iterator[str]:
     """Give the surface's keys in ``raw`` their types, such as False for ``"false"``; yield one line for each fault."""
     for name, section in SECTIONS.items():
-        lenient = section.model_config.get("extra") == "ignore"
-        yield from unknown_keys(name, raw.get(name, {}), list(section.model_fields), lenient)
+        yield from unknown_keys(name, raw.get(name, {}), list(section.model_fields), issubclass(section, Lenient))
     try:
         found = Surface.model_validate(raw)
     except ValidationError as error:
@@ -152,6 +156,14 @@ def take(raw: dict[str, Any]) -> Iterator[str]:
         return
     for name, value in found.model_dump(exclude_unset=True).items():
         raw[name] = {**raw[name], **value} if isinstance(value, dict) else value
+
+
+def ignored(raw: dict[str, Any]) -> dict[str, str]:
+    """The names in lenient sections that are not known, with the reason why they have no effect."""
+    lenient = {name: section.model_fields for name, section in SECTIONS.items() if issubclass(section, Lenient)}
+    return {
+        f"{name}.{key}": IGNORED for name, known in lenient.items() for key in raw.get(name, {}) if key not in known
+    }
 
 
 def unknown_keys(section: str, given: dict[str, Any], known: list[str], lenient: bool = False) -> Iterator[str]:
