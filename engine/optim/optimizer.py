@@ -44,6 +44,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
     outcomes: Outcomes | None = None
     #: The step of a surface whose callers may step the optimizer; the engine's own API has none.
     stepped_by: Callable[[], object] | None = None
+    #: The gradient's norm in the last step, of a surface whose callers read it here.
+    norm_by: Callable[[], Any] | None = None
 
     def __init__(self, rule: Rule[Any], groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         self.rule = rule
@@ -85,6 +87,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return 1.0 if self.outcomes is None else self.outcomes.scale
 
     cur_scale = loss_scale
+
+    @property
+    def _global_grad_norm(self) -> Any:
+        """The norm that a surface gives; it has DeepSpeed's name."""
+        if self.norm_by is None:
+            raise AttributeError("the optimizer has no norm; call engine.get_global_grad_norm()")
+        return self.norm_by()
 
     @property
     def trains(self) -> bool:

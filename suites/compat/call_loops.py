@@ -78,8 +78,10 @@ def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor,
 def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple[float, list[int]]:
     """The norm as a number, and the samples before and after a checkpoint is loaded."""
     _, engine, net = loops.begun(stage)
+    assert engine.optimizer._global_grad_norm == 0.0
     loops.trained(engine, net, 2)
     norm, samples = engine.get_global_grad_norm().item(), [engine.global_samples]
+    assert engine.optimizer._global_grad_norm.item() == norm
     engine.save_checkpoint(folder)
     engine.destroy()
     _, engine, _ = loops.begun(stage)

@@ -79,6 +79,7 @@ class DeepSpeedEngine(
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         engine.optimizer.stepped_by = self.step  # as the optimizer that DeepSpeed returns, which Lightning Fabric steps
+        engine.optimizer.norm_by = lambda: self.get_global_grad_norm() or 0.0  # DeepSpeed has 0 before the first step
         setattr(engine.optimizer, "zero_stage", self.zero_optimization_stage())  # noqa: B010  # for DeepSpeed's classes
         if self.zero_optimization_partition_weights():
             offload = ParameterOffload(self.module)
