@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerobench.compat.accelerator_extras import AcceleratorExtras
+from zerobench.compat.host_memory import HostMemory
 
 
 class Accelerator(AcceleratorExtras):
@@ -19,7 +20,7 @@ class Accelerator(AcceleratorExtras):
     """
 
     def __init__(self, kind: str) -> None:
-        self._name = kind
+        self._name, self._host = kind, HostMemory()
         self._communication_backend_name = "nccl" if kind == "cuda" else "gloo"
 
     def device_name(self, device_index: int | None = None) -> str:
@@ -153,27 +154,22 @@ class Accelerator(AcceleratorExtras):
             torch.cuda.synchronize(device_index)
 
     def memory_allocated(self, device_index: int | None = None) -> int:
-        """Bytes of tensors on the GPU; 0 on a CPU."""
-        return torch.cuda.memory_allocated(device_index) if self._name == "cuda" else 0
+        """Bytes of tensors on the GPU; on a CPU those of this process."""
+        return torch.cuda.memory_allocated(device_index) if self._name == "cuda" else self._host.resident()
 
     def max_memory_allocated(self, device_index: int | None = None) -> int:
-        """The most bytes of tensors on the GPU; 0 on a CPU."""
-        return torch.cuda.max_memory_allocated(device_index) if self._name == "cuda" else 0
-
-    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
-        """Begin to measure the peak again."""
-        if self._name == "cuda":
-            torch.cuda.reset_peak_memory_stats(device_index)
+        """The most bytes of tensors on the GPU; on a CPU the most of this process that a call has seen."""
+        return torch.cuda.max_memory_allocated(device_index) if self._name == "cuda" else self._host.most_resident()
 
     def memory_reserved(self, device_index: int | None = None) -> int:
-        """Bytes that torch's allocator has; 0 on a CPU."""
-        return torch.cuda.memory_reserved(device_index) if self._name == "cuda" else 0
+        """Bytes that torch's allocator has; on a CPU those of this process."""
+        return torch.cuda.memory_reserved(device_index) if self._name == "cuda" else self._host.resident()
 
     memory_cached = memory_reserved
 
     def max_memory_reserved(self, device_index: int | None = None) -> int:
-        """The most bytes that torch's allocator had; 0 on a CPU."""
-        return torch.cuda.max_memory_reserved(device_index) if self._name == "cuda" else 0
+        """The most bytes that torch's allocator had; on a CPU the most of this process that a call has seen."""
+        return torch.cuda.max_memory_reserved(device_index) if self._name == "cuda" else self._host.most_resident()
 
     max_memory_cached = max_memory_reserved
 
@@ -212,6 +208,24 @@ def get_accelerator() -> Accelerator:
     if asked not in (None, "cpu", "cuda"):
         raise ValueError(f"DS_ACCELERATOR is {asked!r}, and the engine trains on cpu or cuda")
     return Accelerator(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def set_accelerator(accel_obj: Any) -> None:
+    """Take the accelerator of this process, which is the one that there is.
+
+    Raises:
+        NotImplementedError: it is another one.
+    """
+    if accel_obj is not get_accelerator():
+        raise NotImplementedError(
+            f"set_accelerator() takes get_accelerator() alone, got {accel_obj!r}: the engine trains on the CPU or on "
+            "CUDA; choose by the variable DS_ACCELERATOR"
+        )
+
+
+def is_current_accelerator_supported() -> bool:
+    """True: the engine trains on each device that :func:`get_accelerator` gives."""
+    return True
 
 
 def local_device() -> torch.device:

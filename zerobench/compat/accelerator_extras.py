@@ -8,13 +8,16 @@ from typing import Any
 import torch
 
 from zerobench.compat import op_builders
+from zerobench.compat.host_memory import HostMemory
 
 
 class AcceleratorExtras:
     """A part of :class:`~zerobench.compat.accelerator.Accelerator`."""
 
     _name: str
+    _host: HostMemory
     _compile_backend = "inductor"
+    supports_nvtx_domain = False
 
     def resolves_data_dependency(self) -> bool:
         """Whether calls return after their work."""
@@ -44,15 +47,19 @@ class AcceleratorExtras:
             graph.replay()
 
     def memory_stats(self, device_index: int | None = None) -> dict[str, Any]:
-        """The statistics of torch's allocator; empty on a CPU."""
-        return torch.cuda.memory_stats(device_index) if self._name == "cuda" else {}
-
-    def reset_max_memory_allocated(self, device_index: int | None = None) -> None:
-        """Begin to measure the peak again."""
+        """The statistics of torch's allocator; on a CPU the memory of this process by two of their names."""
         if self._name == "cuda":
-            torch.cuda.reset_peak_memory_stats(device_index)
+            return torch.cuda.memory_stats(device_index)
+        return {
+            "allocated_bytes.all.current": self._host.resident(),
+            "allocated_bytes.all.peak": self._host.most_resident(),
+        }
 
-    reset_max_memory_cached = reset_max_memory_allocated
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        """Begin to measure the peak again."""
+        torch.cuda.reset_peak_memory_stats(device_index) if self._name == "cuda" else self._host.reset()
+
+    reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
     def pin_empty(self, *size: Any, **kwargs: Any) -> torch.Tensor:
         """``torch.empty`` in page-locked memory; on a CPU in any."""

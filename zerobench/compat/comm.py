@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,12 +21,18 @@ from zerobench.compat.comms_logger import (
     log_summary,
     reset_log,
 )
+from zerobench.compat.launched import (
+    get_local_rank_from_launcher,
+    get_world_rank_from_launcher,
+    get_world_size_from_launcher,
+)
 from zerobench.compat.log import logger
 from zerobench.machine.launch import Launch
 
 __all__ = [
     "P2POp",
     "ReduceOp",
+    "TorchBackend",
     "all_gather_coalesced",
     "allgather_fn",
     "comms_logger",
@@ -34,8 +42,11 @@ __all__ = [
     "get_comm_operation_count",
     "get_global_rank",
     "get_local_rank",
+    "get_local_rank_from_launcher",
     "get_logged_comm_ops",
     "get_world_group",
+    "get_world_rank_from_launcher",
+    "get_world_size_from_launcher",
     "has_all_gather_into_tensor",
     "has_all_reduce_coalesced",
     "has_coalescing_manager",
@@ -43,9 +54,11 @@ __all__ = [
     "has_reduce_scatter_tensor",
     "init_distributed",
     "log_summary",
+    "mpi_discovery",
     "new_group",
     "reduce_scatter_fn",
     "reset_log",
+    "timed_op",
 ]
 
 #: DeepSpeed's default of ``timeout``.
@@ -53,6 +66,8 @@ default_pg_timeout = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "
 
 
 def __getattr__(name: str) -> Any:
+    if name == "cdb":
+        return TorchBackend() if dist.is_initialized() else None
     return collective(name) if name in COLLECTIVES else getattr(dist, name)
 
 
@@ -86,12 +101,52 @@ def init_distributed(
     dist.init_process_group(backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size)
 
 
+class TorchBackend:
+    """``cdb``: the process group as an object; its methods are the functions of this module. None if no group runs."""
+
+    name = "torch"
+
+    def is_initialized(self) -> bool:
+        """Whether a group runs."""
+        return dist.is_initialized()
+
+    def __getattr__(self, name: str) -> Any:
+        return globals()[name] if name in __all__ else globals()["__getattr__"](name)
+
+
+def timed_op(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose collectives the logger records under its argument ``log_name``, if it has one."""
+
+    @functools.wraps(func)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with comms_logger.recording(kwargs.get("log_name"), bool(kwargs.get("prof", False))):
+            return func(*args, **kwargs)
+
+    return timed
+
+
+def mpi_discovery(distributed_port: int = 29500, verbose: bool = True) -> None:
+    """Set the variables that torch reads from those of MPI, or of another launcher.
+
+    Raises:
+        RuntimeError: there is no launcher.
+    """
+    if Launch.seen() is None:
+        raise RuntimeError("no launcher has set the rank of this process; start it by mpirun, srun or torchrun")
+    _take_launch(distributed_port)
+    if verbose:
+        logger.info("Discovered %s", {name: os.environ[name] for name in VARIABLES})
+
+
+#: The variables that torch reads.
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def _take_launch(port: int) -> None:
     """Set the variables that torch reads, from the launcher's."""
     launch = Launch.seen()
     if launch is None:
-        given = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        given = dict(zip(VARIABLES, ("0", "1", "0", "1", "127.0.0.1", "0"), strict=True))
     else:
         given = {"RANK": str(launch.rank), "WORLD_SIZE": str(launch.world), "LOCAL_RANK": str(launch.local_rank)}
         given |= {"LOCAL_WORLD_SIZE": str(launch.local_world), "MASTER_ADDR": launch.address}

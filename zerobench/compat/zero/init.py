@@ -17,6 +17,22 @@ from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.state.partitioned import gathered, partition
 
 
+class _Interruption:
+    """Whether the contexts are interrupted, so that what is constructed stays plain."""
+
+    active = False
+
+
+def shutdown_init_context() -> None:
+    """Interrupt zero.Init: the parameters that are constructed from now on are plain."""
+    _Interruption.active = True
+
+
+def restore_init_context() -> None:
+    """Let zero.Init go on."""
+    _Interruption.active = False
+
+
 class Init:
     """Within the context each rank keeps only its shard of every parameter that is constructed; a collective.
 
@@ -57,6 +73,7 @@ class Init:
         if not self.enabled:
             return
         self._begin()
+        restore_init_context()
         for kind in [nn.Module, *_subclasses(nn.Module)]:
             self._watch(kind)
         self._watch_classes()
@@ -69,6 +86,7 @@ class Init:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.enabled:
+            restore_init_context()
             torch.set_default_dtype(self._default)
             setattr(nn.Module, "apply", self._apply)  # noqa: B010
             self._unwatch()
@@ -113,7 +131,8 @@ class Init:
                 running[id(module)] -= 1
             if not running[id(module)]:
                 del running[id(module)]
-                self._partition(module)
+                if not _Interruption.active:
+                    self._partition(module)
 
         self._constructors[kind] = watched, construct
         kind.__init__ = watched  # type: ignore[method-assign, assignment]

@@ -9,7 +9,7 @@ from zerobench.compat.unoffered import names_of
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_comm, name, None) or _unoffered(name)
+    return getattr(_comm, name) if hasattr(_comm, name) else _unoffered(name)
 
 
 _unoffered = names_of(__name__)

@@ -7,7 +7,7 @@ from zerobench.compat.unoffered import names_of
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(comm, name, None) or _unoffered(name)
+    return getattr(comm, name) if hasattr(comm, name) else _unoffered(name)
 
 
 _unoffered = names_of(__name__)
