@@ -89,7 +89,7 @@ class ModuleProfile:
         }
         try:
             for module, description in wrapped.items():
-                module.extra_repr = description  # type: ignore[method-assign]
+                module.extra_repr = description
             return repr(self._model)
         finally:
             for module in wrapped:
