@@ -68,6 +68,16 @@ def test_ranks_and_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_module_without_local_rank(tmp_path: Path) -> None:
+    """--module starts a module by its name, and --no_local_rank leaves the script's arguments as they are."""
+    options = ["--num_gpus", "2", "--no_local_rank", "--module", "train"]
+    running = _launch(tmp_path, *options, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    out, error = running.communicate(timeout=_LIMIT)
+    assert running.returncode == 0, error
+    assert _ranks(out) == [f"rank {rank} of 2, local -1, 0.19.8+zerobench" for rank in range(2)]
+
+
+@pytest.mark.slow
 def test_a_failure_ends_all(tmp_path: Path) -> None:
     """One rank's exception ends the others, which wait in a barrier; its traceback and its rank are printed."""
     running = _launch(tmp_path, "--num_gpus", "2", "--enable_each_rank_log", "logs", "train.py", FAILS="1")
