@@ -47,6 +47,7 @@ PLAIN: dict[str, list[str]] = {
     "callbacks": ["--stage", "{stage}"],
     "boundaries": ["--stage", "{stage}"],
     "handlers": ["--stage", "{stage}"],
+    "layer_decay": ["--stage", "{stage}"],
 }
 #: Those that need the extra hf.
 HUGGING_FACE: dict[str, list[str]] = {

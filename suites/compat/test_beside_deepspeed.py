@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-@pytest.mark.parametrize("name", ["callbacks", "boundaries", "handlers"])
+@pytest.mark.parametrize("name", ["callbacks", "boundaries", "handlers", "layer_decay"])
 def test_what_a_script_sees(name: str, stage: int, tmp_path: Path) -> None:
     """On two ranks each line is that of DeepSpeed, with its numbers within 3e-6."""
     ours, theirs = (_seen(launcher, name, stage, tmp_path / launcher) for launcher in ("torchrun", "deepspeed"))

@@ -58,13 +58,13 @@ def test_the_seeds_configuration(name: str, options: list[str], tmp_path: Path) 
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize(("stage", "then"), [(0, 0), (3, 3), (3, 1)])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_resume(name: str, stage: int, first: Any, tmp_path: Path) -> None:
-    """New processes continue from checkpoint-3 with the bits of the uninterrupted job."""
+def test_resume(name: str, stage: int, then: int, first: Any, tmp_path: Path) -> None:
+    """New processes continue from checkpoint-3, at another stage, too, with the bits of the uninterrupted job."""
     finished(Job(name, stage).run(tmp_path / "whole"))
     out = tmp_path / "resumed"
-    finished(Job(name, stage).run(out, "--resume_from_checkpoint", str(tmp_path / "whole" / "checkpoint-3")))
+    finished(Job(name, then).run(out, "--resume_from_checkpoint", str(tmp_path / "whole" / "checkpoint-3")))
     log, saved = first(name, "fp32")
     assert logged(out) == log
     _same(weights(out), saved)
