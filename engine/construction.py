@@ -16,7 +16,7 @@ from zerobench.engine.config.schema import accumulation_steps, load
 from zerobench.engine.engine import Engine
 from zerobench.engine.optim.optimizer import ZeroOptimizer, make_optimizer
 from zerobench.engine.optim.schedulers import make_scheduler
-from zerobench.engine.validate import check_dtypes
+from zerobench.engine.validate import check_dtypes, check_values
 
 
 def initialize(
@@ -52,6 +52,7 @@ def initialize(
         RankMismatch: the ranks were given different models, parameter groups or configurations.
     """
     parsed = load(config)
+    check_values(model)
     check_dtypes(model)
     ranks = Ranks.of(process_group, mesh)
     accumulation_steps(parsed, ranks.world)

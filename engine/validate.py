@@ -31,6 +31,21 @@ def check_dtypes(model: nn.Module) -> None:
             )
 
 
+def check_values(model: nn.Module) -> None:
+    """Refuse a model that is not, or not all, in memory.
+
+    Raises:
+        ConfigError: a parameter or buffer is on the meta device.
+    """
+    for what, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if tensor.is_meta:
+                raise ConfigError(
+                    f"{what} {name!r} is on the meta device and has no values; load or initialise the model first, on "
+                    "every rank, or construct it shard by shard: deepspeed.zero.Init"
+                )
+
+
 def check_gathers(model: nn.Module) -> None:
     """Refuse modules whose use of their parameters stage 3 cannot see.
 

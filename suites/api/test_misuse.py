@@ -190,6 +190,20 @@ def test_dtypes_that_would_lose_something(dtype: torch.dtype) -> None:
         _engine(model)
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("part", ["weight", "running_mean"])
+def test_no_values(part: str, stage: int) -> None:
+    """A model on the meta device, or partly on it, has nothing to train."""
+    model = nn.BatchNorm1d(4)
+    if part == "weight":
+        model.weight = nn.Parameter(torch.empty(4, device="meta"))
+    else:
+        model.running_mean = torch.empty(4, device="meta")
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": stage}}
+    with pytest.raises(zerobench.ConfigError, match=rf"'{part}' is on the meta device and has no values; load"):
+        zerobench.initialize(model=model, config=config)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
