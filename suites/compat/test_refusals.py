@@ -17,6 +17,7 @@ from zerobench.compat import refused, schedules
 from zerobench.compat.activation import SITE, activate
 from zerobench.compat.config import resolve
 from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
 
@@ -36,6 +37,13 @@ def test_each_refusal_has_its_reason(call: Callable[[], object], reason: str) ->
     """One error, with the name and the reason."""
     with pytest.raises(NotImplementedError, match=reason):
         call()
+
+
+@pytest.mark.parametrize("name", ["mpu", "mesh_param"])
+def test_other_parallelism(name: str) -> None:
+    """Arguments of initialize() that would shard the model in another way."""
+    with pytest.raises(ConfigError, match=f"{name} is refused: .* has no other parallelism"):
+        loops.deepspeed().initialize(model=nn.Linear(2, 2), config={"train_batch_size": 1}, **{name: object()})
 
 
 def test_a_long_configuration_in_base64() -> None:
