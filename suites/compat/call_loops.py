@@ -91,6 +91,29 @@ def norm_and_samples(group: dist.ProcessGroup, stage: int, folder: str) -> tuple
     return norm, samples
 
 
+def groups_without_parameters(group: dist.ProcessGroup, stage: int) -> list[Any]:
+    """The rates of an engine that was given such groups, by a client's optimizer and by the configuration's."""
+    ds, rates = loops.deepspeed(), []
+    for by_client in (True, False):
+        net = loops.model()
+        last = {"params": list(net.parameters()), "lr": 0.25}
+        given: list[dict[str, Any]] = [{"params": []}, {"params": iter(()), "lr": 0.75}, last]
+        client = torch.optim.AdamW(given, lr=0.5) if by_client else None
+        section = {} if by_client else {"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}}
+        config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, **section}
+        make = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (1 + step))
+        given_as: dict[str, Any] = {"optimizer": client} if by_client else {"model_parameters": given}
+        engine, optimizer, _, _ = ds.initialize(
+            model=net, lr_scheduler=make, config=config, training_data=loops.data(), **given_as
+        )
+        loops.trained(engine, net, 1)
+        rates += [engine.get_lr(), len(optimizer.param_groups)]
+        if client is not None:
+            rates.append(len(client.param_groups))
+        engine.destroy()
+    return rates
+
+
 def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
     """The norm after a step whose scaled gradients are not finite."""
     _, engine, _ = loops.begun(stage, fp16={"enabled": True, "initial_scale_power": 60})

@@ -65,6 +65,12 @@ def test_norm_and_samples(pool: Pool, tmp_path: Path) -> None:
     assert ranks[0][0][1] == [16, 16]
 
 
+def test_groups_without_parameters(pool: Pool) -> None:
+    """They are dropped, as in DeepSpeed, so that the first rate is one of a group that trains."""
+    ranks = pool.run(loops.at_every_stage, call_loops.groups_without_parameters, world=_WORLD)
+    assert ranks == [[[[0.125], 1, 1, [0.125], 1]] * 4] * _WORLD
+
+
 def test_norm_of_a_skipped_step(pool: Pool) -> None:
     """It is infinite, as in DeepSpeed."""
     ranks = pool.run(loops.at_every_stage, call_loops.norm_of_a_skipped_step, world=_WORLD)

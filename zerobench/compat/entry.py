@@ -74,8 +74,10 @@ def initialize(
     settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
-    parameters = _listed(model.parameters() if model_parameters is None else model_parameters)
+    parameters = _filled(_listed(model.parameters() if model_parameters is None else model_parameters))
     client = as_client(optimizer, parameters)
+    if client is not None and not isinstance(lr_scheduler, LRScheduler):  # a schedule that is made has all its rates
+        client.param_groups[:] = _filled(client.param_groups)
     trained = _trained(model, settings, client, parameters)  # freezes the others
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
@@ -114,6 +116,11 @@ def _trained(model: nn.Module, settings: Settings, client: Any, parameters: list
 def _listed(parameters: Iterable[Any]) -> list[Any]:
     """Parameters or groups; ``params`` of a group may be an iterator or one tensor, as torch's optimizers allow."""
     return [{**each, "params": _of_group(each["params"])} if isinstance(each, dict) else each for each in parameters]
+
+
+def _filled(groups: list[Any]) -> list[Any]:
+    """The groups that have parameters, as in DeepSpeed; all, if none has."""
+    return [each for each in groups if not isinstance(each, dict) or each["params"]] or groups
 
 
 def _of_group(given: Any) -> list[Any]:
