@@ -180,6 +180,10 @@ _PAIR: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (_norms(*[3.0 * (1 + 1e-7)] * 3),),
         (_set(losses=[torch.tensor(1 + 1e-6)] * 5),),
     ),
+    "equal up to rounding: another order of summation": (  # in 16 bits, a norm of other gradients
+        (_both(_norms(*[3.0 * (1 + 1e-3)] * 3), _set(gradients={})), _BF16, _set(gradients={})),
+        (_norms(*[3.0 * (1 + 1e-3)] * 3), _BF16),  # of the same ones
+    ),
     "times the expected everywhere": ((_multiple(7.0),), (_all("gradients", "c", _elements(slice(0, 64))),)),
     "7 times the expected everywhere": ((_multiple(7.0),), (_multiple(7.0, "one"),)),
     "7 times the expected": ((_multiple(7.0),), (_multiple(7.0), _BASE, _all("gradients", "a", _only))),

@@ -75,7 +75,7 @@ def first_difference(
         before, agreed = agreed, {}
         for part in ALL_PARTS[:-1]:
             if part in parts:
-                comparison = _Comparison(got, expected, part, step, beyond)
+                comparison = _Comparison(got, expected, part, step, beyond, bool(agreed.get("gradients")))
                 found = comparison.first()
                 if found is not None:
                     return replace(found, hints=(*found.hints, *_follow(found, got, agreed, before)))
@@ -148,6 +148,7 @@ class _Comparison:
     part: Part
     step: int | None
     beyond: float
+    gradients_agree: bool = False  # of this step, and both recordings have them
 
     def first(self) -> Difference | None:
         got, expected = self._both()
@@ -198,7 +199,14 @@ class _Comparison:
         before = self._values(self.expected, self.step - 1).get(name)
         scales = {each.steps[self.step].loss_scale for each in (self.got, self.expected)}
         loss_scale = scales.pop() if len(scales) == 1 else None
-        return hints.of_pair(hints.Pair(self.got.scenario, self.part, got, expected, differs, loss_scale, before))
+        summed = self._summed() if self.part == "norm" else 0
+        pair = hints.Pair(self.got.scenario, self.part, got, expected, differs, loss_scale, before, summed)
+        return hints.of_pair(pair)
+
+    def _summed(self) -> int:
+        """The elements of the gradients, if they agree."""
+        gradients = _values_of(self.got, "gradients", self.step, self.got) if self.gradients_agree else {}
+        return sum(each.numel() for each in gradients.values())
 
 
 def _against(got: Trajectory, expected: Trajectory) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zerobench.judge.bounds import relative_bound
+from zerobench.judge.bounds import gamma, relative_bound
 from zerobench.scenario import Scenario
 from zerobench.workload.groups import group_of, specs
 
@@ -39,6 +39,7 @@ class Pair:
     differs: Tensor  # bool, of their shape
     loss_scale: float | None  # of the step; None if the two recordings have different ones
     before: Tensor | None = None
+    summed: int = 0  # of a norm, the elements of its gradients if both recordings have the same ones
 
 
 def of_pair(pair: Pair) -> Iterator[str]:
@@ -125,9 +126,10 @@ def _rounding(pair: Pair) -> str | None:
     """A sum of the leaves of which many elements differ, and none by more than its roundings may.
 
     The terms of an element are not recorded: their magnitude is taken for that of the element or of the usual one. If
-    the bound is so wide that a leaf could be missing within it, a difference within it tells nothing.
+    the bound is so wide that a leaf could be missing within it, a difference within it tells nothing. A norm of the
+    same gradients has the roundings of its own sum alone, in fp32 at worst.
     """
-    bound = relative_bound(pair.scenario)
+    bound = 2 * gamma(pair.summed, torch.float32) if pair.summed else relative_bound(pair.scenario)
     if pair.part not in _SUMS or bound * pair.scenario.leaves >= 1:
         return None
     if _SEVERAL * int(pair.differs.sum()) < pair.differs.numel():
