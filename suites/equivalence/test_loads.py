@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import reject
+from hypothesis import assume, reject
 
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import across_ranks
@@ -13,7 +13,7 @@ from zerobench.scenario import Scenario
 from zerobench.suites.support import client, loads
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.rerun import error_of_test
-from zerobench.suites.support.strategies import drawn, models, scenarios
+from zerobench.suites.support.strategies import drawn, drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
 
 _INTO = among("load into", "new", "trained", "same")
@@ -66,5 +66,48 @@ def test_a_load_that_fails_changes_nothing(
     if len(whole) < len(got):
         reject()
     found = across_ranks(whole, trials.run(one, PARTS_OF_STEPS), PARTS_OF_STEPS)
+    if found is not None:
+        raise error_of_test(found, one, trials.name)
+
+
+#: All that a step shows, but the counters, which a load of a part may take from the saved state.
+_TRAINED = tuple(part for part in PARTS_OF_STEPS if part not in ("progress", "reads"))
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(
+            stage=stage,
+            model=models(buffers=False),  # a load sets buffers, and an edit sets none
+            steps=3,
+            lr_factors=(),  # a load of a part may take the schedule that the engine steps
+            edits=(),
+            resumes=(1,),
+            loads=among("load part", "without_optimizer", "model"),
+            reads=(),
+        ),
+        st.sampled_from([(1, 2), (0, 1), (0, 2), (1, 1)]),
+    ),
+    share=0.1,
+    least=0.0,
+)
+def test_a_trained_engine_keeps_what_a_load_leaves_out(
+    trials: Trials, scenario: tuple[Scenario, tuple[int, int]]
+) -> None:
+    """If an engine that has trained loads the model alone, or everything but the optimizer's states, it goes on with
+    the bits that it has if the client sets the parameters to the saved values: optimizer states, step counts, loss
+    scale and hyperparameters stay."""
+    trials.skip_unless_it_saves()
+    drawn_one, moments = scenario
+    one = trials.nearest(drawn_one, "resumes", "loads")
+    assume(trials.subject.policies.masters_from == "original" or one.dtype == "fp32")
+    assume(trials.offers(one.but(resumes=(), loads="all", edits=(1,))))
+    one = one.but(resumes=())
+    loaded, edited = (
+        trials.ask(ReplayCommand(one, trials.name), loads.train_over_a_load_of_a_part, moments, edits)
+        for edits in (False, True)
+    )
+    found = across_ranks(loaded, edited, _TRAINED)
     if found is not None:
         raise error_of_test(found, one, trials.name)

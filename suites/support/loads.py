@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, directory_of, go_astray, loaded, run_step, save, start
+from zerobench.driver import ALL, Keep, directory_of, go_astray, loaded, run_step, save, start, to_cpu
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
+from zerobench.subject import State, Subject
 
 #: The change of a file: it is gone, its second half is, or a byte in its middle is another one.
 Damage = Literal["missing", "cut", "flipped"]
@@ -89,6 +89,26 @@ def train_over_a_failed_load(
                 if not _fails(subject, directory, group):
                     return None
             kept: Keep = ALL if index == scenario.steps - 1 else frozenset()
+            steps.append(run_step(subject, scenario, index, rank, kept))
+    return Trajectory(name, scenario, rank, steps)
+
+
+def train_over_a_load_of_a_part(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, moments: tuple[int, int], edits: bool
+) -> Trajectory:
+    """One rank's part: save before a step, and before a later one load the Scenario's part of the state into the same
+    engine; or, with ``edits``, set the parameters to their values at the save. The recording begins at that step."""
+    (saves, loads), rank, steps = moments, dist.get_rank(group), list[Step]()
+    with closing(start(subjects.load(name), scenario, group)) as subject, directory_of(group) as directory:
+        values: State = {}
+        for index in range(scenario.steps):
+            if index == saves:
+                values = to_cpu(subject.parameters())
+                save(subject, scenario, directory, saves)
+            if index == loads:
+                subject.set_parameters(values) if edits else subject.load(directory)
+                steps.clear()
+            kept: Keep = ALL if index >= loads else frozenset()
             steps.append(run_step(subject, scenario, index, rank, kept))
     return Trajectory(name, scenario, rank, steps)
 

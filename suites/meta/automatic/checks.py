@@ -78,6 +78,7 @@ DRAWN: dict[Any, int] = {
     test_resume_elsewhere.test_exact_sums_keep_their_bits: 4,
     test_loads.test_a_load_that_fails_changes_nothing: 12,
     test_loads.test_random_numbers_go_on_after_a_load: 4,
+    test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out: 4,
     test_client.test_the_client_keeps_its_state: 6,
     test_client.test_outcomes_need_no_reader: 6,
     test_client.test_saving_changes_nothing: 4,

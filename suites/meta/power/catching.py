@@ -73,6 +73,8 @@ WEAK: list[Any] = [
     test_client.test_the_client_keeps_its_state,
     test_every_step.test_each_step_follows_between_readings,
 ]
+#: A property of engines that load a part of a state.
+_OF_LOADS: list[Any] = [test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios, and the arguments of each.
 _FIXED: list[tuple[Any, list[tuple[Any, ...]]]] = [
@@ -178,7 +180,7 @@ def _fixed(test: Any, arguments: list[tuple[Any, ...]]) -> Iterator[Check]:
 #: By its name, a property and what makes its checks.
 PROPERTIES: dict[str, tuple[Any, Callable[[], Iterator[Check]]]] = {
     **{test.__name__: (test, partial(_drawn, test)) for test in _DRAWN},
-    **{test.__name__: (test, partial(_at_each_stage, test)) for test in WEAK},
+    **{test.__name__: (test, partial(_at_each_stage, test)) for test in [*WEAK, *_OF_LOADS]},
     **{test.__name__: (test, partial(_fixed, test, arguments)) for test, arguments in _FIXED},
 }
 #: The properties that judge numbers, and not bytes or edits.
