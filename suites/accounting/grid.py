@@ -58,6 +58,8 @@ _SETTINGS: dict[str, Scenario] = {
     "vit": _vit,
     "accumulation": _deep.but(accumulation=3),
     "small-buckets": _deep.but(reduce_bucket=64, allgather_bucket=100, accumulation=2),
+    # of three ranks a bucket carries exactly two chunks of each
+    "buckets-exactly": _deep.but(reduce_bucket=192, allgather_bucket=192),
     "bf16": _deep.but(dtype="bf16", accumulator_dtype="bf16"),
     "communication": _deep.but(dtype="bf16", communication_dtype="fp32"),
     "no-overlap": _deep.but(overlap=False, accumulation=2),
@@ -103,6 +105,9 @@ _STAGE_3: dict[str, Scenario] = {
     "prefetch-all": _gpt.but(prefetch_bucket=50_000_000),
     "prefetch-less-than-a-unit": _deep.but(prefetch_bucket=1, accumulation=2),
     "max-live": _deep.but(max_live=1500, accumulation=2),
+    # on three ranks as many elements as some of the padded units have
+    "max-live-exactly": _deep.but(max_live=480),
+    "prefetch-exactly": _deep.but(prefetch_bucket=1440),
     "routed-prefetch": _deep.but(model=Odd(width=9, hidden=(7, 3), routed=True, tiny=True), prefetch_bucket=500),
     # a linear layer saves no parameter, and the gradient of its weight is complete first
     "autocast": _odd.but(model=Odd(listed_twice=True, routed=True, scalar=True), autocast=True, prefetch_bucket=14),

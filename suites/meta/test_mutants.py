@@ -59,6 +59,7 @@ from zerobench.suites.meta.mutants.ignored import (
     RefillsHysteresisAlways,
 )
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS, ComputesWithUnitsThatHaveNotArrived
+from zerobench.suites.meta.mutants.limits import LIMITS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, ReadsTheWrongSubGroup, RightInFiles
 from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow, SharesOneStepCount
@@ -238,6 +239,14 @@ def test_wrong_bytes_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine has the right bits and wrong bytes, it fails, and the message points at the ledger."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, BYTES, patience=[8, 40]))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("mutant", LIMITS, ids=lambda mutant: mutant.__name__)
+def test_a_limit_of_one_less_is_caught(pool: Pool, mutant: Any) -> None:
+    """If an engine takes a limit for one less, it fails the Scenario whose units fill the limit exactly."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, failure_of(partial(test_traffic.test_traffic, trials, grid.TRAFFIC[mutant.case])))
 
 
 @pytest.mark.rotating
