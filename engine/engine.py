@@ -89,7 +89,7 @@ class Engine(CheckpointCalls):
             wire,
             self.device,
             several=self.accumulation.several,
-            names=self.optimizer.state_names,
+            names=self.optimizer.keep_states(),
         )
         self.states = [self.stores.build(unit) for unit in layout.units]
         self.stores.settle()
@@ -224,6 +224,7 @@ class Engine(CheckpointCalls):
         """
         self._check_whole()
         self._check_trains()
+        self.optimizer.check_states()
         boundary, complete = self.accumulation.end()
         self.read_cache.clear()
         if boundary:

@@ -42,6 +42,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     #: The engine's outcomes.
     outcomes: Outcomes | None = None
+    #: The states that the engine keeps, since it has laid out the parameters: a client may change an option that they
+    #: depend on, such as a momentum.
+    kept: tuple[str, ...] | None = None
     #: The step of a surface whose callers may step the optimizer; the engine's own API has none.
     stepped_by: Callable[[], object] | None = None
     #: The gradient's norm in the last step, of a surface whose callers read it here.
@@ -103,7 +106,30 @@ class ZeroOptimizer(torch.optim.Optimizer):
     @property
     def state_names(self) -> tuple[str, ...]:
         """torch's names of the state kept for each element, except the master weight."""
+        return self._needed if self.kept is None else self.kept
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
         return self.rule.state_names(self.param_groups)
+
+    def keep_states(self) -> tuple[str, ...]:
+        """Decide on the states, which stay as they are now; returns their names."""
+        self.kept = self._needed
+        return self.kept
+
+    def check_states(self) -> None:
+        """Demand that the groups' options need no state that the engine does not keep.
+
+        Raises:
+            RuntimeError: they do.
+        """
+        missing = ", ".join(name for name in self._needed if name not in self.state_names)
+        if missing:
+            raise RuntimeError(
+                f"the options of a parameter group need the state {missing}, and no group needed it when the engine "
+                "was built, so the engine does not keep it; build the engine with the option in one group, for example "
+                "a momentum that is not 0"
+            )
 
     def values(self, group: int, step: int) -> Any:
         """The current hyperparameters of one group for the given step."""

@@ -22,7 +22,8 @@ class SgdParams(Section):
 
 
 class Sgd(KernelRule[SgdValues]):
-    """If one group has momentum, all groups keep a buffer; groups without momentum do not use theirs."""
+    """If one group has momentum when the engine is built, all groups keep a buffer; groups without momentum do not use
+    theirs."""
 
     types = ("SGD",)
     params = SgdParams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,45 @@ def _trained(make: Callable[[Any], torch.optim.Optimizer]) -> Tensor:
     for _ in range(2):
         _training(engine)()
     return model.weight.detach()
+
+
+def _one_group(momentum: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+
+
+def _buffer(engine: zerobench.Engine) -> Tensor:
+    found = zerobench.safe_get_full_optimizer_state(next(engine.module.parameters()), "momentum_buffer")
+    assert found is not None
+    return found
+
+
+def test_a_momentum_of_zero_keeps_the_buffer(tmp_path: Path) -> None:
+    """If a client sets the momentum to zero for a step, buffer and weights are torch's, also over a save and a load."""
+    (model, client), (other, plain) = _one_group(0.5), _one_group(0.5)
+    engine, optimizer, _, _ = zerobench.initialize(model=model, optimizer=client, config=_CONFIG)
+    step, weight = _training(engine), next(other.parameters())
+    for momentum in (0.5, 0.0, 0.25):
+        for group in (*optimizer.param_groups, *plain.param_groups):
+            group["momentum"] = momentum
+        step()
+        plain.zero_grad()
+        other(torch.ones(1, 4)).sum().backward()  # type: ignore[no-untyped-call]
+        plain.step()
+        torch.testing.assert_close(_buffer(engine), plain.state[weight]["momentum_buffer"], rtol=0, atol=0)
+        engine.save_checkpoint(tmp_path)
+        engine.load_checkpoint(tmp_path)
+    torch.testing.assert_close(zerobench.safe_get_full_fp32_param(next(model.parameters())), weight.detach())
+
+
+def test_a_momentum_that_comes_later_is_an_error() -> None:
+    """An engine that was built without momentum keeps no buffer, and says so before it steps without one."""
+    model, client = _one_group(0.0)
+    engine, optimizer, _, _ = zerobench.initialize(model=model, optimizer=client, config=_CONFIG)
+    engine.backward(engine(torch.ones(1, 4)).sum())
+    optimizer.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(RuntimeError, match="need the state momentum_buffer, and no group needed it"):
+        engine.step()
+    optimizer.param_groups[0]["momentum"] = 0.0
+    engine.step()
