@@ -232,9 +232,16 @@ def test_dynamic_scale_equals_static(trials: Trials, scenario: Scenario) -> None
     share=0.1,
 )
 def test_overflow_on_one_rank(trials: Trials, scenario: tuple[Scenario, int, int]) -> None:
-    """If a gradient is not finite on any one rank, every rank skips, and no state moves."""
+    """If a gradient is not finite on any one rank, every rank skips, and no state moves; also if the engine clips by
+    another type of norm, which may find an overflow in another way."""
     drawn, step, leaf = scenario
     one = trials.nearest(skipping(drawn, step, leaf), "poison")
+    others = (one.but(norm_type=each) for each in trials.subject.norm_types if each != one.norm_type)
+    for each in (one, *filter(trials.offers, others)):
+        _demand_skipped(trials, each, step)
+
+
+def _demand_skipped(trials: Trials, one: Scenario, step: int) -> None:
     for trajectory in trials.run(one, _STATES, keep=ALL):
         if not trajectory.steps[step].skipped:
             which = trials.name, "the contract", one, trajectory.rank, step

@@ -43,7 +43,7 @@ _EXACT: tuple[Part, ...] = ("losses", "gradients", "parameters", "model_paramete
         stage=stage,
         accumulation=_SHARES,
         reads=(),
-        momentum_factors=among("momentum_factors", (0.5, 1.0, 0.25), (), (0.25,)),  # with each rule
+        momentum_factors=among("momentum_factors", (0.5, 0.0, 1.0), (), (0.25,)),  # with each rule
     ),
     share=0.2,
 )
@@ -101,6 +101,7 @@ def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
     lambda stage: scenarios(
         stage=stage,
         model=models(routed=True, routes=_ROUTES),
+        optimizer=optimizers(second_group=among("second_group", True, False), momentum=among("momentum", 0.9, 0.5)),
         steps=st.integers(3, 4),
         accumulation=among("accumulation", 2, 4),
         reads=(),

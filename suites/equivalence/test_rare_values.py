@@ -8,7 +8,7 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.support.offered import at_offered_stage
-from zerobench.suites.support.rare_values import RARE_VALUES, SEVEN_RANKS
+from zerobench.suites.support.rare_values import RARE_VALUES, REQUIRED, SEVEN_RANKS
 from zerobench.suites.support.strategies import STAGES, drawn
 from zerobench.suites.support.trials import IDLE, Trials
 
@@ -23,7 +23,7 @@ def test_rare_values(trials: Trials, name: str) -> None:
 
     @drawn(_at_every_stage(RARE_VALUES[name]), share=0.1)
     def check(scenario: Scenario) -> None:
-        _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario)))
+        _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario), *REQUIRED.get(name, ())))
 
     check()
 

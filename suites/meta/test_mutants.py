@@ -62,6 +62,7 @@ from zerobench.suites.meta.mutants.late import LATE_MUTANTS, ComputesWithUnitsTh
 from zerobench.suites.meta.mutants.limits import LIMITS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, ReadsTheWrongSubGroup, RightInFiles
 from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGroup
+from zerobench.suites.meta.mutants.overflows import OVERFLOWS
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow, SharesOneStepCount
 from zerobench.suites.meta.mutants.rare import RARE
 from zerobench.suites.meta.mutants.recovery import (
@@ -71,6 +72,7 @@ from zerobench.suites.meta.mutants.recovery import (
     GrowsWithoutRefillingHysteresis,
 )
 from zerobench.suites.meta.mutants.repeated import REPEATED
+from zerobench.suites.meta.mutants.resting_momentum import RESTING
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
@@ -129,6 +131,7 @@ WRONG = [
     *RECOVERY,
     *RARE,
     *SCHEDULED,
+    *RESTING,
     *ZEROS,
     *REPEATED,
     *STRUCTURE,
@@ -211,7 +214,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.rotating
 @pytest.mark.parametrize(
-    "mutant", [*VALUE_MUTANTS, *COUNT_MUTANTS, *AT_A_MOMENT, *DDP], ids=lambda mutant: mutant.__name__
+    "mutant", [*VALUE_MUTANTS, *COUNT_MUTANTS, *AT_A_MOMENT, *DDP, *OVERFLOWS], ids=lambda mutant: mutant.__name__
 )
 def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""

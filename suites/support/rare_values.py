@@ -177,6 +177,21 @@ RARE_VALUES = {
     ),
 }
 
+#: The first update is a large one; the others are small, so that the weights keep their size.
+_GROWN = Scenario(
+    model=Odd(width=5, hidden=(7, 2), norm=False),
+    world=3,
+    dtype="bf16",
+    steps=5,
+    accumulation=2,
+    chunk=32,
+    optimizer=Optimizer(name="adam", lr=2.0),
+    lr_factors=(1.0, 0.001),
+    poison=((3, 1),),
+)
+#: The fields of some that an engine must offer: one that looks for no overflow would train on with it.
+REQUIRED = {"overflow on the wire": ("poison",), "overflow in the accumulator": ("poison",)}
+
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between
     "short steps and saves in a row": Scenario(
@@ -247,6 +262,10 @@ RARE_VALUES |= {
         edits=(2, 3),
         gradient_edits=(4, 5),
     ),
+    # weights so large that gradients are finite where they are computed, and too large for fp16 on the wire, or for an
+    # accumulator: in some elements, on some ranks, and not in each step
+    "overflow on the wire": _GROWN.but(communication_dtype="fp16"),
+    "overflow in the accumulator": _GROWN.but(accumulator_dtype="fp16", schedule="micro_step"),
     "language model": Scenario(
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
     ),

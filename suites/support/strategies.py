@@ -188,7 +188,8 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     # from a rate of zero up and down; one that stays, after a resume too
     "lr_factors": among("lr_factors", (), (0.0, 2.0, 0.5), (0.25,), rare=True),
     "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
-    "momentum_factors": among("momentum_factors", (), (0.5, 1.0, 0.25), (0.25,), rare=True),
+    # a momentum of zero uses no buffer, and leaves it for the steps that follow
+    "momentum_factors": among("momentum_factors", (), (0.5, 0.0, 1.0), (0.25,), rare=True),
     "seed": st.integers(0, 1000),
 }
 

@@ -1,0 +1,57 @@
+"""Engines that do not see that a finite gradient is too large for fp16.
+
+Class of escape: a value that no draw has. Each is right if a gradient that is not finite is so where it is computed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from zerobench.engine.ops.folding import fold
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+_MOST = torch.finfo(torch.float16).max
+
+
+class _Saturates(Mutant):
+    rare: ClassVar[str]
+    points_at: ClassVar[Points] = Points("skipped", "norm", "gradients")
+
+
+class SaturatesOnTheWire(_Saturates):
+    """A cast to fp16 gives its largest number, as some casts to 8 bits do."""
+
+    rare = "overflow on the wire"
+
+    def sabotage(self) -> None:
+        wire = self.engine.reducer.wire
+        if self.scenario.communication_dtype == "fp16" != self.scenario.dtype:
+            encode, wire.packed = wire.encode, torch.float32
+            wire.encode = lambda values: encode(_saturated(values))  # type: ignore[method-assign]
+
+
+class SaturatesInTheAccumulator(_Saturates):
+    """So does the rounding of a sum that waits for the next micro-step."""
+
+    rare = "overflow in the accumulator"
+
+    def sabotage(self) -> None:
+        def low(accumulator: Tensor, contributions: Tensor, *, first: bool) -> None:
+            total = accumulator.float()
+            fold(total, contributions, first=first)
+            accumulator.copy_(_saturated(total) if accumulator.dtype == torch.float16 else total)
+
+        self.patch_fold(low)
+
+
+def _saturated(values: Tensor) -> Tensor:
+    """Finite values, within the range of fp16; the others as they are."""
+    return torch.where(values.isfinite(), values.clamp(-_MOST, _MOST), values)
+
+
+#: Each is caught by the Scenario that it names in ``rare``.
+OVERFLOWS: list[type[_Saturates]] = [SaturatesOnTheWire, SaturatesInTheAccumulator]
