@@ -248,7 +248,10 @@ class Subject(ABC):
 
     @abstractmethod
     def micro_step(self, batch: Batch) -> Tensor:
-        """Forward (``model(**batch)`` is the mean loss of the leaf) and backward; returns the detached loss."""
+        """Forward (``model(**batch)`` is the mean loss of the leaf) and backward; returns the detached loss.
+
+        The caller may write to the batch once it returns.
+        """
 
     @abstractmethod
     def step(self) -> Outcome:
@@ -323,8 +326,8 @@ class Subject(ABC):
     def set_parameters(self, values: State) -> None:
         """Set trained parameters: the fp32 values on all ranks, by name; between steps. A collective.
 
-        Master weights take the values, and the model's parameters the values in their dtype. It is called only if
-        :attr:`edits` is set.
+        Master weights take the values, and the model's parameters the values in their dtype. The caller may write to
+        the tensors once it returns. It is called only if :attr:`edits` is set.
         """
         raise NotImplementedError(f"{self.name} sets edits and has no set_parameters()")
 

@@ -39,7 +39,8 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=4, reads=()), share=0.1, of_bits=0.05)
 def test_outcomes_need_no_reader(trials: Trials, scenario: Scenario) -> None:
     """If the client asks for the outcome of the last step alone, this step has the bits that it has if all are asked
-    for: no update, loss scale or step count waits for a reader."""
+    for: no update, loss scale or step count waits for a reader, and none for a batch, whose memory the client uses
+    again."""
     one = trials.nearest(scenario)
     expected = trials.run(one, PARTS_OF_STEPS)
     unread = trials.ask(ReplayCommand(one, trials.name), client.train_unread)
@@ -59,11 +60,12 @@ def _demand_same(trials: Trials, got: Sequence[Trajectory], expected: Sequence[T
     of_bits=0.05,
 )
 def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
-    """No call changes the batch, the state of a random generator, a setting of torch, the mode of a module, a
-    parameter's ``requires_grad`` or a hyperparameter, so that the client's own code goes on as without the engine."""
+    """No call changes the batch, values that the client sets, the state of a random generator, a setting of torch, the
+    mode of a module, a parameter's ``requires_grad`` or a hyperparameter, so that the client's own code goes on as
+    without the engine. The engine keeps no value that the client sets: a later write to its memory changes nothing."""
     one = trials.nearest(scenario)
-    saving = client.offers_saving(trials.subject, one)
-    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving)):
+    saving, editing = client.offers_saving(trials.subject, one), client.offers_edits(trials.subject, one)
+    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving, editing)):
         if things:
             found = client.Changed(trials.name, one, rank, things[0])
             raise error_of_test(found, one, trials.name)

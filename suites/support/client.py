@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,8 @@ from zerobench.driver import (
 )
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Subject
+from zerobench.subject import Batch, State, Subject
+from zerobench.workload.changes import edited
 from zerobench.workload.data import held_out, seed_leaf
 
 
@@ -64,13 +65,25 @@ def train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, save
 
 
 def train_unread(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory:
-    """One rank's part: ask for the outcome of the last step alone. The recording has this step alone."""
+    """One rank's part: ask for the outcome of the last step alone. The recording has this step alone.
+
+    The client writes to the memory of each batch before the next one comes.
+    """
     rank = dist.get_rank(group)
     with closing(start(subjects.load(name), scenario, group)) as subject:
         for index in range(scenario.steps - 1):
-            run_steps(subject, scenario, index, rank, [draw_batches(scenario, index, rank)])
+            run_steps(subject, scenario, index, rank, [_reused(draw_batches(scenario, index, rank))])
         last = run_step(subject, scenario, scenario.steps - 1, rank, ALL)
     return Trajectory(name, scenario, rank, [last])
+
+
+def _reused(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Each batch, whose memory the client uses for something else once its micro-step has ended."""
+    for batch in batches:
+        yield batch
+        for value in batch.values():
+            if isinstance(value, Tensor):
+                value.zero_()
 
 
 def _kept(scenario: Scenario, index: int) -> Keep:
@@ -82,7 +95,12 @@ def offers_saving(subject: type[Subject], scenario: Scenario) -> bool:
     return subject.not_offered(scenario.but(resumes=(1,))) is None
 
 
-def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool) -> list[str]:
+def offers_edits(subject: type[Subject], scenario: Scenario) -> bool:
+    """Whether the client of the engine can set parameters in this Scenario."""
+    return subject.not_offered(scenario.but(edits=(1,))) is None
+
+
+def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool, editing: bool) -> list[str]:
     """One rank's part: the client's objects that a call of the engine has changed, as ``object, by call``.
 
     The client draws random numbers before each call, as a data loader does.
@@ -104,6 +122,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
                 found += _changed_by(call, state, {}, make)
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
+            found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
 
@@ -129,6 +148,20 @@ def _changed_by(
     make()
     yield from _differing(call, before, _of_process() | state())
     yield from (f"batch {name}, by {call}" for name, value in given.items() if not torch.equal(value, batch[name]))
+
+
+def _changed_by_edit(subject: Subject, state: Callable[[], dict[str, object]], values: State) -> Iterator[str]:
+    """The same for values that the client sets; afterwards it writes to their memory, which is the client's own."""
+    given = {name: value.clone() for name, value in values.items()}
+    yield from _changed_by("set_parameters", state, values, partial(subject.set_parameters, values))
+    for value in values.values():
+        value.zero_()
+    now = subject.parameters()
+    yield from (f"{name}, by a write to the value of set_parameters" for name in given if not _same(given, now, name))
+
+
+def _same(given: State, now: State, name: str) -> bool:
+    return torch.equal(given[name], now[name].detach().cpu())
 
 
 def _draw_numbers() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ def changed_factors(scenario: Scenario, step: int, group: int) -> dict[str, floa
     return {name: factor for name, factor in now.items() if factor != before[name] and name not in kept}
 
 
-def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Sequence[Batch]]) -> None:
+def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batches: Sequence[Iterable[Batch]]) -> None:
     """Train a step on each element of ``batches``, from step ``first`` on, and read nothing between them."""
     for index, step in enumerate(batches, start=first):
         prepare(subject, scenario, index)

@@ -23,13 +23,14 @@ from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
-_LATER = Points(
+#: Where a later step shows it.
+LATER = Points(
     "losses", "gradients", "norm", "loss_scale", "skipped", "optimizer_state", "parameters", "model_parameters"
 )
 
 
 class SavingForgetsTheStepCounts(Mutant):
-    points_at = _LATER
+    points_at = LATER
 
     def save(self, directory: Path) -> None:
         super().save(directory)
@@ -37,7 +38,7 @@ class SavingForgetsTheStepCounts(Mutant):
 
 
 class SavingRoundsMasters(Mutant):
-    points_at = _LATER
+    points_at = LATER
 
     def save(self, directory: Path) -> None:
         super().save(directory)
@@ -45,7 +46,7 @@ class SavingRoundsMasters(Mutant):
 
 
 class TheSecondSaveMovesTheRate(Mutant):
-    points_at = Points("progress", *_LATER.parts)  # a recording has the rate in force
+    points_at = Points("progress", *LATER.parts)  # a recording has the rate in force
     saved = 0
 
     def save(self, directory: Path) -> None:
@@ -58,7 +59,7 @@ class TheSecondSaveMovesTheRate(Mutant):
 class StepsWithTheNextRateIfUnread(Mutant):
     """It leaves the learning rate as it is until somebody asks for the outcome."""
 
-    points_at = _LATER
+    points_at = LATER
 
     def advance(self) -> None:
         self.scale_rates(0.5)
@@ -67,7 +68,7 @@ class StepsWithTheNextRateIfUnread(Mutant):
 
 
 class CountsAStepWhenItIsRead(Mutant):
-    points_at = _LATER
+    points_at = LATER
 
     def advance(self) -> None:
         before = list(self.engine.stepper.steps)
@@ -76,7 +77,7 @@ class CountsAStepWhenItIsRead(Mutant):
 
 
 class LosesEverySecondUnreadStep(Mutant):
-    points_at = _LATER
+    points_at = LATER
 
     def advance(self) -> None:
         if self.engine.global_steps % 2:
@@ -217,7 +218,7 @@ class LosesNumpysSecondNormalNumber(_Touches):
 
 
 class _ChangesWhenALoadFails(Mutant):
-    points_at = _LATER
+    points_at = LATER
 
     def change(self) -> None:
         """Change a state."""

@@ -1,0 +1,93 @@
+"""Engines that keep a tensor of the client, and read it when the client uses its memory for something else.
+
+Class of escape: a write of the client to memory that it has given to the engine. Each is right if the client leaves
+such memory as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zerobench.model_specs import Odd
+from zerobench.subject import Batch, Outcome, State
+from zerobench.suites.meta.mutants.client import LATER
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
+
+
+class SetsParametersWhenTheyAreUsed(Mutant):
+    """An edit waits until the parameters are next read or trained."""
+
+    points_at = Points("client")
+    waiting: State | None = None
+
+    def set_parameters(self, values: State) -> None:
+        self._set()
+        self.waiting = values
+
+    def _set(self) -> None:
+        values, self.waiting = self.waiting, None
+        if values is not None:
+            super().set_parameters(values)
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self._set()
+        return super().micro_step(batch)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        self._set()
+        return super().evaluate(batch)
+
+    def parameters(self) -> State:
+        self._set()
+        return super().parameters()
+
+    def model_parameters(self) -> State:
+        self._set()
+        return super().model_parameters()
+
+    def save(self, directory: Path) -> None:
+        self._set()
+        super().save(directory)
+
+
+class TrainsOnTheBatchWhenItSteps(Mutant):
+    """Steps of one micro-step run their backward when the client asks for the update or for gradients."""
+
+    points_at = LATER
+    waiting: tuple[Batch, Tensor] | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        scenario = self.scenario
+        buffers = isinstance(scenario.model, Odd) and scenario.model.buffers  # two forwards would move them twice
+        if scenario.accumulation > 1 or scenario.forwards != "one" or scenario.autocast or buffers:
+            return super().micro_step(batch)
+        self.waiting = batch, torch.get_rng_state()
+        with torch.no_grad():
+            loss: Tensor = self.engine(**batch)
+        return loss
+
+    def _train(self) -> None:
+        if self.waiting is not None:
+            (batch, numbers), self.waiting = self.waiting, None
+            torch.set_rng_state(numbers)
+            super().micro_step(batch)
+
+    def gradients(self) -> State:
+        self._train()
+        return super().gradients()
+
+    def step(self) -> Outcome:
+        self._train()
+        return super().step()
+
+    def advance(self) -> None:
+        self._train()
+        super().advance()
+
+
+GIVEN_VALUES: list[type[Mutant]] = [SetsParametersWhenTheyAreUsed]
+GIVEN_BATCHES: list[type[Mutant]] = [TrainsOnTheBatchWhenItSteps]
