@@ -35,8 +35,18 @@ def ask(question: Callable[_Given, _Answer], *args: _Given.args, **kwargs: _Give
     return _process().submit(question, *args, **kwargs).result()
 
 
+def ask_anew(question: Callable[_Given, _Answer], *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+    """The same in a new process: other questions import modules of DeepSpeed, and so add names to its packages."""
+    with _new_process() as process:
+        return process.submit(question, *args, **kwargs).result()
+
+
 @functools.cache
 def _process() -> ProcessPoolExecutor:
+    return _new_process()
+
+
+def _new_process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
 
 
