@@ -1,14 +1,16 @@
-"""Models of transformers at stage 3: three places that take every rank's parameters for whole ones.
+"""Models of transformers at stage 3: four places that take every rank's parameters for whole ones.
 
 - Only rank 0 knows which modules ``from_config()`` has initialized: now every rank does.
 - ``from_pretrained()`` compares tied weights that a checkpoint has twice: they are gathered for it.
+- ``from_pretrained()`` calls the initialisation of modules whose parameters are loaded and sharded, which may compute
+  with them: they are gathered for it.
 - ``save_pretrained()`` examines the weights of ranks that write nothing: they leave that out.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch is not there yet: a module is changed when it is imported
@@ -49,8 +51,47 @@ def _sharding_utils(module: Any) -> None:
 
 
 def _modeling_utils(module: Any) -> None:
+    _gather_for_initialisation(module.PreTrainedModel)
+    _leave_out_examination(module.PreTrainedModel)
+
+
+def _gather_for_initialisation(model_class: Any) -> None:
+    """Gather what the initialisation of a module may read, while every rank initialises what a checkpoint lacks."""
+    initialise, of_module = model_class._initialize_missing_keys, model_class._initialize_weights
+    on_every_rank: list[Any] = []  # the models that are being initialised
+
+    def initialize_missing_keys(self: Any, *args: Any, **kwargs: Any) -> Any:
+        on_every_rank.append(self)
+        try:
+            return initialise(self, *args, **kwargs)
+        finally:
+            on_every_rank.pop()
+
+    def initialize_weights(self: Any, part: Any, *args: Any, **kwargs: Any) -> Any:
+        from zerobench.compat.zero.gathered import GatheredParameters
+
+        skipped = not on_every_rank or getattr(part, "_is_hf_initialized", False)
+        sharded = [] if skipped else [each for each in _read_by(part) if _is_sharded(each)]
+        if not sharded:
+            return of_module(self, part, *args, **kwargs)
+        with GatheredParameters(sharded, modifier_rank=0):
+            return of_module(self, part, *args, **kwargs)
+
+    model_class._initialize_missing_keys = initialize_missing_keys
+    model_class._initialize_weights = initialize_weights
+
+
+def _read_by(part: Any) -> Iterator[Tensor]:
+    """The parameters of a module and its children, and those that their parametrizations compute weights from."""
+    for each in (part, *part.children()):
+        yield from each.parameters(recurse=False)
+        if "parametrizations" in each._modules:
+            yield from each.parametrizations.parameters()
+
+
+def _leave_out_examination(model_class: Any) -> None:
     """Give a rank that writes nothing an empty state dict, if the caller has none and the model is sharded."""
-    save = module.PreTrainedModel.save_pretrained
+    save = model_class.save_pretrained
 
     @functools.wraps(save)
     def save_pretrained(
@@ -65,7 +106,7 @@ def _modeling_utils(module: Any) -> None:
             state_dict = {}
         return save(self, save_directory, is_main_process, state_dict, *args, **kwargs)
 
-    module.PreTrainedModel.save_pretrained = save_pretrained
+    model_class.save_pretrained = save_pretrained
 
 
 def _is_sharded(parameter: Tensor) -> bool:
