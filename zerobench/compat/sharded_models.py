@@ -71,7 +71,7 @@ def _gather_for_initialisation(model_class: Any) -> None:
         from zerobench.compat.zero.gathered import GatheredParameters
 
         skipped = not on_every_rank or getattr(part, "_is_hf_initialized", False)
-        sharded = [] if skipped else [each for each in _read_by(part) if _is_sharded(each)]
+        sharded: list[Any] = [] if skipped else [each for each in _read_by(part) if _is_sharded(each)]
         if not sharded:
             return of_module(self, part, *args, **kwargs)
         with GatheredParameters(sharded, modifier_rank=0):
