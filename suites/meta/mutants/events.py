@@ -129,6 +129,22 @@ class SendsARateThatTheClientHasChanged(Mutant):
         return super().step()
 
 
+class SendsAWeightDecayThatTheClientHasChanged(Mutant):
+    points_at = Points("traffic")
+
+    def sabotage(self) -> None:
+        self.sent = self._decays()
+
+    def _decays(self) -> list[float]:
+        return [group["weight_decay"] for group in self.optimizer.param_groups]
+
+    def step(self) -> Outcome:
+        if self._decays() != self.sent:
+            self.sent = self._decays()
+            dist.all_reduce(torch.tensor(self.sent), group=self.group)
+        return super().step()
+
+
 class SendsForMicroStepsThatDoNotCome(Mutant):
     """A short step sends zeros once more, as the micro-steps would that the client has left out."""
 
@@ -178,4 +194,9 @@ LEFT_BY_THE_FIRST_EDIT = [KeepsTheValuesOfItsFirstEdit]
 COMPUTED_AGAIN = [KeepsOutputsThatItComputesAgain]
 IN_AN_UPDATE_IN_16_BITS = [MakesAllGradientsFp32WithinAnUpdate]
 IN_A_LOAD = [MakesAllStatesWholeWithinALoad]
-SENT_AFTER_EVENTS = [SendsAgainAfterABlockHasRested, SendsARateThatTheClientHasChanged, SendsAgainAtTheLeastScale]
+SENT_AFTER_EVENTS = [
+    SendsAgainAfterABlockHasRested,
+    SendsARateThatTheClientHasChanged,
+    SendsAWeightDecayThatTheClientHasChanged,
+    SendsAgainAtTheLeastScale,
+]
