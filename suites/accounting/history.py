@@ -128,8 +128,8 @@ _NOTHING = Held(0, 0, 0)
 @dataclass
 class LongRun:
     """The memory of the process after some steps and after the last, the bytes of tensors that only the collector
-    frees, the traffic of the steps that were applied and in which no block rested, by step, and that of the calls
-    before a step."""
+    frees, the traffic of the steps that were applied and cost as much as others, by step, and that of the calls before
+    a step."""
 
     early: Held = _NOTHING
     late: Held = _NOTHING
@@ -155,7 +155,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
             found.called[index] = called.traffic
             with TrafficMeter() as meter:  # an engine may keep what was read until it steps
                 step = run_step(engine, scenario, index, dist.get_rank(group))
-            if not step.skipped and index not in scenario.frozen_steps:
+            if not step.skipped and not _costs_apart(scenario, index):
                 found.traffic[index] = meter.traffic
             if index + 1 == after:
                 found.early = Held.now()
@@ -165,6 +165,12 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
                 gc.enable()
         found.late = Held.now()
     return found
+
+
+def _costs_apart(scenario: Scenario, step: int) -> bool:
+    """Whether a step itself costs more or less than others: what follows it must not."""
+    shorter = scenario.micro_steps_of(step) < scenario.accumulation
+    return shorter or step in scenario.frozen_steps or scenario.edits_gradients(step)
 
 
 def rounds_of(kind: type[Subject], scenario: Scenario) -> list[Between]:

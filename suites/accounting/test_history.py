@@ -133,7 +133,7 @@ def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
 _SAVING_OUTPUTS = replace(grid.DEEP, activation="relu")
 
 
-_OF_ODD_STAGES: list[dict[str, Any]] = [{"accumulation": 2}, {"forwards": "dropped"}]
+_OF_ODD_STAGES: list[dict[str, Any]] = [{"accumulation": 2}, {"short_steps": ((40, 1),)}, {"forwards": "dropped"}]
 
 
 @pytest.mark.rotating
@@ -142,7 +142,8 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     """After 50 steps, of which one is skipped and two in a row, with evaluations, readings, saves, loads and edits
     between them, as many bytes of tensors are alive as after three, and as many descriptors and threads; from the
     fourth on all steps that are applied have the same traffic, also after the client has changed a hyperparameter,
-    and after one in which a block rests. No tensor waits for the collector of reference cycles.
+    and after one in which a block rests or the client zeroes gradients. No tensor waits for the collector of reference
+    cycles.
     Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it. If it promises the
     contract's bits, a dynamic loss scale is at its minimum at first and grows later."""
     scenario = Scenario(
@@ -159,6 +160,7 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
         {"weight_decay_factors": (*[1.0] * 22, 0.5)},
         {"momentum_factors": (*[1.0] * 26, 0.5)},
         {"frozen_steps": (20,)},
+        {"gradient_edits": (35,)},
         *([{"loss_scale": LossScale(initial_power=0, window=15)}] if trials.subject.promises_bits else []),
         *(_OF_ODD_STAGES if stage % 2 else []),
     ]

@@ -7,6 +7,7 @@ a loss scale that grows or is at its minimum, a step in which a block rests.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,23 @@ class SendsAWeightDecayThatTheClientHasChanged(Mutant):
         return super().step()
 
 
+class SendsAgainAfterAnEditOfGradients(Mutant):
+    """Each later update sends once more."""
+
+    points_at = Points("traffic")
+    edited = False
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        super().zero_gradients(names)
+        self.edited = True
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if self.edited:
+            dist.all_reduce(torch.zeros(100), group=self.group)
+        return outcome
+
+
 class SendsForMicroStepsThatDoNotCome(Mutant):
     """A short step sends zeros once more, as the micro-steps would that the client has left out."""
 
@@ -198,5 +216,6 @@ SENT_AFTER_EVENTS = [
     SendsAgainAfterABlockHasRested,
     SendsARateThatTheClientHasChanged,
     SendsAWeightDecayThatTheClientHasChanged,
+    SendsAgainAfterAnEditOfGradients,
     SendsAgainAtTheLeastScale,
 ]
