@@ -58,6 +58,8 @@ def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenari
         stage=stage,
         accumulation=_SHARES,
         edits=among("edits", (1,), (), (0,)),
+        gradient_edits=among("gradient_edits", (), (0, 1)),
+        clip=among("clip", 0.05, 1.0, 0.0),
         optimizer=optimizers(third_group=among("third_group", False, True)),
     ),
     share=0.4,  # an engine without a promise may offer one stage alone
@@ -65,7 +67,7 @@ def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenari
 )
 def test_each_step_follows_between_readings(trials: Trials, scenario: Scenario) -> None:
     """So it is if the client evaluates, or reads states, before, within and after steps: whatever a call keeps or makes
-    whole is not used in a later step, also if the client has set parameters since."""
+    whole is not used in a later step, also if the client has set parameters or edited gradients since."""
     trials.follows(trials.nearest(scenario, "accumulation"))
 
 

@@ -229,12 +229,13 @@ RARE_VALUES |= {
         chunk=32,
         optimizer=Optimizer(name="sgd", lr=0.1),
         lr_factors=tuple(1 / (1 + step) for step in range(20)),
+        momentum_factors=(1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.5),  # zero over a load, too
         scheduled_by="engine",
         loads_into="same",
         resumes=(9, 11),
     ),
-    # three groups of 16-bit parameters whose rows three ranks cannot share evenly: the client zeroes gradients, sets
-    # parameters after an evaluation, and goes back to a saved state after another one
+    # three groups of 16-bit parameters whose rows three ranks cannot share evenly: the client zeroes gradients that
+    # it has read, sets parameters after an evaluation, and goes back to a saved state after another one
     "changes of a client on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), high=True),
         world=3,
@@ -248,7 +249,7 @@ RARE_VALUES |= {
         edits=(2,),
         resumes=(3,),
         loads_into="same",
-        reads=(Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
+        reads=(Read("gradients", 1, 2), Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
     ),
     # what a draw has once: a block rests in steps in a row and again later, and the client sets parameters and zeroes
     # gradients in steps in a row

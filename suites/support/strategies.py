@@ -185,8 +185,8 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "communication_dtype": among("communication_dtype", None, "fp32", "bf16", "fp16", rare=True),
     "accumulator_dtype": among("accumulator_dtype", None, "bf16", "fp16", rare=True),
     "schedule": among("schedule", "auto", "micro_step", rare=True),
-    # from a rate of zero up and down; one that stays, after a resume too
-    "lr_factors": among("lr_factors", (), (0.0, 2.0, 0.5), (0.25,), rare=True),
+    # from zero up and down, in the second step to the rate of the second group; one that stays, after a resume too
+    "lr_factors": among("lr_factors", (), (0.0, 2.0, 1.0), (0.25,), rare=True),
     "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
     # a momentum of zero uses no buffer, and leaves it for the steps that follow
     "momentum_factors": among("momentum_factors", (), (0.5, 0.0, 1.0), (0.25,), rare=True),

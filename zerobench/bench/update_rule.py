@@ -83,8 +83,9 @@ Result = dict[str, Value]
 
 
 def _sgd(spec: Optimizer, before: Before) -> Result:
+    """In a step without momentum the buffer stays as it is, bit for bit."""
     step = before.gradient + before.parameter * spec.weight_decay
-    states = {}
+    states = {key: Value(each.at, torch.zeros_like(each.size)) for key, each in before.states.items()}
     if spec.momentum:
         step = before.states["momentum_buffer"] * spec.momentum + step
         states = {"momentum_buffer": step}

@@ -6,6 +6,7 @@ such memory as it is.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -75,6 +76,10 @@ class TrainsOnTheBatchWhenItSteps(Mutant):
             (batch, numbers), self.waiting = self.waiting, None
             torch.set_rng_state(numbers)
             super().micro_step(batch)
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        self._train()
+        super().zero_gradients(names)
 
     def gradients(self) -> State:
         self._train()
