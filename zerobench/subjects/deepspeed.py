@@ -40,6 +40,7 @@ class DeepSpeed(Subject):
     whole_world = True
     resumes = True
     loads_parts = True
+    keeps_unloaded = False  # not judged: after a load of a part this subject reads the states of a new engine
     keeps_client_state = True
     schedules = True
     steps_scheduler = True

@@ -20,6 +20,7 @@ _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 _SCALER = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16/loss_scaler.py"
+_READING = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/utils/tensor_fragment.py"
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
@@ -89,6 +90,9 @@ def unsupported(scenario: Scenario, torch_adam: bool) -> str | None:
         ),
         f"ends the run if a step overflows at the least loss scale: {_SCALER}": (
             not plain and _overflows_at_minimum(scenario)
+        ),
+        f"reads no momentum that torch.optim.SGD has not made, as it makes none if the momentum is 0: {_READING}": (
+            not plain and scenario.optimizer.name == "sgd" and 0.0 in scenario.momentum_factors
         ),
     }
     return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
