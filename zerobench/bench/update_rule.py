@@ -119,10 +119,10 @@ def _adagrad(spec: Optimizer, before: Before) -> Result:
 
 
 def _lion(spec: Optimizer, before: Before) -> Result:
-    """If the roundings can turn the sign, the step may go either way, or nowhere."""
+    """If the roundings can turn the sign, the step may go either way, or nowhere; a sum of zeros has no roundings."""
     one, two = spec.betas
     direction = before.states["exp_avg"] * one + before.gradient * (1 - one)
-    doubtful = direction.at.abs() <= _SHARE * direction.size
+    doubtful = (direction.at.abs() <= _SHARE * direction.size) & (direction.size > 0)
     first = before.states["exp_avg"] * two + before.gradient * (1 - two)
     sign = direction.at.sign()
     step = Value(sign, sign.abs() + doubtful * (2 / _SHARE)) * -spec.lr

@@ -68,6 +68,50 @@ def raises_scale(scenario: Scenario) -> bool:
     return scenario.dtype == "fp16" and not scenario.loss_scale.static and good > scenario.loss_scale.window
 
 
+def late_first_gradient(scenario: Scenario) -> bool:
+    """Whether a block's first gradient in an optimizer comes after an update of the other parameters: the routed
+    block's, or the first block's, which was stopped or frozen until then."""
+    model = scenario.model
+    routed = isinstance(model, Odd) and (model.routed or (model.stopped and not model.calls_twice))
+    return _comes_late(scenario, set(scenario.frozen_steps)) or (
+        routed and _comes_late(scenario, {step for step in range(scenario.steps) if not _is_routed(scenario, step)})
+    )
+
+
+def late_thaw(scenario: Scenario) -> bool:
+    """The same of a block that was frozen until then."""
+    return _comes_late(scenario, set(scenario.frozen_steps))
+
+
+def _begins_anew(scenario: Scenario) -> bool:
+    """Whether an engine that loads has an optimizer without states."""
+    return scenario.loads_part and scenario.loads_into == "new"
+
+
+def _comes_late(scenario: Scenario, rests: set[int]) -> bool:
+    """Whether a block that has no gradient in the steps ``rests`` is late in an optimizer's life."""
+    updated = late = False
+    for step in range(scenario.steps):
+        if step in scenario.resumes and _begins_anew(scenario):
+            updated = late = False
+        if step in scenario.bad_steps:
+            continue
+        if late and step not in rests:
+            return True
+        late = (late or not updated) and step in rests
+        updated = True
+    return False
+
+
+def skips_before_update(scenario: Scenario) -> bool:
+    """Whether a step is skipped in an optimizer without states."""
+    for step in scenario.bad_steps:
+        starts = [0, *(each for each in scenario.resumes if each <= step and _begins_anew(scenario))]
+        if scenario.bad_steps.issuperset(range(max(starts), step)):
+            return True
+    return False
+
+
 def empties_a_shard(scenario: Scenario) -> bool:
     """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
     rows = scenario.model.rows if isinstance(scenario.model, Odd) else set()
@@ -90,6 +134,9 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         begins_frozen,
         reads_thawed,
         raises_scale,
+        late_first_gradient,
+        late_thaw,
+        skips_before_update,
         empties_a_shard,
         evaluated_before_update,
     )

@@ -18,24 +18,15 @@ from zerobench.subject import State
 from zerobench.workload.groups import members, specs
 
 
-def build_optimizer(
-    spec: Optimizer, named: Mapping[str, nn.Parameter], foreach: bool | None = None, fused: bool = False
-) -> torch.optim.Optimizer:
-    """The optimizer of these parameters.
-
-    ``fused`` asks for torch's fused one if torch has it on CUDA. A judged subject does not, because its rounding
-    depends on the cuts of a tensor.
-    """
-    return make_optimizer(spec, groups(spec, named), foreach, fused)
+def build_optimizer(spec: Optimizer, named: Mapping[str, nn.Parameter], **form: Any) -> torch.optim.Optimizer:
+    """The optimizer of these parameters, in the form that torch's arguments ``foreach`` and ``fused`` choose."""
+    return make_optimizer(spec, groups(spec, named), **form)
 
 
-def make_optimizer(
-    spec: Optimizer, grouped: list[dict[str, Any]], foreach: bool | None = None, fused: bool = False
-) -> torch.optim.Optimizer:
+def make_optimizer(spec: Optimizer, grouped: list[dict[str, Any]], **form: Any) -> torch.optim.Optimizer:
     """The same of parameter groups: the shards of a parameter may not have its dimensions, which decide its group."""
     rule = RULES[spec.name]
-    flags: dict[str, Any] = {"foreach": foreach, "fused": fused and rule.fuses} if rule.flags else {}
-    return rule.make(grouped, **hyperparameters(spec), **flags)
+    return rule.make(grouped, **hyperparameters(spec), **(form if rule.flags else {}))
 
 
 def scheduler_of(scenario: Scenario) -> Callable[[torch.optim.Optimizer], LambdaLR] | None:

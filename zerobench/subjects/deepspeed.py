@@ -76,16 +76,19 @@ class DeepSpeed(Subject):
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
         self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
         parameters = groups(scenario.optimizer, self.trained)
-        client = deepspeed_config.client_optimizer(scenario, self.trained)
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
                 model_parameters=parameters,
-                optimizer=client,
+                optimizer=self._client_optimizer(),
                 lr_scheduler=scheduler_of(scenario),
                 config=self._config(),
             )
+
+    def _client_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer that the client passes; None if the configuration names one."""
+        return deepspeed_config.client_optimizer(self.scenario, self.trained)
 
     def _config(self) -> dict[str, Any]:
         """DeepSpeed's configuration."""

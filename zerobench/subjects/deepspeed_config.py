@@ -13,6 +13,7 @@ from zerobench.oracles.optimizer import build_optimizer
 from zerobench.oracles.rules import hyperparameters
 from zerobench.oracles.scaler import LossScaler
 from zerobench.scenario import Scenario
+from zerobench.subjects import plain_settings
 from zerobench.subjects.reference import shared_config
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
@@ -46,7 +47,9 @@ def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
 
 def client_optimizer(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> Optimizer | None:
     """The optimizer that the client passes; None if the configuration has one."""
-    return None if _is_configured(scenario) else build_optimizer(scenario.optimizer, trained)
+    if _is_configured(scenario):
+        return None
+    return build_optimizer(scenario.optimizer, trained, **plain_settings.form(scenario))
 
 
 def _is_configured(scenario: Scenario) -> bool:
@@ -61,13 +64,15 @@ def _optimizer(scenario: Scenario, torch_adam: bool) -> dict[str, Any]:
     """torch's classes on a CPU, unless DeepSpeed's own is compiled; on CUDA DeepSpeed's fused Adam."""
     spec = scenario.optimizer
     adam = {"torch_adam": scenario.device == "cpu" and torch_adam, "adam_w_mode": spec.name == "adamw"}
-    params = hyperparameters(spec) | (adam if spec.name in ("adam", "adamw") else {})
+    params = hyperparameters(spec) | plain_settings.form(scenario) | (adam if spec.name in ("adam", "adamw") else {})
     return {"type": _TYPES[spec.name], "params": params}
 
 
 def unsupported(scenario: Scenario, torch_adam: bool) -> str | None:
     """The features that DeepSpeed documents as missing; any other failure is a finding (see zerobench.findings)."""
     plain, model = not scenario.placement.optimizer, scenario.model
+    if (reason := _unsupported_form(scenario, torch_adam)) is not None:
+        return reason
     buffers = isinstance(model, Odd) and model.buffers and scenario.world > 1 and not scenario.placement.parameters
     missing = {
         f"has no replicas of its shards since 0.19.8, which removed MiCS: {_PAGE}": scenario.replicate > 1,
@@ -96,6 +101,14 @@ def unsupported(scenario: Scenario, torch_adam: bool) -> str | None:
         ),
     }
     return next((f"DeepSpeed {what}" for what, there in missing.items() if there), None)
+
+
+def _unsupported_form(scenario: Scenario, torch_adam: bool) -> str | None:
+    """The reason against a form of torch's optimizers, or None."""
+    form = plain_settings.form(scenario)
+    if form and scenario.optimizer.name in ("adam", "adamw") and not (torch_adam and scenario.device == "cpu"):
+        return f"DeepSpeed's own Adam has no {min(form)}: {_PAGE}"
+    return plain_settings.unsupported_form(scenario)
 
 
 def _overflows_at_minimum(scenario: Scenario) -> bool:

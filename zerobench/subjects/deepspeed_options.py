@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
+from zerobench.subjects import plain_settings
 from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
@@ -82,7 +83,7 @@ _RATES: dict[str, Callable[[list[float]], dict[str, Any]]] = {
     "LRRangeTest": lambda lrs: {"lr_range_test_min_lr": lrs, "lr_range_test_step_rate": 0.0},
 }  # fmt: skip
 _SCHEDULERS = tuple(f"scheduler {name}" for name in _RATES)
-SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED)
+SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED, *plain_settings.FORMS)
 
 
 def unsupported(scenario: Scenario) -> str | None:

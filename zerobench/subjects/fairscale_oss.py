@@ -20,6 +20,7 @@ from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
+from zerobench.subjects import plain_settings
 from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
 
@@ -43,7 +44,7 @@ class FairscaleOss(Plain):
     resumes = True
     loads_parts = True
     savings = (ALL_RANKS,)
-    settings = (UNBUFFERED, OBJECTS)
+    settings = (UNBUFFERED, OBJECTS, *plain_settings.FORMS)
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
     #: "These buckets correspond to parameters which will not be sharded. Set to 0 to remove all bucketing":
     #: https://fairscale.readthedocs.io/en/stable/api/nn/sharded_ddp.html
@@ -89,6 +90,7 @@ class FairscaleOss(Plain):
             group=self.group,
             force_broadcast_object=OBJECTS in self.scenario.settings,
             **hyperparameters(spec),
+            **plain_settings.form(self.scenario),
         )
 
     def _optimizer(self) -> torch.optim.Optimizer:

@@ -46,6 +46,9 @@ _OF_ALL: dict[str, Callable[[FSDPModule], None]] = {
 #: Of each module, with the modules before and after it.
 _PREFETCHES = "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"
 
+#: Of shards, which an engine with whole parameters has not.
+OF_SHARDS = frozenset([COLUMNS, "set_separate_reduce_scatter_group", "set_reshard_after_forward"])
+
 SETTINGS = (
     COLUMNS,
     ROOT_ALONE,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
+from zerobench.subjects import plain_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
 from zerobench.workload.forwards import loss_of
@@ -44,7 +45,7 @@ class AccelerateDdp(TorchDdp):
     distribution = "accelerate"
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
-    settings = (EACH_BATCH,)
+    settings = (EACH_BATCH, *plain_settings.FORMS)
     savings = (STATE,)
 
     @classmethod

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
+from zerobench.oracles.rules import RULES
 from zerobench.scenario import NormType, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.subjects import plain_settings
@@ -97,7 +98,7 @@ class Plain(Subject):
         return self.model
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self.scenario.optimizer, self.masters, plain_settings.foreach(self.scenario))
+        return build_optimizer(self.scenario.optimizer, self.masters, **plain_settings.form(self.scenario))
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         """The context of a forward and backward; gradients need to be reduced only if ``needed``."""
@@ -142,7 +143,7 @@ class Plain(Subject):
         """Clip and step; the norm, and whether the step was skipped, which in fp16 the host has to know."""
         self.micro_steps = 0
         self._unscale()
-        norm = self._clip()
+        norm = self._norm()
         skipped = self._step(norm)
         if self.masters is not self.working:
             self._publish()
@@ -164,11 +165,22 @@ class Plain(Subject):
             if self.masters is not self.working:
                 self.masters[name].grad = None if p.grad is None else p.grad.float()
         if self.scaler is not None:
-            self.scaler.scaler.unscale_(self.optimizer)
+            if not self._steps_scaled:
+                self.scaler.scaler.unscale_(self.optimizer)
             return
         for name in self.working:
             if self.scale != 1.0 and (grad := self.masters[name].grad) is not None:
                 grad.mul_(1.0 / self.scale)
+
+    @property
+    def _steps_scaled(self) -> bool:
+        """Whether the scaler's step gets the gradients as they are."""
+        return plain_settings.STEP_ALONE in self.scenario.settings
+
+    def _norm(self) -> Tensor | None:
+        """The norm of the unscaled gradients; they are clipped, if the Scenario clips."""
+        norm = self._clip()
+        return norm / self.scale if norm is not None and self._steps_scaled else norm
 
     def _clip(self) -> Tensor | None:
         """Clip if the Scenario does; returns the norm (always needed in fp16) or None."""
@@ -238,7 +250,8 @@ class ComputeOnly(Plain):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         """On CUDA the fused one: the others move twice the bytes, and would be no lower bound."""
-        return build_optimizer(self.scenario.optimizer, self.masters, fused=self.scenario.device == "cuda")
+        spec = self.scenario.optimizer
+        return build_optimizer(spec, self.masters, fused=self.scenario.device == "cuda" and RULES[spec.name].fuses)
 
     @classmethod
     def theory(cls) -> Theory:

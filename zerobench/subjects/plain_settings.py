@@ -9,25 +9,38 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zerobench.oracles.rules import RULES
 from zerobench.scenario import Scenario
 
 _ZERO_GRAD = "https://docs.pytorch.org/docs/2.13/generated/torch.optim.Optimizer.zero_grad.html"
+_FORMS = "https://docs.pytorch.org/docs/2.13/optim.html#algorithms"
 _AMP = "https://docs.pytorch.org/docs/2.13/amp.html#gradient-scaling"
 
 ZEROS = "zero_grad(set_to_none=False)"
-LOOP = "optimizer(foreach=False)"
-SCALER = "GradScaler"
+LOOP, LISTS, FUSED = "optimizer(foreach=False)", "optimizer(foreach=True)", "optimizer(fused=True)"
+#: Forms of torch's optimizers; a Scenario has one of them.
+FORMS = LOOP, LISTS, FUSED
+SCALER, STEP_ALONE = "GradScaler", "GradScaler.step without unscale_"
+#: Loops with a scaler; a Scenario has one of them.
+SCALERS = SCALER, STEP_ALONE
 TOTAL = "get_total_norm and clip_grads_with_norm_"
 NORM_LOOP = "clip_grad_norm_(foreach=False)"
-SETTINGS = ZEROS, LOOP, SCALER, TOTAL, NORM_LOOP
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP
 
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     if ZEROS in scenario.settings and scenario.leaves_some_out:
         return f"{ZEROS} gives a parameter that a step does not use a gradient of zeros: {_ZERO_GRAD}"
-    if SCALER in scenario.settings and scenario.dtype != "fp16":
-        return f"{SCALER} is for fp16: {_AMP}"
+    scalers = set(SCALERS).intersection(scenario.settings)
+    if scalers and scenario.dtype != "fp16":
+        return f"{min(scalers)} is for fp16: {_AMP}"
+    if len(scalers) > 1:
+        return "a client has one scaler"
+    if STEP_ALONE in scalers and scenario.clip:
+        return f"gradients are clipped after unscale_: {_AMP}"
+    if (reason := unsupported_form(scenario)) is not None:
+        return reason
     norm = {TOTAL, NORM_LOOP}.intersection(scenario.settings)
     if norm and not scenario.clip:
         return f"{min(norm)} is for a step that clips"
@@ -36,9 +49,26 @@ def unsupported(scenario: Scenario) -> str | None:
     return None
 
 
-def foreach(scenario: Scenario) -> bool | None:
-    """Whether the optimizer computes with lists of tensors; None leaves it to torch."""
-    return False if LOOP in scenario.settings else None
+def unsupported_form(scenario: Scenario) -> str | None:
+    """The reason against the form of torch's optimizer that a Scenario's settings name, or None."""
+    forms, rule = set(FORMS).intersection(scenario.settings), RULES[scenario.optimizer.name]
+    if len(forms) > 1:
+        return "an optimizer has one form"
+    if forms and not rule.flags:
+        return f"{min(forms)} is of torch's optimizers: {_FORMS}"
+    if FUSED in forms and scenario.device == "cuda" and not rule.fuses:
+        return f"{FUSED} of {scenario.optimizer.name} is for the CPU: {_FORMS}"
+    return None
+
+
+def form(scenario: Scenario) -> dict[str, bool]:
+    """The arguments of torch's optimizer that choose its form; without them torch does."""
+    chosen: dict[str, dict[str, bool]] = {
+        LOOP: {"foreach": False},
+        LISTS: {"foreach": True},
+        FUSED: {"fused": True},
+    }
+    return next((chosen[name] for name in scenario.settings if name in chosen), {})
 
 
 def clip(parameters: Any, scenario: Scenario) -> Tensor:
@@ -58,23 +88,22 @@ class StaticScaler:
 
     def __init__(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, scale: float) -> None:
         self.scaler, self.optimizer, self.scale = scaler, optimizer, scale
-        self._stepped = False
-        optimizer.register_step_post_hook(self._note)
-
-    def _note(self, *_: Any) -> None:
-        self._stepped = True
 
     def step(self) -> bool:
-        """Step the optimizer, unless a gradient is not finite; returns whether it was left out."""
-        self._stepped = False
+        """Step the optimizer, unless a gradient is not finite; returns whether it was left out.
+
+        A fused optimizer is called in any case, and leaves the step out itself; a scale that falls tells of both.
+        """
         self.scaler.step(self.optimizer)
+        self.scaler.update()
+        left_out = self.scaler.get_scale() < self.scale
         self.scaler.update(self.scale)
-        return not self._stepped
+        return left_out
 
 
 def scaler(scenario: Scenario, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup, *, sharded: bool) -> Any:
     """The scaler of a Scenario; None if it has none. FSDP1 has its own, as its ranks have other gradients."""
-    if SCALER not in scenario.settings:
+    if not set(SCALERS).intersection(scenario.settings):
         return None
     scale = scenario.loss_scale.static
     if sharded:

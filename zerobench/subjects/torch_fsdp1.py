@@ -59,7 +59,7 @@ class TorchFsdp1(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = (plain_settings.ZEROS, plain_settings.LOOP, plain_settings.SCALER, *fsdp1_settings.SETTINGS)
+    settings = (plain_settings.ZEROS, *plain_settings.FORMS, *plain_settings.SCALERS, *fsdp1_settings.SETTINGS)
     scales_shards = True
     savings = SHARDED_SAVINGS
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
@@ -150,7 +150,7 @@ class TorchFsdp1(Plain):
         self.masters = self._trained()
         with self._whole():  # the groups depend on the parameters' dimensions
             grouped = groups(self.scenario.optimizer, self.masters)
-        return make_optimizer(self.scenario.optimizer, grouped, plain_settings.foreach(self.scenario))
+        return make_optimizer(self.scenario.optimizer, grouped, **plain_settings.form(self.scenario))
 
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -67,23 +67,30 @@ class TorchFsdp2(Plain):
         return {}
 
     def _wrap(self) -> nn.Module:
-        scenario = self.scenario
-        mesh = fsdp_mesh(self.group, scenario)
-        reshard = self.reshard or scenario.placement.parameters
-        offload = CPUOffloadPolicy(pin_memory=scenario.device != "cpu") if self.offloads else OffloadPolicy()
-        shard = partial(
-            fully_shard,
-            mesh=mesh,
-            offload_policy=offload,
-            shard_placement_fn=fsdp2_settings.placement(scenario),
-        )
+        scenario, unit = self.scenario, self._unit()
         if fsdp2_settings.ROOT_ALONE not in scenario.settings:
             # fully_shard demands that modules with a tied weight be one group
             for blocks in fsdp2_settings.grouped(block_groups(self.model), scenario):
-                shard(blocks, reshard_after_forward=reshard, mp_policy=_policy(scenario))
-        shard(self.model, mp_policy=_policy(scenario, root=True))
+                unit(blocks, mp_policy=_policy(scenario), **self._kept())
+        unit(self.model, mp_policy=_policy(scenario, root=True))
         fsdp2_settings.set_up(self.model, scenario)
         return self.model
+
+    def _unit(self) -> Callable[..., Any]:
+        """The function that makes modules a unit."""
+        return partial(
+            fully_shard,
+            mesh=fsdp_mesh(self.group, self.scenario),
+            offload_policy=self._offload(),
+            shard_placement_fn=fsdp2_settings.placement(self.scenario),
+        )
+
+    def _offload(self) -> OffloadPolicy:
+        return CPUOffloadPolicy(pin_memory=self.scenario.device != "cpu") if self.offloads else OffloadPolicy()
+
+    def _kept(self) -> dict[str, Any]:
+        """The argument that says how a block's parameters are kept from forward to backward."""
+        return {"reshard_after_forward": self.reshard or self.scenario.placement.parameters}
 
     def micro_step(self, batch: Batch) -> Tensor:
         last = self.micro_steps == self.boundary - 1

@@ -41,15 +41,13 @@ class TorchZero1(TorchDdp):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         spec = self.scenario.optimizer
-        foreach = plain_settings.foreach(self.scenario)
-        flags: dict[str, Any] = {"foreach": foreach} if RULES[spec.name].flags else {}
         return ZeroRedundancyOptimizer(
             groups(spec, self.masters),
             optimizer_class=RULES[spec.name].make,
             process_group=self.group,
             parameters_as_bucket_view=self.parameter_views,
             **hyperparameters(spec),
-            **flags,
+            **plain_settings.form(self.scenario),
         )
 
     def _optimizer_state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
-from zerobench.subject import Theory
+from zerobench.subject import Policies, Theory
 from zerobench.subjects import ddp_settings, deepspeed_options
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.plain import Plain
@@ -103,6 +103,15 @@ class Zero1Views(TorchZero1):
 
     name = "torch-zero1-views"
     parameter_views = True
+    #: The views are contiguous: torch/distributed/optim/zero_redundancy_optimizer.py, _build_param_buckets
+    policies = Policies(strides="contiguous")
+
+    def _take_masters(self) -> dict[str, nn.Parameter]:
+        """In 16 bits the optimizer has the masters; the model's parameters get the layout of their views."""
+        masters = super()._take_masters()
+        for name, p in self.model.named_parameters():
+            p.data = p.data.contiguous() if name in masters else p.data
+        return masters
 
 
 class _TwoReplicas(Plain):
