@@ -13,7 +13,7 @@ from zerobench.findings import facts
 from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.oracles.scaler import LossScaler
-from zerobench.scenario import LossScale, Scenario
+from zerobench.scenario import Loads, LossScale, Scenario
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
@@ -63,6 +63,26 @@ def test_a_load_before_a_gradient(scenario: Scenario) -> None:
     assert facts.resumed_before_gradient(scenario) == any(
         _lacks_one(scenario, resume, [step.gradients for step in steps], trained) for resume in scenario.resumes
     )
+
+
+@given(_HISTORIES)
+def test_a_late_first_gradient(scenario: Scenario) -> None:
+    """A parameter's first gradient in the steps that the canonical trainer applied was not in the first of them."""
+    scenario = scenario.but(resumes=())
+    steps = canonical(scenario, keep=frozenset({"gradients"})).steps
+    applied = [set(each.gradients) for step, each in enumerate(steps) if step not in scenario.bad_steps]
+    assert facts.late_first_gradient(scenario) == bool(applied and set().union(*applied) - applied[0])
+    assert facts.late_thaw(scenario.but(model=Odd())) == facts.late_first_gradient(scenario.but(model=Odd()))
+
+
+@pytest.mark.parametrize("loads", ["all", "without_optimizer"])
+@pytest.mark.parametrize("bad", list(itertools.product([False, True], repeat=4)))
+def test_a_skip_before_an_update(bad: tuple[bool, ...], loads: Loads) -> None:
+    """An optimizer has states once it has applied a step; a new one that does not load them has none."""
+    poison = tuple((step, 0) for step, is_bad in enumerate(bad) if is_bad)
+    static = LossScale(static=1.0)
+    scenario = Scenario(dtype="fp16", steps=4, loss_scale=static, poison=poison, resumes=(2,), loads=loads)
+    assert facts.skips_before_update(scenario) == (bad[0] or (loads != "all" and bad[2]))
 
 
 def _lacks_one(scenario: Scenario, resume: int, gradients: list[Collection[str]], trained: frozenset[str]) -> bool:

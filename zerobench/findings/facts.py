@@ -71,11 +71,12 @@ def raises_scale(scenario: Scenario) -> bool:
 def late_first_gradient(scenario: Scenario) -> bool:
     """Whether a block's first gradient in an optimizer comes after an update of the other parameters: the routed
     block's, or the first block's, which was stopped or frozen until then."""
-    model = scenario.model
-    routed = isinstance(model, Odd) and (model.routed or (model.stopped and not model.calls_twice))
-    return _comes_late(scenario, set(scenario.frozen_steps)) or (
-        routed and _comes_late(scenario, {step for step in range(scenario.steps) if not _is_routed(scenario, step)})
-    )
+    model, frozen = scenario.model, set(scenario.frozen_steps)
+    if not isinstance(model, Odd) or not model.by_route:
+        return _comes_late(scenario, frozen)
+    rests = {step for step in range(scenario.steps) if not _is_routed(scenario, step)}
+    first = frozen | rests if model.stopped and not model.calls_twice else frozen
+    return _comes_late(scenario, first) or (model.routed and _comes_late(scenario, rests))
 
 
 def late_thaw(scenario: Scenario) -> bool:
