@@ -75,6 +75,15 @@ def test_a_late_first_gradient(scenario: Scenario) -> None:
     assert facts.late_thaw(scenario.but(model=Odd())) == facts.late_first_gradient(scenario.but(model=Odd()))
 
 
+@given(_HISTORIES)
+def test_a_block_that_rests_after_its_use(scenario: Scenario) -> None:
+    """A step that the canonical trainer applied had no gradient of a parameter that had one in a step before."""
+    scenario = scenario.but(resumes=(), frozen_steps=())
+    names = [set(step.gradients) for step in canonical(scenario, keep=frozenset({"gradients"})).steps]
+    rests = (bool(set().union(*names[:step]) - now) for step, now in enumerate(names) if step not in scenario.bad_steps)
+    assert facts.rests_after_use(scenario) == any(rests)
+
+
 @pytest.mark.parametrize("loads", ["all", "without_optimizer"])
 @pytest.mark.parametrize("bad", list(itertools.product([False, True], repeat=4)))
 def test_a_skip_before_an_update(bad: tuple[bool, ...], loads: Loads) -> None:

@@ -68,6 +68,15 @@ def raises_scale(scenario: Scenario) -> bool:
     return scenario.dtype == "fp16" and not scenario.loss_scale.static and good > scenario.loss_scale.window
 
 
+def rests_after_use(scenario: Scenario) -> bool:
+    """Whether a step is applied of which no leaf uses the routed block, or the stopped one, and an earlier step has."""
+    model = scenario.model
+    if not isinstance(model, Odd) or not (model.routed or (model.stopped and not model.calls_twice)):
+        return False
+    used = [_is_routed(scenario, step) for step in range(scenario.steps)]
+    return any(not now and any(used[:step]) and step not in scenario.bad_steps for step, now in enumerate(used))
+
+
 def late_first_gradient(scenario: Scenario) -> bool:
     """Whether a block's first gradient in an optimizer comes after an update of the other parameters: the routed
     block's, or the first block's, which was stopped or frozen until then."""
@@ -135,6 +144,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         begins_frozen,
         reads_thawed,
         raises_scale,
+        rests_after_use,
         late_first_gradient,
         late_thaw,
         skips_before_update,
