@@ -14,8 +14,9 @@ from zerobench.scenario import Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
 
 _PAGE = "https://www.deepspeed.ai/tutorials/zero-offload/"
-#: Compiles the kernel once.
+#: Compile the kernels once.
 BUILD = 'python -c "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()"'
+BUILD_LION = BUILD.replace("CPUAdam", "CPULion")
 
 
 class DeepSpeedCpuAdam(DeepSpeed):
@@ -50,7 +51,7 @@ class DeepSpeedCpuLion(DeepSpeed):
         if scenario.optimizer_at != "cpu" or scenario.optimizer.name != "lion":
             return f"DeepSpeedCPULion is Lion on states in host memory: {_PAGE}"
         if not _is_built("cpu_lion"):
-            return f"DeepSpeedCPULion is not compiled: {BUILD.replace('CPUAdam', 'CPULion')}"
+            return f"DeepSpeedCPULion is not compiled: {BUILD_LION}"
         return None
 
     def _client_optimizer(self) -> torch.optim.Optimizer | None:
