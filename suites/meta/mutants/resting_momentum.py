@@ -1,6 +1,6 @@
-"""Engines that lose SGD's momentum in a step whose momentum is zero.
+"""An engine that loses SGD's momentum in a step whose momentum is zero.
 
-Class of escape: a value of a schedule that is never drawn. Each is right as long as the momentum is not zero.
+Class of escape: a value of a schedule that is never drawn. It is right as long as the momentum is not zero.
 """
 
 from __future__ import annotations
@@ -39,11 +39,4 @@ class ClearsTheBufferOfAGroupThatRests(_Rests):
                 window.follow(window.start, window.stop)
 
 
-class ForgetsTheStateWhileAllGroupsRest(_Rests):
-    """Its states are those that the hyperparameters of now need: a reading or a save has no momentum."""
-
-    def after(self, momenta: list[float | None]) -> None:
-        self.optimizer.kept = ("momentum_buffer",) if any(momenta) else ()
-
-
-RESTING: list[type[_Rests]] = [ClearsTheBufferOfAGroupThatRests, ForgetsTheStateWhileAllGroupsRest]
+RESTING: list[type[_Rests]] = [ClearsTheBufferOfAGroupThatRests]
