@@ -30,6 +30,7 @@ _EDITS = (2, 3, 4)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 _EVENTFUL = _SMALL.but(
     steps=8,
+    clip=0.01,  # less than the norm of each step
     reduce_bucket=13_000,
     accumulation=2,
     short_steps=((2, 1),),
@@ -98,8 +99,9 @@ def test_little_is_undeclared(trials: Trials, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 def test_events_leave_little(trials: Trials, stage: int) -> None:
-    """So it is after a short step, gradients that the client has edited, two forwards of a micro-step under autocast,
-    a load into the engine that has saved, and a step in which a block rests; those of them that the engine offers."""
+    """So it is after steps that clip, a short step, gradients that the client has edited, two forwards of a micro-step
+    under autocast, a load into the engine that has saved, and a step in which a block rests; those of them that the
+    engine offers."""
     found = nearest(trials.subject, _EVENTFUL.but(stage=stage), ("stage",))
     if isinstance(found, str):
         pytest.skip(found)
