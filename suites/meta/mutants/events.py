@@ -29,6 +29,23 @@ class KeepsTheSumsOfAShortStep(Mutant):
         return super().step()
 
 
+class KeepsTheGradientsThatItHasClipped(Mutant):
+    """They are alive until the next backward."""
+
+    points_at = Points("undeclared")
+    kept: list[Tensor] | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.kept = None
+        return super().micro_step(batch)
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if outcome.norm is not None and 0 < self.scenario.clip < outcome.norm:
+            self.kept = [torch.zeros(state.unit.padded) for state in self.engine.states]
+        return outcome
+
+
 class KeepsZerosForABlockThatRests(Mutant):
     """A frozen block gets gradients of zeros, so that buckets fill; they are alive until the next step."""
 
@@ -207,7 +224,12 @@ class KeepsMastersWhenTheScaleGrows(Mutant):
 #: By the property that catches them.
 SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
 GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]
-LEFT_BY_EVENTS = [KeepsTheSumsOfAShortStep, KeepsTheStatesThatALoadReplaced, KeepsZerosForABlockThatRests]
+LEFT_BY_EVENTS = [
+    KeepsTheSumsOfAShortStep,
+    KeepsTheGradientsThatItHasClipped,
+    KeepsTheStatesThatALoadReplaced,
+    KeepsZerosForABlockThatRests,
+]
 LEFT_BY_THE_FIRST_EDIT = [KeepsTheValuesOfItsFirstEdit]
 COMPUTED_AGAIN = [KeepsOutputsThatItComputesAgain]
 IN_AN_UPDATE_IN_16_BITS = [MakesAllGradientsFp32WithinAnUpdate]
