@@ -34,6 +34,7 @@ _SCENARIO = Scenario(
 _NEEDS: dict[str, dict[str, Any]] = {
     "powerSGD_hook with error feedback": {"dtype": "fp16", "poison": ((0, 0),)},
     "skip_all_reduce_unused_params": {"model": Odd(unused=True)},
+    "GradScaler.step without unscale_": {"dtype": "fp16", "clip": 0.0},
     "bf16.immediate_grad_update": {"dtype": "bf16"},
     "bf16.check_grad_overflow=false": {"dtype": "bf16"},
     "zero_hpz_partition_size": {"world": 4},

@@ -19,6 +19,7 @@ _NAMES = (
     "rare",
     "recovery",
     "repeated",
+    "resting_momentum",
     "scheduler",
     "schedules",
     "shared",
