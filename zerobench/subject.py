@@ -143,8 +143,6 @@ class Subject(ABC):
     resumes_at_any_world: ClassVar[bool] = False
     #: :meth:`load` also loads a part of the state, as the Scenario's ``loads`` says.
     loads_parts: ClassVar[bool] = False
-    #: An engine that has trained and loads a part keeps what the part leaves out.
-    keeps_unloaded: ClassVar[bool] = True
     #: Such a load also takes parameters that were frozen in the saved engine and train in this one, or the reverse.
     loads_refrozen: ClassVar[bool] = False
     #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.

@@ -40,7 +40,6 @@ class DeepSpeed(Subject):
     whole_world = True
     resumes = True
     loads_parts = True
-    keeps_unloaded = False  # not judged: after a load of a part this subject reads the states of a new engine
     keeps_client_state = True
     schedules = True
     steps_scheduler = True
@@ -74,7 +73,8 @@ class DeepSpeed(Subject):
         self.micro_steps = 0  # since the last step
         self.boundary = scenario.accumulation  # the micro-step that ends the step
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
-        self.not_updated = 0  # of the steps that the engine counts, those before this one's first update
+        #: The updates that the engine counts before the optimizer has states; None if it had some before a load.
+        self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
@@ -248,13 +248,17 @@ class DeepSpeed(Subject):
 
     def _states(self, key: str) -> State:
         if self.scenario.placement.optimizer:
-            if self.engine.global_steps - self.engine.skipped_steps == self.not_updated:
+            if self._has_no_states():
                 return self._before_first_update()
             self._link_states()
             return self._read(self.zero.utils.safe_get_full_optimizer_state, key)
         states, masters = self.optimizer.state, self._masters()
         kept = {name: states.get(masters.get(p, p), {}) for name, p in self.trained.items()}
         return {name: kept[name].get(key, torch.zeros_like(p, dtype=torch.float32)) for name, p in self.trained.items()}
+
+    def _has_no_states(self) -> bool:
+        """Whether the optimizer has no states yet: the engine has neither updated nor loaded them."""
+        return bool(self.engine.global_steps - self.engine.skipped_steps == self.not_updated)
 
     def _link_states(self) -> None:
         """Let the parameters find the states of every group: DeepSpeed links them once, after the update of the first
@@ -298,11 +302,12 @@ class DeepSpeed(Subject):
             self.engine.save_checkpoint(str(directory), client_state=dict(self.client_state), **given)
 
     def load(self, directory: Path) -> None:
+        begins = self._has_no_states()
         with warnings.catch_warnings(action="ignore"), self._own_linear():
             given = LOADS[self.scenario.loads] | deepspeed_options.load_arguments(self.scenario, directory)
             _, self.client_state = self.engine.load_checkpoint(str(directory), **given)
         if self.scenario.loads != "all":
-            self.not_updated = self.engine.global_steps - self.engine.skipped_steps
+            self.not_updated = self.engine.global_steps - self.engine.skipped_steps if begins else None
 
     def counters(self) -> Mapping[str, int]:
         """Those that its checkpoints have; the number of micro-steps is the engine's own, and begins at 0."""
