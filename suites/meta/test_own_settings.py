@@ -57,6 +57,13 @@ def test_everything_is_chosen(name: str) -> None:
     assert {subject.not_offered(each) for each in chosen} == {None}
 
 
+def test_no_output_dtype_under_autocast() -> None:
+    """FSDP2 casts a block's output to fp32, so later operations of the forward are not those of autocast."""
+    fsdp2, forward = subjects.load("torch-fsdp2"), _SCENARIO.but(stage=3, settings=("output_dtype",))
+    assert fsdp2.not_offered(forward) is None
+    assert "whose dtype autocast has chosen" in str(fsdp2.not_offered(forward.but(autocast=True)))
+
+
 def test_a_small_seed_chooses_nothing() -> None:
     """A failure that needs no setting shrinks to a Scenario without one; so does an engine that has none."""
     reference, ddp = subjects.load("reference"), subjects.load("torch-ddp")

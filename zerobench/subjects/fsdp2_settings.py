@@ -72,6 +72,8 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"{UNUSED} gives a parameter that no rank uses a gradient of zeros: {_PAGE}"
     if {ROOT_ALONE, PAIRS}.issubset(scenario.settings):
         return "the blocks are groups or they are not"
+    if OUTPUT in scenario.settings and scenario.autocast:
+        return f"{OUTPUT} casts the output of a block, whose dtype autocast has chosen: {_PAGE}"
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
     if between and scenario.accumulation == 1:
         return f"{min(between)} is for several micro-steps: {_PAGE}"
