@@ -13,7 +13,7 @@ from zerobench.findings import facts
 from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.oracles.scaler import LossScaler
-from zerobench.scenario import Loads, LossScale, Scenario
+from zerobench.scenario import Loads, LossScale, Optimizer, Scenario
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
@@ -92,6 +92,28 @@ def test_a_skip_before_an_update(bad: tuple[bool, ...], loads: Loads) -> None:
     static = LossScale(static=1.0)
     scenario = Scenario(dtype="fp16", steps=4, loss_scale=static, poison=poison, resumes=(2,), loads=loads)
     assert facts.skips_before_update(scenario) == (bad[0] or (loads != "all" and bad[2]))
+
+
+@pytest.mark.parametrize(
+    ("factors", "resume", "bad", "one_group", "two_groups"),
+    [
+        ((0.5, 0.0, 1.0), 1, (), False, True),  # the second group is a step ahead
+        ((0.5, 0.0, 1.0), 2, (), False, False),
+        ((0.5, 0.0, 0.0), 2, (0,), True, True),  # the first step is skipped
+        ((0.0, 0.5), 1, (), True, True),
+        ((0.0, 0.5), 1, (0,), False, False),  # no update at all
+        ((0.25,), 1, (), False, False),
+        ((), 1, (), False, False),
+    ],
+)
+def test_a_load_before_a_momentum(
+    factors: tuple[float, ...], resume: int, bad: tuple[int, ...], one_group: bool, two_groups: bool
+) -> None:
+    """A group has no buffer if its momentum was zero in each step that was applied."""
+    poison = tuple((step, 0) for step in bad)
+    scenario = Scenario(momentum_factors=factors, resumes=(resume,), poison=poison)
+    assert facts.resumed_without_momentum(scenario) == one_group
+    assert facts.resumed_without_momentum(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
 
 
 def _lacks_one(scenario: Scenario, resume: int, gradients: list[Collection[str]], trained: frozenset[str]) -> bool:

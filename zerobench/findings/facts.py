@@ -29,6 +29,20 @@ def _before_gradient(scenario: Scenario, resume: int) -> bool:
     return set(scenario.frozen_steps).issuperset(first) or (model.routed and not routed)
 
 
+def resumed_without_momentum(scenario: Scenario) -> bool:
+    """Whether a new engine loads a state from before a parameter group's first update with a momentum, which a schedule
+    has set to zero until then."""
+    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
+    return "momentum" in scenario.schedules and any(
+        _without_momentum(scenario, resume, group) for resume in scenario.resumes for group in groups
+    )
+
+
+def _without_momentum(scenario: Scenario, resume: int, group: int) -> bool:
+    applied = [step for step in range(resume) if step not in scenario.bad_steps]
+    return bool(applied) and not any(scenario.factors(step, group)["momentum"] for step in applied)
+
+
 def _is_routed(scenario: Scenario, step: int) -> bool:
     """Whether a leaf of the step uses the routed block."""
     return any(scenario.route(step, leaf) for leaf in range(scenario.leaves_of(step)))
@@ -139,6 +153,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
     for each in (
         resumed_unstepped,
         resumed_before_gradient,
+        resumed_without_momentum,
         trained_in_part,
         loads_frozen,
         begins_frozen,
