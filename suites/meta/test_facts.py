@@ -116,6 +116,12 @@ def test_a_load_before_a_momentum(
     assert facts.resumed_without_momentum(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
 
 
+def test_a_reduction_in_another_dtype() -> None:
+    """Without a dtype of its own the reduction has that of the parameters."""
+    scenarios = [Scenario(dtype="bf16", communication_dtype=dtype) for dtype in (None, "bf16", "fp32", "fp16")]
+    assert [facts.reduces_in_another_dtype(each) for each in scenarios] == [False, False, True, True]
+
+
 def _lacks_one(scenario: Scenario, resume: int, gradients: list[Collection[str]], trained: frozenset[str]) -> bool:
     applied = [names for step, names in enumerate(gradients[:resume]) if step not in scenario.bad_steps]
     return bool(applied) and bool(trained.difference(*applied))

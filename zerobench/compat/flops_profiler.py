@@ -124,12 +124,12 @@ class FlopsProfiler:
         """Print the report, or write it to a file."""
         if not self.started:
             return
-        lines = [*self._summary(profile_step)]
+        lines, modules = [*self._summary(profile_step)], self._modules()
         lines.append("\n----------------------------- Aggregated Profile per GPU -----------------------------")
-        lines += self._modules().aggregated(module_depth, top_modules)
+        lines += modules.aggregated(module_depth, top_modules)
         if detailed:
             lines.append("\n------------------------------ Detailed Profile per GPU ------------------------------")
-            lines += [_ORDER, self._modules().detailed()]
+            lines += [_ORDER, modules.detailed()]
         lines.append("-" * 78)
         if output_file:
             Path(output_file).parent.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,11 @@ def resumed_before_gradient(scenario: Scenario) -> bool:
 
 
 def _before_gradient(scenario: Scenario, resume: int) -> bool:
-    model, applied = scenario.model, [step for step in range(resume) if step not in scenario.bad_steps]
+    model, applied = scenario.model, _applied(scenario, resume)
     if not applied or not isinstance(model, Odd):
         return bool(applied) and set(scenario.frozen_steps).issuperset(applied)
     routed = [step for step in applied if _is_routed(scenario, step)]
-    first = routed if model.stopped and not model.calls_twice else applied
+    first = routed if _is_stopped(model) else applied
     return set(scenario.frozen_steps).issuperset(first) or (model.routed and not routed)
 
 
@@ -39,8 +39,18 @@ def resumed_without_momentum(scenario: Scenario) -> bool:
 
 
 def _without_momentum(scenario: Scenario, resume: int, group: int) -> bool:
-    applied = [step for step in range(resume) if step not in scenario.bad_steps]
+    applied = _applied(scenario, resume)
     return bool(applied) and not any(scenario.factors(step, group)["momentum"] for step in applied)
+
+
+def _applied(scenario: Scenario, stop: int) -> list[int]:
+    """The steps before ``stop`` that were not skipped."""
+    return [step for step in range(stop) if step not in scenario.bad_steps]
+
+
+def _is_stopped(model: Odd) -> bool:
+    """Whether the first block gets gradients on the leaves of the route alone: its output is detached on the others."""
+    return model.stopped and not model.calls_twice
 
 
 def _is_routed(scenario: Scenario, step: int) -> bool:
@@ -53,8 +63,7 @@ def trained_in_part(scenario: Scenario) -> bool:
     model = scenario.model
     if scenario.loads_into != "trained" or not isinstance(model, Odd):
         return False
-    rests = model.routed or (model.stopped and not model.calls_twice)
-    return rests and not all(_is_routed(scenario, resume) for resume in scenario.resumes)
+    return (model.routed or _is_stopped(model)) and not all(_is_routed(scenario, resume) for resume in scenario.resumes)
 
 
 def loads_frozen(scenario: Scenario) -> bool:
@@ -85,7 +94,7 @@ def raises_scale(scenario: Scenario) -> bool:
 def rests_after_use(scenario: Scenario) -> bool:
     """Whether a step is applied of which no leaf uses the routed block, or the stopped one, and an earlier step has."""
     model = scenario.model
-    if not isinstance(model, Odd) or not (model.routed or (model.stopped and not model.calls_twice)):
+    if not isinstance(model, Odd) or not (model.routed or _is_stopped(model)):
         return False
     used = [_is_routed(scenario, step) for step in range(scenario.steps)]
     return any(not now and any(used[:step]) and step not in scenario.bad_steps for step, now in enumerate(used))
@@ -98,7 +107,7 @@ def late_first_gradient(scenario: Scenario) -> bool:
     if not isinstance(model, Odd) or not model.by_route:
         return _comes_late(scenario, frozen)
     rests = {step for step in range(scenario.steps) if not _is_routed(scenario, step)}
-    first = frozen | rests if model.stopped and not model.calls_twice else frozen
+    first = frozen | rests if _is_stopped(model) else frozen
     return _comes_late(scenario, first) or (model.routed and _comes_late(scenario, rests))
 
 
@@ -136,6 +145,11 @@ def skips_before_update(scenario: Scenario) -> bool:
     return False
 
 
+def reduces_in_another_dtype(scenario: Scenario) -> bool:
+    """Whether gradients are reduced in another dtype than that of the parameters."""
+    return scenario.communication_dtype not in (None, scenario.dtype)
+
+
 def empties_a_shard(scenario: Scenario) -> bool:
     """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
     rows = scenario.model.rows if isinstance(scenario.model, Odd) else set()
@@ -163,6 +177,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         late_first_gradient,
         late_thaw,
         skips_before_update,
+        reduces_in_another_dtype,
         empties_a_shard,
         evaluated_before_update,
     )

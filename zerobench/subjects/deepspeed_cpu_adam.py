@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.cpp_extension import get_default_build_root
@@ -19,47 +20,50 @@ BUILD = 'python -c "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdam
 BUILD_LION = BUILD.replace("CPUAdam", "CPULion")
 
 
-class DeepSpeedCpuAdam(DeepSpeed):
-    """DeepSpeedCPUAdam on optimizer states in host memory, as users of ZeRO-Offload have it."""
+class _OfKernel(DeepSpeed):
+    """One of DeepSpeed's kernels on optimizer states in host memory, for the rules that it computes."""
 
-    name = "deepspeed-cpu-adam"
-    torch_adam = False
+    kernel: ClassVar[str]
+    file: ClassVar[str]
+    build: ClassVar[str]
+    #: By a Scenario's names of the rules, DeepSpeed's.
+    rules: ClassVar[Mapping[str, str]]
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
         if (reason := super().unsupported(scenario)) is not None:
             return reason
-        if scenario.optimizer_at != "cpu" or scenario.optimizer.name not in ("adam", "adamw"):
-            return f"DeepSpeedCPUAdam is Adam or AdamW on states in host memory: {_PAGE}"
-        if not _is_built("cpu_adam"):
-            return f"DeepSpeedCPUAdam is not compiled: {BUILD}"
+        if scenario.optimizer_at != "cpu" or scenario.optimizer.name not in cls.rules:
+            return f"{cls.kernel} is {' or '.join(cls.rules.values())} on states in host memory: {_PAGE}"
+        if not _is_built(cls.file):
+            return f"{cls.kernel} is not compiled: {cls.build}"
         return None
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "zero_force_ds_cpu_optimizer": True}
 
 
-class DeepSpeedCpuLion(DeepSpeed):
+class DeepSpeedCpuAdam(_OfKernel):
+    """DeepSpeedCPUAdam on optimizer states in host memory, as users of ZeRO-Offload have it."""
+
+    name = "deepspeed-cpu-adam"
+    torch_adam = False
+    kernel, file, build = "DeepSpeedCPUAdam", "cpu_adam", BUILD
+    rules: ClassVar[Mapping[str, str]] = {"adam": "Adam", "adamw": "AdamW"}
+
+
+class DeepSpeedCpuLion(_OfKernel):
     """DeepSpeedCPULion on optimizer states in host memory."""
 
     name = "deepspeed-cpu-lion"
-
-    @classmethod
-    def unsupported(cls, scenario: Scenario) -> str | None:
-        if (reason := super().unsupported(scenario)) is not None:
-            return reason
-        if scenario.optimizer_at != "cpu" or scenario.optimizer.name != "lion":
-            return f"DeepSpeedCPULion is Lion on states in host memory: {_PAGE}"
-        if not _is_built("cpu_lion"):
-            return f"DeepSpeedCPULion is not compiled: {BUILD_LION}"
-        return None
+    kernel, file, build = "DeepSpeedCPULion", "cpu_lion", BUILD_LION
+    rules: ClassVar[Mapping[str, str]] = {"lion": "Lion"}
 
     def _client_optimizer(self) -> torch.optim.Optimizer | None:
         return None
 
     def _config(self) -> dict[str, Any]:
-        optimizer = {"type": "Lion", "params": hyperparameters(self.scenario.optimizer)}
-        return {**super()._config(), "optimizer": optimizer, "zero_force_ds_cpu_optimizer": True}
+        return {**super()._config(), "optimizer": {"type": "Lion", "params": hyperparameters(self.scenario.optimizer)}}
 
 
 def _is_built(kernel: str) -> bool:

@@ -13,8 +13,6 @@ from zerobench.subjects import fsdp2_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
 
-_SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/_composable/replicate_with_fsdp.py"
-
 
 class TorchReplicate(TorchFsdp2):
     """Every rank keeps all parameters, as fp32 masters; a unit's are cast before its forward, and its gradients are
