@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
     config.addinivalue_line("markers", "rotating: a plain pytest runs one of sixty, others on other days")
-    config.addinivalue_line("markers", "ci: `pytest -m ci`, which CI runs, runs them all; a plain pytest as `rotating`")
+    config.addinivalue_line("markers", "ci: .ci/run runs them all; a plain pytest as `rotating`")
     covering.SEED = _seed(config)
     covering.DEVICE = config.getoption("--device")
     if not _hands_out(config):
