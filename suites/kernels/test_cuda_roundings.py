@@ -95,7 +95,7 @@ def test_the_oracle_steps_on_the_cpu(name: Any) -> None:
     elsewhere: Any = "meta"
     scenario = Scenario(model=_SCENARIO.model, world=1, device=elsewhere, optimizer=Optimizer(name=name))
     trainer = Trainer(scenario, arithmetic(scenario))
-    trainer.update({name: torch.zeros(p.shape) for name, p in trainer.working.items()})
+    trainer.update({name: torch.zeros(p.shape) for name, p in trainer.leaves.working.items()})
     states = [tensor for state in trainer.states().values() for tensor in state.values()]
-    assert {parameter.device.type for parameter in trainer.working.values()} == {elsewhere}
+    assert {parameter.device.type for parameter in trainer.leaves.working.values()} == {elsewhere}
     assert {tensor.device.type for tensor in [*trainer.masters.values(), *states]} == {"cpu"}

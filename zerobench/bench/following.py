@@ -114,13 +114,13 @@ class _Follower:
         fold = trainer.sum_by_micro_step if scenario.reduction == "micro_step" else trainer.sum_at_boundary
         accumulated = fold(index)
         trainer.edit(accumulated, index)
-        largest = max((float(m.max()) for m in trainer.magnitudes.values() if m.numel()), default=0.0)
+        largest = max((float(m.max()) for m in trainer.leaves.magnitudes.values() if m.numel()), default=0.0)
         magnitudes, lost = (
-            {name: m / divisor for name, m in sums.items()} for sums in (trainer.magnitudes, trainer.lost)
+            {name: m / divisor for name, m in sums.items()} for sums in (trainer.leaves.magnitudes, trainer.leaves.lost)
         )
         poisoned = index in scenario.bad_steps
         return _Expected(
-            trainer.losses,
+            trainer.leaves.losses,
             trainer.scaled(accumulated, 1.0 / divisor),
             gradient_bound(scenario, magnitudes, lost),
             must_skip=poisoned,
@@ -202,7 +202,7 @@ class _Follower:
 
     def _model(self, index: int, step: Step) -> Iterator[Difference]:
         dtype = DTYPES[self.scenario.dtype]
-        for name, p in self.trainer.model.named_parameters():
+        for name, p in self.trainer.leaves.model.named_parameters():
             right = step.parameters[name].to(dtype) if name in step.parameters else p.detach()
             yield from self._same(index, "model_parameters", name, step.model_parameters.get(name), right)
 
@@ -215,7 +215,7 @@ class _Follower:
         self.masters = dict(step.parameters)
         self.states = step.optimizer_state
         self.trainer.scaler.update(step.skipped)
-        for name, p in self.trainer.model.named_parameters():
+        for name, p in self.trainer.leaves.model.named_parameters():
             p.data.copy_(step.model_parameters[name])
 
     def _same(self, index: int, part: Part, name: str, got: Tensor | None, right: Tensor) -> Iterator[Difference]:

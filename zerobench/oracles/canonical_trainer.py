@@ -44,17 +44,15 @@ from torch import Tensor, nn
 from zerobench.driver import Keep, flat, labelled, to_cpu
 from zerobench.errors import UsageError
 from zerobench.oracles import loading, norms
-from zerobench.oracles.contributions import Contributions
+from zerobench.oracles.leaves import Leaves, initial_model
 from zerobench.oracles.optimizer import ExactUpdate, build_optimizer, read_state
 from zerobench.oracles.progress import Progress
 from zerobench.oracles.scaler import LossScaler
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
-from zerobench.subject import CONTRACT, Batch, Policies, State
-from zerobench.workload import models
+from zerobench.subject import CONTRACT, Policies, State
 from zerobench.workload.changes import edited, first_block, let_train, without_gradient
-from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
-from zerobench.workload.forwards import casting, loss_of
+from zerobench.workload.data import DTYPES
 
 
 @dataclass
@@ -136,50 +134,28 @@ class Trainer:
         if scenario.chunk < 1 or scenario.chunk & (scenario.chunk - 1):
             raise UsageError(f"the chunk must be a power of two, for its sum is halved; got {scenario.chunk}")
         self.scenario, self.dtypes, self.policies = scenario, dtypes, policies
-        self.caches = policies.casts == "once"
         self.kept = [keep] * (scenario.steps - 1) + [keep | last]
         self.reference = dtypes.model == torch.float64
-        self.model = models.build(scenario)
-        if not scenario.freezes(loaded=False):
-            self.model.requires_grad_(True)
-        if policies.masters_from == "rounded":
-            self.model.to(DTYPES[scenario.dtype]).float()
+        model = initial_model(scenario, policies)
         if self.reference:
-            self.model.double()
-        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+            model.double()
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = {name: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for name, p in trained.items()}
-        self.model.to(scenario.device)
-        self.working = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.first_block = first_block(self.model) if scenario.frozen_steps else []
-        for p in self.model.parameters():
-            p.data = p.data.to(dtypes.model)
-        if policies.strides == "contiguous":
-            for p in self.working.values():
-                p.data = p.data.contiguous()
+        self.leaves = Leaves(scenario, model, dtypes.model, policies, magnitudes)
+        self.first_block = first_block(model) if scenario.frozen_steps else []
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
         self.initial_groups = [dict(group) for group in self.optimizer.param_groups]
         scales = scenario.dtype == "fp16" and not self.reference
         self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
-        self.buffers = [[b.clone() for b in self.model.buffers()] for _ in range(scenario.world)]
-        self.losses: list[Tensor] = []
-        rounds = scenario.accumulation.bit_count() != 1 or dtypes.model == torch.float16  # fp16 underflows as well
-        self.divides = magnitudes and scenario.accumulation > 1 and rounds
-        self.contributions = Contributions(self.working if magnitudes else {})
-        self.lost: State = {}
         self.reads: State = {}
         self.progress = Progress(scenario)
         self.given_back: State = {}  # the client's state that a load before this step gave back
-
-    @property
-    def magnitudes(self) -> State:
-        """Of this step so far, for each parameter the sum of the absolute contributions."""
-        return self.contributions.sums
 
     def train(self, skipped: Sequence[bool]) -> Trajectory:
         decisions: list[bool | None] = [*skipped] or [None] * self.scenario.steps
         steps: list[Step] = [self.step(index, decisions[index]) for index in range(self.scenario.steps)]
         name = "float64" if self.reference else "canonical"
-        return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.evaluate())
+        return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.leaves.evaluate())
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
         self.begin()
@@ -213,7 +189,8 @@ class Trainer:
 
     def begin(self) -> None:
         """Forget the step before."""
-        self.losses, self.contributions.sums, self.lost, self.reads, self.given_back = [], {}, {}, {}, {}
+        self.leaves.begin()
+        self.reads, self.given_back = {}, {}
 
     @torch.no_grad()
     def prepare(self, step: int) -> State:
@@ -221,7 +198,7 @@ class Trainer:
         values = edited(self.scenario, step) if step in self.scenario.edits else {}
         for name, value in values.items():
             self.masters[name].copy_(value)
-            self.working[name].copy_(self.masters[name])
+            self.leaves.working[name].copy_(self.masters[name])
         let_train(self.first_block, self.scenario, step)
         return values
 
@@ -246,51 +223,21 @@ class Trainer:
             case "parameters":
                 return to_cpu(self.masters)
             case "model_parameters":
-                return to_cpu(dict(self.model.named_parameters()))
+                return to_cpu(dict(self.leaves.model.named_parameters()))
             case "optimizer_state":
                 return flat(self.states())
-        return {"": self.evaluate()}
+        return {"": self.leaves.evaluate()}
 
     def states(self) -> dict[str, State]:
         state = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
         return {name: to_cpu(tensors) for name, tensors in state.items()}
-
-    def gradient(self, step: int, index: int) -> State:
-        """The gradient of one leaf on the CPU, by parameter that received one, in the model's dtype."""
-        buffers = self.buffers[index % self.scenario.world]
-        seed_leaf(self.scenario, step, index)
-        self.set_buffers(buffers)
-        batch = self.batch(leaf(self.scenario, step, index))
-        loss = loss_of(self.scenario, self.model, batch, self.caches)
-        with self.contributions.of_backward():
-            (loss * self.scaler.scale).backward(retain_graph=self.divides)  # type: ignore[no-untyped-call]
-        for kept, buffer in zip(buffers, self.model.buffers(), strict=True):
-            kept.copy_(buffer)
-        self.losses.append(loss.detach())
-        gradient = self.received()
-        if self.divides:
-            _add_absolute(self.lost, self.lost_by_dividing(loss, gradient))
-        return gradient
-
-    def lost_by_dividing(self, loss: Tensor, gradient: State) -> State:
-        """The difference if the loss is divided by the micro-steps before the backward."""
-        micro_steps = self.scenario.accumulation
-        (loss * (self.scaler.scale / micro_steps)).backward()  # type: ignore[no-untyped-call]
-        divided = self.received()
-        return {name: g.double() - micro_steps * divided[name].double() for name, g in gradient.items()}
-
-    def received(self) -> State:
-        """Take the gradients of the parameters that have one, to the CPU."""
-        found = {name: p.grad.cpu() for name, p in self.working.items() if p.grad is not None}
-        self.model.zero_grad(set_to_none=True)
-        return found
 
     def sum_by_micro_step(self, step: int) -> State:
         accumulated: State = {}
         for leaves in self.micro_steps(step):
             folded: State = {}
             for index in leaves:
-                for name, g in self.gradient(step, index).items():
+                for name, g in self.leaves.gradient(step, index, self.scaler.scale).items():
                     before = folded[name] if name in folded else self.start(accumulated, name)
                     folded[name] = before + g.to(self.dtypes.wire).to(self.dtypes.fold)
             accumulated |= {name: total.to(self.dtypes.store) for name, total in folded.items()}
@@ -300,7 +247,7 @@ class Trainer:
         local: list[State] = [{} for _ in range(self.scenario.world)]
         for leaves in self.micro_steps(step):
             for rank, index in enumerate(leaves):
-                for name, g in self.gradient(step, index).items():
+                for name, g in self.leaves.gradient(step, index, self.scaler.scale).items():
                     total = self.start(local[rank], name) + g.to(self.dtypes.fold)
                     local[rank][name] = total.to(self.dtypes.store)
         folded: State = {}
@@ -348,7 +295,7 @@ class Trainer:
         with ExactUpdate():
             self.optimizer.step()
         for name, master in self.masters.items():
-            self.working[name].copy_(master)
+            self.leaves.working[name].copy_(master)
 
     def inactive(self, master: Tensor) -> Tensor | None:
         """The gradient of a parameter that received none."""
@@ -363,46 +310,15 @@ class Trainer:
     def record(
         self, keep: Keep, gradients: State, divisor: float, norm: float, skipped: bool, scale: float
     ) -> OracleStep:
-        step = OracleStep([loss.cpu() for loss in self.losses], norm, skipped, scale, reads=self.reads)
-        step.magnitudes = to_cpu({name: total / divisor for name, total in self.magnitudes.items()})
-        step.lost = to_cpu({name: total / divisor for name, total in self.lost.items()})
+        step = OracleStep([loss.cpu() for loss in self.leaves.losses], norm, skipped, scale, reads=self.reads)
+        step.magnitudes = to_cpu({name: total / divisor for name, total in self.leaves.magnitudes.items()})
+        step.lost = to_cpu({name: total / divisor for name, total in self.leaves.lost.items()})
         if "gradients" in keep:
             step.gradients = to_cpu(gradients)
         if "parameters" in keep:
             step.parameters = to_cpu(self.masters)
         if "model_parameters" in keep:
-            step.model_parameters = to_cpu(dict(self.model.named_parameters()))
+            step.model_parameters = to_cpu(dict(self.leaves.model.named_parameters()))
         if "optimizer_state" in keep:
             step.optimizer_state = self.states()
         return step
-
-    @torch.no_grad()
-    def evaluate(self) -> Tensor:
-        """Each rank's evaluation: [world]."""
-        self.model.eval()
-        losses = []
-        for buffers in self.buffers:
-            self.set_buffers(buffers)
-            with casting(self.scenario, self.caches):
-                losses.append(self.model(**self.batch(held_out(self.scenario))).cpu())
-            if not buffers:  # the ranks differ in nothing
-                losses *= self.scenario.world
-                break
-        self.model.train()
-        return torch.stack(losses)
-
-    @torch.no_grad()
-    def set_buffers(self, values: list[Tensor]) -> None:
-        for buffer, value in zip(self.model.buffers(), values, strict=True):
-            buffer.copy_(value)
-
-    def batch(self, batch: Batch) -> Batch:
-        """The batch unchanged, or in float64."""
-        if not self.reference:
-            return batch
-        return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in batch.items()}
-
-
-def _add_absolute(sums: State, terms: State) -> None:
-    for name, term in terms.items():
-        sums[name] = sums.get(name, 0) + term.double().abs()

@@ -46,7 +46,9 @@ def _forget_buffers(trainer: Trainer) -> None:
     """Buffers that are not persistent are those of the new model, which do not depend on its seed."""
     model = trainer.scenario.model
     if isinstance(model, Odd) and not model.persistent:
-        trainer.buffers = [[b.clone() for b in models.build(trainer.scenario).buffers()] for _ in trainer.buffers]
+        trainer.leaves.buffers = [
+            [b.clone() for b in models.build(trainer.scenario).buffers()] for _ in trainer.leaves.buffers
+        ]
 
 
 def _freeze(trainer: Trainer) -> None:
@@ -56,13 +58,15 @@ def _freeze(trainer: Trainer) -> None:
     for parameter in trainer.first_block:  # the new model has none that its client has frozen
         parameter.requires_grad_(True)
     names = [name for name, p in models.build(trainer.scenario).named_parameters() if not p.requires_grad]
-    parameters = dict(trainer.model.named_parameters())
+    parameters = dict(trainer.leaves.model.named_parameters())
     for name in names:
         parameters[name].requires_grad_(not trainer.scenario.freezes(loaded=True))
-    trainer.working = {name: p for name, p in parameters.items() if p.requires_grad}
+    trainer.leaves.working = {name: p for name, p in parameters.items() if p.requires_grad}
     kept = trainer.masters
-    trainer.masters = {name: kept[name] if name in kept else _master(trainer, p) for name, p in trainer.working.items()}
-    trainer.first_block = first_block(trainer.model) if trainer.scenario.frozen_steps else []
+    trainer.masters = {
+        name: kept[name] if name in kept else _master(trainer, p) for name, p in trainer.leaves.working.items()
+    }
+    trainer.first_block = first_block(trainer.leaves.model) if trainer.scenario.frozen_steps else []
 
 
 def _master(trainer: Trainer, parameter: nn.Parameter) -> nn.Parameter:

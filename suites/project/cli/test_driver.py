@@ -74,7 +74,7 @@ _TRANSPOSED = Scenario(
 def test_the_oracle_has_the_declared_strides(subject: type[TorchDdp]) -> None:
     """A transposed parameter stays so, or is contiguous if the engine declares it."""
     trainer = Trainer(_TRANSPOSED, arithmetic(_TRANSPOSED), policies=subject.policies)
-    assert all(p.is_contiguous() for p in trainer.working.values()) == (subject is Contiguous)
+    assert all(p.is_contiguous() for p in trainer.leaves.working.values()) == (subject is Contiguous)
 
 
 def test_an_engine_with_contiguous_parameters_is_right(pool: Pool) -> None:
