@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zerobench.engine.rules.first_states import FirstStates
 from zerobench.engine.rules.rule import Group, TorchRule
 
 #: Elements. On a CPU, torch rounds the elements after the last full vector in another way, and cuts a long tensor
@@ -40,6 +41,7 @@ class ClientRule(TorchRule[ClientValues]):
         names: the states with one fp32 value for each element, or for the parameter.
         scalars: those of them with one value for the parameter.
         counts: the zeros of the states that count steps.
+        first: the states that the optimizer has before its first step.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class ClientRule(TorchRule[ClientValues]):
         names: tuple[str, ...],
         scalars: frozenset[str],
         counts: Mapping[str, Tensor | float],
+        first: FirstStates,
     ) -> None:
-        self._client, self._names, self._scalars, self._counts = client, names, scalars, counts
+        self._client, self._names, self._scalars, self._counts, self._first = client, names, scalars, counts, first
 
     @property
     def name(self) -> str:
@@ -58,9 +61,12 @@ class ClientRule(TorchRule[ClientValues]):
         return f"{client.__module__}.{client.__qualname__}"
 
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
-        """Decided by the counts if it has any, since an optimizer may have its states from the beginning."""
+        """Decided by the counts if it has any. Otherwise a stepped one has states, and no first ones: those of several
+        elements differ."""
         states = client.state.values()
-        return not any(state.get(name) for state in states for name in self._counts) if self._counts else not states
+        if self._counts:
+            return not any(state.get(name) for state in states for name in self._counts)
+        return bool(self._first) or not states
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return self._names
@@ -73,11 +79,15 @@ class ClientRule(TorchRule[ClientValues]):
         stepped = [self._step_piece(p, g, kept, values) for p, g, *kept in pieces]
         return [torch.cat(parts) for parts in zip(*stepped, strict=True)]
 
+    def stepper(self, parameter: nn.Parameter, options: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """A copy of the client over one parameter, before its first step."""
+        return stepper_of(self._client, parameter, options, self._first)
+
     def _step_piece(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: ClientValues) -> list[Tensor]:
         parameter = nn.Parameter(_whole_vectors(p))
         parameter.grad = _whole_vectors(g)
         kept = dict(zip(self._names, map(_whole_vectors, states), strict=True))
-        stepper = stepper_of(self._client, parameter, values.options)
+        stepper = self.stepper(parameter, values.options)
         if values.step > 1:
             single = {name: kept[name][0] for name in self._scalars}
             stepper.state[parameter] = {**kept, **single, **self._counted(values, p.device)}
@@ -105,7 +115,7 @@ def present(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stepper_of(
-    client: torch.optim.Optimizer, parameter: nn.Parameter, options: Mapping[str, Any]
+    client: torch.optim.Optimizer, parameter: nn.Parameter, options: Mapping[str, Any], first: FirstStates
 ) -> torch.optim.Optimizer:
     """A copy of the client over one parameter, before its first step."""
     stepper: torch.optim.Optimizer = object.__new__(type(client))
@@ -113,6 +123,8 @@ def stepper_of(
     stepper.__dict__.pop("step", None)  # a scheduler's wrapper, which counts the client's steps
     stepper.param_groups = [{**options, "params": [parameter]}]
     stepper.state = defaultdict(dict)
+    if first:
+        stepper.state[parameter] = {name: make(parameter) for name, make in first.items()}
     stepper._optimizer_step_pre_hooks = OrderedDict()
     stepper._optimizer_step_post_hooks = OrderedDict()
     return stepper

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.rules.client import ClientRule, options_of, present, step_of, stepper_of
+from zerobench.engine.rules.first_states import FirstStates, first_states
 from zerobench.engine.rules.rule import Group
 
 #: Of a parameter in the trial. All have 256 elements: whole vectors, so that torch has one rounding.
@@ -32,18 +33,27 @@ def rule_of(client: torch.optim.Optimizer) -> ClientRule:
         ConfigError: the step of an element depends on other elements, or on more than the states with a value for
             each element or for the parameter and the count of steps, or the optimizer cannot step in the trial.
     """
+    first = _first_states(client)
     options = [_in_trial(group) for group in client.param_groups]
-    found = {name: kind for each in options for name, kind in _kinds(client, each).items()}
+    found = {name: kind for each in options for name, kind in _kinds(client, each, first).items()}
     rule = ClientRule(
         client,
         tuple(name for name, kind in found.items() if isinstance(kind, str)),
         frozenset(name for name, kind in found.items() if kind == _SCALAR),
         {name: zero for name, zero in found.items() if not isinstance(zero, str)},
+        first,
     )
     for each in options:
         for shape in _SHAPES:
             _compare(rule, client, each, shape)
     return rule
+
+
+def _first_states(client: torch.optim.Optimizer) -> FirstStates:
+    try:
+        return first_states(client)
+    except ValueError as error:
+        raise _refusal(client, str(error)) from None
 
 
 def _in_trial(group: Group) -> dict[str, Any]:
@@ -52,10 +62,10 @@ def _in_trial(group: Group) -> dict[str, Any]:
     return {**options, "lr": _RATE} if "lr" in options else options
 
 
-def _kinds(client: torch.optim.Optimizer, options: dict[str, Any]) -> dict[str, Any]:
+def _kinds(client: torch.optim.Optimizer, options: dict[str, Any], first_states: FirstStates) -> dict[str, Any]:
     """The kind of each state of a vector after two steps: one of two kinds of values, or a count, by its zero."""
     parameter = _parameter((256,))
-    stepper = stepper_of(client, parameter, options)
+    stepper = stepper_of(client, parameter, options, first_states)
     _step(client, stepper, parameter, 1)
     first = copy.deepcopy(present(stepper.state[parameter]))
     _step(client, stepper, parameter, 2)
@@ -85,7 +95,7 @@ def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str,
     whole, begin = _parameter(shape), _parameter(shape)
     flat = [begin.detach().flatten(), *(torch.zeros(256) for _ in rule.state_names([]))]
     pieces = [list(parts) for parts in zip(*(torch.tensor_split(each, _CUTS) for each in flat), strict=True)]
-    stepper = stepper_of(client, whole, options)
+    stepper = rule.stepper(whole, options)
     for step in range(1, _STEPS + 1):
         gradients = torch.tensor_split(_step(client, stepper, whole, step), _CUTS)
         values = rule.values(options, step)

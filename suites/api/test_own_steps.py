@@ -47,6 +47,29 @@ class _Counting(_Users):
         p.sub_(g * (group["lr"] / state["done"]))
 
 
+class _FirstInConstructor(_Users):
+    """Its constructor makes its states, as that of torch's Adagrad does before torch 2.13."""
+
+    def __init__(self, params: Any, lr: float = 1e-2) -> None:
+        super().__init__(params, lr)
+        for p in [p for group in self.param_groups for p in group["params"]]:
+            self.state[p] = {"mean": torch.full_like(p, 0.5), "rate": torch.tensor(2.0)}
+
+    def update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        state["rate"] = state["rate"] * 0.5
+        state["mean"] = state["mean"] * group["beta"] + g * state["rate"]
+        p.sub_(state["mean"] * group["lr"])
+
+
+class _FirstDiffers(_FirstInConstructor):
+    """Its states begin with other values in each parameter."""
+
+    def __init__(self, params: Any, lr: float = 1e-2) -> None:
+        super().__init__(params, lr)
+        for p, state in self.state.items():
+            state["mean"] = p.detach().clone()
+
+
 class _Lamb(_Users):
     """A step whose size depends on the norm of the whole parameter."""
 
@@ -116,6 +139,7 @@ _TAKEN: dict[str, Make] = {
     "nadam": lambda p: NAdam(p, lr=0.1, maximize=True),
     "users": _Users,
     "counting": _Counting,
+    "constructor": _FirstInConstructor,
     "users, warming up": lambda p: _Users(p, lr=0.0),
 }
 
@@ -193,7 +217,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.ci
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["nesterov", "amsgrad", "users", "counting"])
+@pytest.mark.parametrize("name", ["nesterov", "amsgrad", "users", "counting", "constructor"])
 def test_settings_change_nothing(pool: Pool, name: str, dtype: str) -> None:
     """On two ranks, stages, sub-groups and offload give the bits of stage 0."""
     precision = {} if dtype == "fp32" else {dtype: {"enabled": True}}
@@ -204,7 +228,7 @@ def test_settings_change_nothing(pool: Pool, name: str, dtype: str) -> None:
             assert torch.equal(weights, expected), label
 
 
-@pytest.mark.parametrize("name", ["amsgrad", "users", "counting"])
+@pytest.mark.parametrize("name", ["amsgrad", "users", "counting", "constructor"])
 def test_resume(name: str, tmp_path: Path) -> None:
     """A checkpoint has the states and the counts: another engine goes on with the same bits."""
     expected = _by_engine(None, name, _config(3))
@@ -250,6 +274,7 @@ _REFUSED: dict[str, tuple[Make, str]] = {
     "group": (_CountsByGroup, _ANOTHER_STEP),
     "noise": (_Noisy, _ANOTHER_STEP),
     "elsewhere": (_Keeps, _ANOTHER_STEP),
+    "first states": (_FirstDiffers, "its state 'mean' does not begin with one value for all elements"),
     "still": (_Still, "it moves no parameter in 12 steps"),
     "number": (_Decays, "its state 'rate' has no fp32 value for each element or the parameter, nor counts steps"),
     "closure": (lambda p: LBFGS([each for group in p for each in group["params"]]), r"raises TypeError\(.*closure"),
