@@ -185,11 +185,16 @@ def _with_two(scenario: Scenario) -> Iterator[_Near]:
 
 
 def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """The Scenarios with one field made plain, by its name."""
-    for name, values in _PLAIN.items():
-        if hasattr(_holder(scenario, name), name):
-            current = _value(scenario, name)
-            yield from ((name, _changed(scenario, name, value)) for value in values if value != current)
+    """The Scenarios with one field made plain, by its name: first those with the plainest value of a field.
+
+    A less plain one, such as offload of a Scenario that has none, may reach another reason without a need.
+    """
+    fields = {name: values for name, values in _PLAIN.items() if hasattr(_holder(scenario, name), name)}
+    plainest = ((name, values[:1]) for name, values in fields.items())
+    others = ((name, values[1:]) for name, values in fields.items())
+    for name, values in (*plainest, *others):
+        current = _value(scenario, name)
+        yield from ((name, _changed(scenario, name, value)) for value in values if value != current)
 
 
 def _holder(scenario: Scenario, name: str) -> Any:
