@@ -6,44 +6,22 @@ import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from zerobench.ranks import Pool
 from zerobench.subject import Subject
-from zerobench.suites.equivalence import test_contract, test_peers, test_steps, test_turns
+from zerobench.suites import equivalence
 from zerobench.suites.meta.mutants.different import DIFFERENT
 from zerobench.suites.meta.power import page
-from zerobench.suites.meta.power.catching import WEAK, Catching, Check, again
+from zerobench.suites.meta.power.catching import Catching, Check, again
 from zerobench.suites.meta.power.runs import PUBLISHED, Run, record, recorded
 from zerobench.suites.support import covering
 from zerobench.suites.support.trials import Trials, prepare
 
-#: Properties of engines that promise bits.
-_STRONG: list[Any] = [
-    test_contract.test_equals_the_canonical_trainer,
-    test_contract.test_evaluation_sees_the_trained_values,
-    test_contract.test_stages_agree,
-    test_contract.test_recomputation_and_dropout_agree_across_stages,
-    test_contract.test_settings_change_nothing,
-    test_contract.test_buckets_that_end_with_a_parameter,
-    test_contract.test_world_size_changes_nothing,
-    test_contract.test_ranks_hold_the_same_state,
-    test_steps.test_clipping,
-    test_steps.test_static_loss_scale_changes_nothing,
-    test_steps.test_dynamic_loss_scale,
-    test_steps.test_overflow_moves_nothing,
-    test_turns.test_engines_take_turns,
-    test_turns.test_many_steps,
-]
-#: Properties of every engine that draw its stages together.
-_FREE: list[Any] = [
-    test_steps.test_parameters_move,
-    test_peers.test_gradients_within_the_bound_of_their_sum,
-    test_peers.test_error_against_float64,
-    test_peers.test_micro_steps_equal_one_large_batch,
-    test_peers.test_exact_data,
-]
 _WORLD = 4
 
 
@@ -86,8 +64,22 @@ def examine(pool: Pool, engine: type[Subject], seed: int, examples: int) -> Run:
 
 
 def _checks(engine: type[Subject], examples: int) -> Iterator[tuple[Any, Iterator[Check]]]:
-    """Each property and its checks."""
-    for test in [*(_STRONG if engine.promises_bits else []), *_FREE]:
-        yield test, iter([again(test, examples)])
-    for test in WEAK:
-        yield test, (again(each, examples) for each in test.by_stage)
+    """Each property that applies, and its checks: one of all stages if it binds engines that promise bits, which have
+    many properties, else one of each stage."""
+    for test in drawn_properties():
+        fixture = next(iter(signature(test.test).parameters))
+        if fixture == "trials":
+            yield test, (again(each, examples) for each in getattr(test, "by_stage", [test]))
+        elif fixture == "bits" and engine.promises_bits:
+            yield test, iter([again(test, examples)])
+
+
+def drawn_properties() -> list[Any]:
+    """The properties of the equivalence suite that draw their Scenarios."""
+    names = [each.name for each in iter_modules(equivalence.__path__) if each.name.startswith("test_")]
+    modules = [import_module(f"{equivalence.__name__}.{name}") for name in names]
+    return [each for module in modules for name, each in vars(module).items() if _is_drawn(name, each)]
+
+
+def _is_drawn(name: str, value: Any) -> bool:
+    return name.startswith("test_") and hasattr(value, "backend")
