@@ -116,6 +116,26 @@ def test_a_load_before_a_momentum(
     assert facts.resumed_without_momentum(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
 
 
+@pytest.mark.parametrize(
+    ("factors", "resumes", "one_group", "two_groups"),
+    [
+        ((0.5, 0.0, 1.0), (), False, True),  # the second group has none in the first step
+        ((0.0, 0.5), (), False, True),
+        ((0.25,), (), False, False),
+        ((), (), False, False),
+        ((0.5, 0.5, 0.0), (2,), False, False),  # from then on neither group has one
+        ((0.5, 0.5, 0.5, 0.0), (2,), False, True),
+    ],
+)
+def test_a_momentum_of_some_groups(
+    factors: tuple[float, ...], resumes: tuple[int, ...], one_group: bool, two_groups: bool
+) -> None:
+    """An optimizer that begins anew has no buffers; the second group is a step ahead."""
+    scenario = Scenario(momentum_factors=factors, resumes=resumes, loads="model")
+    assert facts.momentum_in_part(scenario) == one_group
+    assert facts.momentum_in_part(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
+
+
 def test_a_reduction_in_another_dtype() -> None:
     """Without a dtype of its own the reduction has that of the parameters."""
     scenarios = [Scenario(dtype="bf16", communication_dtype=dtype) for dtype in (None, "bf16", "fp32", "fp16")]

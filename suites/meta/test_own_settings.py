@@ -39,6 +39,11 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "bf16.check_grad_overflow=false": {"dtype": "bf16"},
     "zero_hpz_partition_size": {"world": 4},
     "compute_grad_norm=false": {"clip": 0.0},
+    "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
+    "add_param_group": {"optimizer": Optimizer(second_group=True)},
+    "ignored_params": {"model": Odd(frozen=True)},
+    "ignored_states": {"model": Odd(frozen=True)},
+    "register_comm_hook(compress)": {"communication_dtype": "fp16"},
 }
 
 
@@ -48,7 +53,8 @@ def test_everything_is_chosen(name: str) -> None:
     if name == "deepspeed" and find_spec(name) is None:
         pytest.skip("DeepSpeed is not installed")
     subject = subjects.load(name)
-    scenarios = [_SCENARIO.but(stage=stage, **needs) for stage in range(4) for needs in ({}, *_NEEDS.values())]
+    needed = [needs for setting, needs in _NEEDS.items() if setting in subject.settings]
+    scenarios = [_SCENARIO.but(stage=stage, **needs) for stage in range(4) for needs in ({}, *needed)]
     offered = [each for each in scenarios if subject.not_offered(each) is None]
     chosen = [set_up(subject, each.but(seed=seed)) for each in offered for seed in range(200)]
     assert {setting for each in chosen for setting in each.settings} == set(subject.settings)

@@ -43,6 +43,22 @@ def _without_momentum(scenario: Scenario, resume: int, group: int) -> bool:
     return bool(applied) and not any(scenario.factors(step, group)["momentum"] for step in applied)
 
 
+def momentum_in_part(scenario: Scenario) -> bool:
+    """Whether after some update only some parameter groups have had a momentum in this optimizer, as a schedule has set
+    that of the others to zero until then."""
+    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
+    return "momentum" in scenario.schedules and any(
+        len({_had_momentum(scenario, stop, group) for group in groups}) > 1 for stop in range(1, scenario.steps + 1)
+    )
+
+
+def _had_momentum(scenario: Scenario, stop: int, group: int) -> bool:
+    """Whether a group has had a momentum before ``stop``, since its optimizer began."""
+    starts = [0, *(each for each in scenario.resumes if each < stop and _begins_anew(scenario))]
+    own = (step for step in _applied(scenario, stop) if step >= max(starts))
+    return any(scenario.factors(step, group)["momentum"] for step in own)
+
+
 def _applied(scenario: Scenario, stop: int) -> list[int]:
     """The steps before ``stop`` that were not skipped."""
     return [step for step in range(stop) if step not in scenario.bad_steps]
@@ -168,6 +184,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         resumed_unstepped,
         resumed_before_gradient,
         resumed_without_momentum,
+        momentum_in_part,
         trained_in_part,
         loads_frozen,
         begins_frozen,

@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,10 +23,17 @@ _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.Distribu
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html#powersgd-communication-hook"
 
+_AVERAGING = "https://docs.pytorch.org/docs/2.13/distributed.optim.html#torch.distributed.optim.PostLocalSGDOptimizer"
+
 JOIN, INIT = "Join", "init_sync=False"
+THROWS = "Join(throw_on_early_termination=True)"
 MESH, DELAYED, SKIPPED = "device_mesh", "delay_all_reduce_named_params", "skip_all_reduce_unused_params"
 POWER = "powerSGD_hook that compresses nothing"
 HOOK = "allreduce_hook"
+#: Gradients are all-reduced over a subgroup of all ranks from the second backward on.
+LOCAL, WRAPPED = "post_localSGD_hook", "fp16_compress_wrapper(allreduce_hook)"
+#: An optimizer that averages the ranks' parameters, which are equal, after each step.
+AVERAGED = "PostLocalSGDOptimizer"
 #: Arguments of the constructor. Buckets of a few bytes hold a parameter each.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "bucket_cap_mb": {"bucket_cap_mb": 1e-5},
@@ -33,8 +43,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     INIT: {"init_sync": False},
 }
 FEEDBACK = "powerSGD_hook with error feedback"
-HOOKS = HOOK, POWER, FEEDBACK
-SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, *HOOKS)
+HOOKS = HOOK, POWER, FEEDBACK, LOCAL, WRAPPED
+#: Of the client's own optimizer, which an engine with its own one has not.
+OF_OPTIMIZER = (AVERAGED,)
+SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, *HOOKS)
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
 
@@ -51,8 +63,14 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
         return f"{INIT} leaves it to the client that the ranks' models are equal: {_PAGE}"
     if FEEDBACK in scenario.settings and not scenario.poison:
         return f"{FEEDBACK} adds the ranks' differences to the next gradients, which rounds: {_HOOKS}"
+    if WRAPPED in scenario.settings and scenario.dtype != "fp16":
+        return f"{WRAPPED} rounds other gradients to fp16: {_HOOKS}"
+    if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
+        return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
     if len(set(HOOKS).intersection(scenario.settings)) > 1:
         return f"DDP takes one communication hook: {_PAGE}"
+    if {JOIN, THROWS}.issubset(scenario.settings):
+        return "a loop has one Join"
     return None
 
 
@@ -76,13 +94,29 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def joined(module: DistributedDataParallel, scenario: Scenario) -> AbstractContextManager[Any]:
     """The context of a forward and backward in which a rank may be out of batches; none is."""
+    if THROWS in scenario.settings:
+        return Join([module], throw_on_early_termination=True)
     return Join([module]) if JOIN in scenario.settings else nullcontext()
+
+
+def averaged(optimizer: torch.optim.Optimizer, scenario: Scenario, group: dist.ProcessGroup) -> torch.optim.Optimizer:
+    """The optimizer, or one that averages the parameters after each of its steps."""
+    if AVERAGED not in scenario.settings:
+        return optimizer
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    averager = PeriodicModelAverager(period=1, warmup_steps=0, process_group=group)
+    return PostLocalSGDOptimizer(optimizer, averager)
 
 
 def hook(module: DistributedDataParallel, scenario: Scenario, group: dist.ProcessGroup) -> None:
     """Register the communication hook of a Scenario's settings."""
     if HOOK in scenario.settings:
         module.register_comm_hook(group, allreduce_hook)
+    if WRAPPED in scenario.settings:
+        module.register_comm_hook(group, fp16_compress_wrapper(allreduce_hook))
+    if LOCAL in scenario.settings:
+        module.register_comm_hook(PostLocalSGDState(group, group, start_localSGD_iter=1), post_localSGD_hook)
     for name in {POWER, FEEDBACK}.intersection(scenario.settings):
         # from the third backward on by its own code, with all gradients as they are
         state = PowerSGDState(

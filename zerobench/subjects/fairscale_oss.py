@@ -44,7 +44,9 @@ class FairscaleOss(Plain):
     resumes = True
     loads_parts = True
     savings = (ALL_RANKS,)
-    settings = (UNBUFFERED, OBJECTS, *plain_settings.FORMS)
+    settings = (UNBUFFERED, OBJECTS, *plain_settings.FORMS, plain_settings.CLOSURE, *plain_settings.ADDITIONS)
+    takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed
+    takes_buffers_of_rank_0 = True
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
     #: "These buckets correspond to parameters which will not be sharded. Set to 0 to remove all bucketing":
     #: https://fairscale.readthedocs.io/en/stable/api/nn/sharded_ddp.html
@@ -84,14 +86,17 @@ class FairscaleOss(Plain):
             from fairscale.optim.oss import OSS
 
         spec = self.scenario.optimizer
-        return OSS(
-            groups(spec, trained),
+        grouped = groups(spec, trained)
+        oss = OSS(
+            plain_settings.first_groups(grouped, self.scenario),
             optim=RULES[spec.name].make,
             group=self.group,
             force_broadcast_object=OBJECTS in self.scenario.settings,
             **hyperparameters(spec),
             **plain_settings.form(self.scenario),
         )
+        plain_settings.add_groups(oss, grouped, self.scenario)
+        return oss
 
     def _optimizer(self) -> torch.optim.Optimizer:
         found: torch.optim.Optimizer = self.oss

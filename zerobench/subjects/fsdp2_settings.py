@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
+from zerobench.subject import Batch
 from zerobench.workload.data import DTYPES
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
@@ -29,6 +32,14 @@ PAIRS = "fully_shard of pairs of blocks"
 OUTPUT, INPUTS = "output_dtype", "cast_forward_inputs=False"
 OWN_COMMS = "set_custom_all_gather and set_custom_reduce_scatter"
 
+#: Frozen parameters are the client's.
+IGNORED = "ignored_params"
+#: The model is built without memory, sharded, and given its values.
+META = "to_empty"
+#: The client calls the model by another name than ``forward``.
+METHOD = "register_fsdp_forward_method"
+#: The client's forward raises in the last block, before the step's first one.
+RAISED = "reset_iter_state"
 #: Of each module by itself, after it is wrapped; the last argument is the number of ranks.
 _OF_EACH: dict[str, Callable[[FSDPModule, int], None]] = {
     "set_gradient_divide_factor": lambda each, world: each.set_gradient_divide_factor(float(world)),
@@ -58,6 +69,10 @@ SETTINGS = (
     PAIRS,
     OUTPUT,
     INPUTS,
+    IGNORED,
+    META,
+    METHOD,
+    RAISED,
     *_OF_EACH,
     *_OF_ALL,
     *_PREFETCHES,
@@ -77,7 +92,50 @@ def unsupported(scenario: Scenario) -> str | None:
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
     if between and scenario.accumulation == 1:
         return f"{min(between)} is for several micro-steps: {_PAGE}"
+    return _unsupported_model(scenario)
+
+
+def _unsupported_model(scenario: Scenario) -> str | None:
+    """The reason of a setting against the Scenario's model, or None."""
+    odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
+    if IGNORED in scenario.settings and (scenario.dtype != "fp32" or not odd.frozen):
+        return f"{IGNORED} leaves the dtype of frozen parameters to the client: {_PAGE}"
+    if META in scenario.settings and (odd.tied or odd.tied_blocks or odd.listed_twice):
+        return "without memory a model has no parameter at two places"
+    if META in scenario.settings and scenario.frozen_steps:
+        return "the client freezes parameters that it no longer has"
+    if RAISED in scenario.settings and (odd.buffers or odd.dropout):
+        return "a forward that raises changes buffers, and takes random numbers"
     return None
+
+
+def ignored(model: nn.Module, scenario: Scenario) -> dict[str, Any]:
+    """The argument with the parameters that FSDP2 leaves alone."""
+    if IGNORED not in scenario.settings:
+        return {}
+    return {IGNORED: {p for p in model.parameters() if not p.requires_grad}}
+
+
+def without_memory(model: nn.Module, scenario: Scenario) -> dict[str, Tensor]:
+    """The values of a model that has none any more; nothing without the setting."""
+    if META not in scenario.settings:
+        return {}
+    kept = {name: each.detach().clone() for name, each in (*model.named_parameters(), *model.named_buffers())}
+    model.to("meta")
+    return kept
+
+
+@torch.no_grad()
+def fill(model: nn.Module, scenario: Scenario, kept: dict[str, Tensor]) -> None:
+    """Give the sharded model memory, and those values."""
+    if not kept:
+        return
+    model.to_empty(device=scenario.device)
+    for name, each in (*model.named_parameters(), *model.named_buffers()):
+        value = kept[name]
+        if isinstance(each, DTensor):
+            value = distribute_tensor(value, each.device_mesh, each.placements)
+        each.copy_(value)
 
 
 def _rests_everywhere(scenario: Scenario) -> bool:
@@ -174,9 +232,39 @@ def _prefetch(modules: Sequence[FSDPModule], scenario: Scenario) -> None:
             each.set_modules_to_backward_prefetch(list(blocks[max(0, place - 2) : place][::-1]))
 
 
-def before_micro_step(model: nn.Module, scenario: Scenario, last: bool) -> None:
+class _RaisedError(Exception):
+    """That of the client's forward."""
+
+
+def _raise(*_: Any) -> None:
+    raise _RaisedError
+
+
+def _raise_and_reset(model: nn.Module, batch: Batch) -> None:
+    *_, last = model.get_submodule("blocks").children()
+    handle = last.register_forward_pre_hook(_raise)
+    with suppress(_RaisedError):
+        model(**batch)
+    handle.remove()
+    next(_sharded(model)).reset_iter_state()
+
+
+def called(model: nn.Module, scenario: Scenario) -> Callable[..., Any]:
+    """The function by which the client calls the model."""
+    if METHOD not in scenario.settings:
+        return model
+    if not hasattr(model, "loss"):
+        model.loss = MethodType(type(model).forward, model)
+        register_fsdp_forward_method(model, "loss")
+    found: Callable[..., Any] = model.loss
+    return found
+
+
+def before_micro_step(model: nn.Module, scenario: Scenario, batch: Batch, *, first: bool, last: bool) -> None:
     """The caller's calls before a forward and its backward."""
     modules = list(_sharded(model))
+    if first and RAISED in scenario.settings:
+        _raise_and_reset(model, batch)
     if LAST_BACKWARD in scenario.settings:
         modules[0].set_is_last_backward(last)
     if KEPT_AFTER_BACKWARD in scenario.settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -121,9 +121,14 @@ class Plain(Subject):
         self.micro_steps += 1
         last = self.micro_steps == self.boundary
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):
-            loss = loss_of(self.scenario, self.module, batch)
+            loss = loss_of(self.scenario, self._called, batch)
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    @property
+    def _called(self) -> Callable[..., Any]:
+        """What the client calls for a loss."""
+        return self.module
 
     def _scaled(self, loss: Tensor) -> Tensor:
         if self.scaler is not None:
@@ -156,7 +161,7 @@ class Plain(Subject):
             return skipped
         if self.scenario.dtype == "fp16" and norm is not None and not math.isfinite(norm):
             return True
-        self.optimizer.step()
+        plain_settings.step(self.optimizer, self.scenario)
         return False
 
     def _unscale(self) -> None:

@@ -25,7 +25,13 @@ SCALER, STEP_ALONE = "GradScaler", "GradScaler.step without unscale_"
 SCALERS = SCALER, STEP_ALONE
 TOTAL = "get_total_norm and clip_grads_with_norm_"
 NORM_LOOP = "clip_grad_norm_(foreach=False)"
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP
+#: The optimizer's step calls a closure, which returns the loss of the micro-steps that the client has run before.
+CLOSURE = "step(closure)"
+#: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
+#: form while their parameters are frozen.
+ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
+ADDITIONS = ADDED, ADDED_FROZEN
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -39,8 +45,18 @@ def unsupported(scenario: Scenario) -> str | None:
         return "a client has one scaler"
     if STEP_ALONE in scalers and scenario.clip:
         return f"gradients are clipped after unscale_: {_AMP}"
+    if CLOSURE in scenario.settings and scalers:
+        return f"a GradScaler takes no closure: {_AMP}"
+    if CLOSURE in scenario.settings and not RULES[scenario.optimizer.name].flags:
+        return f"{CLOSURE} is of torch's optimizers: {_FORMS}"
     if (reason := unsupported_form(scenario)) is not None:
         return reason
+    if (additions := set(ADDITIONS).intersection(scenario.settings)) and not (
+        scenario.optimizer.second_group or scenario.optimizer.third_group
+    ):
+        return f"{min(additions)} is of a second group"
+    if len(additions) > 1:
+        return "a group is added once"
     norm = {TOTAL, NORM_LOOP}.intersection(scenario.settings)
     if norm and not scenario.clip:
         return f"{min(norm)} is for a step that clips"
@@ -69,6 +85,33 @@ def form(scenario: Scenario) -> dict[str, bool]:
         FUSED: {"fused": True},
     }
     return next((chosen[name] for name in scenario.settings if name in chosen), {})
+
+
+def step(optimizer: torch.optim.Optimizer, scenario: Scenario) -> None:
+    """Step the optimizer; with a closure, it returns what the closure does, here a loss of 1.
+
+    Raises:
+        RuntimeError: it returns something else.
+    """
+    if CLOSURE not in scenario.settings:
+        optimizer.step()
+    elif (found := optimizer.step(lambda: 1.0)) != 1.0:
+        raise RuntimeError(f"the optimizer's step returned {found} in place of the closure's loss, 1.0")
+
+
+def first_groups(grouped: list[dict[str, Any]], scenario: Scenario) -> list[dict[str, Any]]:
+    """The parameter groups with which the optimizer is built; :func:`add_groups` adds the others."""
+    return grouped[:1] if set(ADDITIONS).intersection(scenario.settings) else grouped
+
+
+def add_groups(optimizer: torch.optim.Optimizer, grouped: list[dict[str, Any]], scenario: Scenario) -> None:
+    """Add the groups that are left; their parameters may be frozen while that is done."""
+    for group in grouped[len(first_groups(grouped, scenario)) :]:
+        for p in group["params"]:
+            p.requires_grad_(ADDED_FROZEN not in scenario.settings)
+        optimizer.add_param_group(group)
+        for p in group["params"]:
+            p.requires_grad_(True)
 
 
 def clip(parameters: Any, scenario: Scenario) -> Tensor:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -42,7 +43,7 @@ class TorchDdp(Plain):
     takes_buffers_of_rank_0 = True
     loads_parts = True
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
-    settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS)
+    settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS, *ddp_settings.OF_OPTIMIZER)
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -100,6 +101,9 @@ class TorchDdp(Plain):
         module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
         ddp_settings.hook(module, self.scenario, self.group)
         return module
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return ddp_settings.averaged(super()._optimizer(), self.scenario, self.group)
 
     def micro_step(self, batch: Batch) -> Tensor:
         assert isinstance(self.module, DistributedDataParallel)

@@ -40,6 +40,8 @@ _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
 Groups = dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup]
 #: Without synchronization the hook returns before it casts the gradient, so that autograd accumulates.
 _NO_SYNC = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_utils.py"
+#: In the names of parameters, the place of a module that is wrapped.
+_PREFIX = "_fsdp_wrapped_module."
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_flat_param.py"
 
 
@@ -113,6 +115,15 @@ class TorchFsdp1(Plain):
         return {self.named[p]: p for p in self.model.parameters() if p.requires_grad}
 
     def _wrap(self) -> nn.Module:
+        self.filling = fsdp1_settings.without_memory(self.model, self.scenario)
+        self.ignored = fsdp1_settings.ignored(self.model, self.scenario)
+        wrapped = self._wrapped()
+        if self.filling:
+            self.named = {p: name.replace(_PREFIX, "") for name, p in wrapped.named_parameters()}
+        fsdp1_settings.set_up(wrapped, self.scenario, self.group)
+        return wrapped
+
+    def _wrapped(self) -> FullyShardedDataParallel:
         blocks = self.model.get_submodule("blocks")
         assert isinstance(blocks, nn.ModuleList)
         # a shared parameter must have one FSDP instance, here the root
@@ -133,8 +144,11 @@ class TorchFsdp1(Plain):
             cpu_offload=CPUOffload(self.offloads),
             mixed_precision=MixedPrecision(
                 param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # it casts inputs, too
-                reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
+                reduce_dtype=fsdp1_settings.reduce_dtype(scenario),
+                cast_forward_inputs=module is self.model or fsdp1_settings.INPUTS not in scenario.settings,
             ),
+            **self.filling,
+            **self.ignored,
             device_id=torch.cuda.current_device() if scenario.device == "cuda" else torch.device("cpu"),
             use_orig_params=self.keeps_parameters,
             **{"forward_prefetch": self.prefetches, **fsdp1_settings.arguments(scenario)},
@@ -168,6 +182,14 @@ class TorchFsdp1(Plain):
     def micro_step(self, batch: Batch) -> Tensor:
         with warnings.catch_warnings(action="ignore"):
             return super().micro_step(batch)
+
+    def _update(self) -> tuple[Tensor | None, bool]:
+        assert isinstance(self.module, FullyShardedDataParallel)
+        with warnings.catch_warnings(action="ignore"):
+            fsdp1_settings.before_step(self.module, self.scenario)
+            found = super()._update()
+            fsdp1_settings.after_step(self.module, self.scenario)
+        return found
 
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip and self.scenario.dtype != "fp16":

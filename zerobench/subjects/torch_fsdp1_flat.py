@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import State
-from zerobench.subjects.fsdp1_settings import ROOT_ALONE
+from zerobench.subjects.fsdp1_settings import OF_NAMED, ROOT_ALONE
 from zerobench.subjects.torch_fsdp1 import TorchFsdp1
 from zerobench.workload.data import DTYPES
 
@@ -29,6 +29,7 @@ class TorchFsdp1Flat(TorchFsdp1):
 
     name = "torch-fsdp1-flat"
     keeps_parameters = False
+    settings = tuple(name for name in TorchFsdp1.settings if name not in OF_NAMED)
     edits_gradients = False  # no function of FSDP1 reaches a parameter's part of the gradient
 
     @classmethod

@@ -68,11 +68,13 @@ class TorchFsdp2(Plain):
 
     def _wrap(self) -> nn.Module:
         scenario, unit = self.scenario, self._unit()
+        kept = fsdp2_settings.without_memory(self.model, scenario)
         if fsdp2_settings.ROOT_ALONE not in scenario.settings:
             # fully_shard demands that modules with a tied weight be one group
             for blocks in fsdp2_settings.grouped(block_groups(self.model), scenario):
                 unit(blocks, mp_policy=_policy(scenario), **self._kept())
         unit(self.model, mp_policy=_policy(scenario, root=True))
+        fsdp2_settings.fill(self.model, scenario, kept)
         fsdp2_settings.set_up(self.model, scenario)
         return self.model
 
@@ -83,6 +85,7 @@ class TorchFsdp2(Plain):
             mesh=fsdp_mesh(self.group, self.scenario),
             offload_policy=self._offload(),
             shard_placement_fn=fsdp2_settings.placement(self.scenario),
+            **fsdp2_settings.ignored(self.model, self.scenario),
         )
 
     def _offload(self) -> OffloadPolicy:
@@ -93,9 +96,13 @@ class TorchFsdp2(Plain):
         return {"reshard_after_forward": self.reshard or self.scenario.placement.parameters}
 
     def micro_step(self, batch: Batch) -> Tensor:
-        last = self.micro_steps == self.boundary - 1
-        fsdp2_settings.before_micro_step(self.model, self.scenario, last)
+        first, last = not self.micro_steps, self.micro_steps == self.boundary - 1
+        fsdp2_settings.before_micro_step(self.model, self.scenario, batch, first=first, last=last)
         return super().micro_step(batch)
+
+    @property
+    def _called(self) -> Callable[..., Any]:
+        return fsdp2_settings.called(self.model, self.scenario)
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, FSDPModule)

@@ -28,7 +28,12 @@ class TorchReplicate(TorchFsdp2):
         return Theory()
 
     def _unit(self) -> Callable[..., Any]:
-        return partial(replicate, mesh=fsdp_mesh(self.group, self.scenario), offload_policy=self._offload())
+        return partial(
+            replicate,
+            mesh=fsdp_mesh(self.group, self.scenario),
+            offload_policy=self._offload(),
+            **fsdp2_settings.ignored(self.model, self.scenario),
+        )
 
     def _kept(self) -> dict[str, Any]:
         return {}

@@ -13,7 +13,7 @@ from torch import Tensor
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
-from zerobench.subjects import plain_settings
+from zerobench.subjects import ddp_settings, plain_settings
 from zerobench.subjects.plain import storages, summed, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -32,6 +32,7 @@ class TorchZero1(TorchDdp):
     name = "torch-zero1"
     stages = (1,)
     savings = (LAST_RANK,)
+    settings = (*plain_settings.SETTINGS, *plain_settings.ADDITIONS, *ddp_settings.SETTINGS)
     #: Each owner's parameters are views of one flat tensor, which is broadcast whole.
     parameter_views: ClassVar[bool] = False
 
@@ -41,14 +42,17 @@ class TorchZero1(TorchDdp):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         spec = self.scenario.optimizer
-        return ZeroRedundancyOptimizer(
-            groups(spec, self.masters),
+        grouped = groups(spec, self.masters)
+        optimizer = ZeroRedundancyOptimizer(
+            plain_settings.first_groups(grouped, self.scenario),
             optimizer_class=RULES[spec.name].make,
             process_group=self.group,
             parameters_as_bucket_view=self.parameter_views,
             **hyperparameters(spec),
             **plain_settings.form(self.scenario),
         )
+        plain_settings.add_groups(optimizer, grouped, self.scenario)
+        return optimizer
 
     def _optimizer_state_dict(self) -> dict[str, Any]:
         assert isinstance(self.optimizer, ZeroRedundancyOptimizer)
