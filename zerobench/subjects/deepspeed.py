@@ -108,6 +108,8 @@ class DeepSpeed(Subject):
 
     def micro_step(self, batch: Batch) -> Tensor:
         """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
+        if not self.micro_steps:
+            deepspeed_options.before_step(self.engine, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         if self.steps_at_boundary or (self.scenario.shortens and not self._steps_once):

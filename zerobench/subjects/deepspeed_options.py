@@ -25,6 +25,8 @@ NO_SYNC, COALESCED, DIVIDED = "no_sync", "coalesce_grad_reduction", "backward(sc
 #: The client calls ``backward`` of the loss in place of the engine's, or of the loss that the engine has scaled.
 BACKWARD, SCALED = "loss.backward()", "scale(loss).backward()"
 ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradient_allreduce_op=sum"
+#: A load gives the masters the weights of the model; the client calls the engine's zero_grad before each step.
+MASTERS, ZEROED = "load_from_fp32_weights=false", "engine.zero_grad()"
 #: Functions that the client calls: on the model before the engine, or between steps.
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: Ways to accumulate; a Scenario has one of them.
@@ -49,6 +51,10 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "memory_efficient_linear=false": ((3,), {"memory_efficient_linear": False}),
     "enable_sanity_checks": ((3,), {"enable_sanity_checks": True}),
     "override_module_apply=false": ((3,), {"override_module_apply": False}),
+    "stage3_module_granularity_threshold": ((3,), {"stage3_module_granularity_threshold": 20}),
+    "pipeline_loading_checkpoint": ((3,), {"pipeline_loading_checkpoint": True}),
+    MASTERS: ((1, 2), {"load_from_fp32_weights": False}),
+    ZEROED: ((0, 1, 2, 3), {}),
     "zero_hpz_partition_size": ((3,), {"zero_hpz_partition_size": 2}),
     ELASTIC: ((1, 2), {"elastic_checkpoint": True}),
     NO_NORM: ((1, 2), {"compute_grad_norm": False}),
@@ -99,6 +105,7 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         f"{name} is of stages {_ZERO.get(name, (_SHARDED,))[0]}: {_PAGE}": (
             name in _ZERO and scenario.stage not in _ZERO[name][0]
         ),
+        f"{name} rounds the masters to 16 bits: {_PAGE}": name == MASTERS and scenario.dtype != "fp32",
         f"{name} is of bf16: {_PAGE}": name.startswith("bf16.") and scenario.dtype != "bf16",
         f"without {name} it skips no step: {_PAGE}": "overflow" in name and bool(scenario.poison),
         f"{name} ends the training: {_PAGE}": name.startswith("ignore_unused") and scenario.leaves_some_out,
@@ -181,6 +188,12 @@ def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[s
         deepspeed.zero.Init(module=model, config_dict_or_path=config)
     if LEAVES in scenario.settings:
         deepspeed.utils.set_z3_leaf_modules(model, [type(each) for each in model.get_submodule("blocks").children()])
+
+
+def before_step(engine: Any, scenario: Scenario) -> None:
+    """The client's calls before the first micro-step of a step."""
+    if ZEROED in scenario.settings:
+        engine.zero_grad()
 
 
 def backward_of_loss(engine: Any, scenario: Scenario, loss: Tensor) -> bool:

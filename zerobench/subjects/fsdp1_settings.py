@@ -55,6 +55,7 @@ def unsupported(scenario: Scenario) -> str | None:
         "the client freezes parameters that it no longer has": (
             META in scenario.settings and bool(scenario.frozen_steps)
         ),
+        "the client builds the parameters that FSDP1 ignores": {META, IGNORED}.issubset(scenario.settings),
         f"communication hooks are not of hybrid shards: {_PAGE}": (
             bool({HOOK, COMPRESSED}.intersection(scenario.settings)) and scenario.replicate > 1
         ),
