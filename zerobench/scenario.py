@@ -93,7 +93,7 @@ class Scenario:
     lr_factors: tuple[float, ...] = ()
     scheduled_by: ScheduledBy = "client"  # the engine steps an lr_scheduler after each update; a client sets all itself
     weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
-    momentum_factors: tuple[float, ...] = ()  # the same of its momentum or beta1, as in torch's OneCycleLR
+    momentum_factors: tuple[float, ...] = ()  # the same of its momentum, or of both betas
     loss_scale: LossScale = field(default_factory=LossScale)
     schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
     communication_dtype: Dtype | None = None  # None = dtype
@@ -213,6 +213,17 @@ class Scenario:
             return dict.fromkeys(self.schedules, 1.0)
         return {name: by_step[min(step + group, len(by_step) - 1)] for name, by_step in self.schedules.items()}
 
+    def schedules_late(self, step: int) -> bool:
+        """Whether the client sets hyperparameters between the last backward of a step and its update, or before it."""
+        return step % 2 == 1
+
+    def edits_before_save(self, step: int) -> bool:
+        """Whether the client sets the parameters of a step just before the save that precedes it, or after the load.
+
+        It does in Scenarios of an even seed, if the load takes the whole state: that of a part may round the values.
+        """
+        return step in self.edits and step in self.resumes and self.loads == "all" and self.seed % 2 == 0
+
     @property
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
@@ -285,9 +296,8 @@ class Scenario:
 
 
 def scaled(group: Mapping[str, Any], factors: Mapping[str, float]) -> dict[str, Any]:
-    """The hyperparameters of a group times their factors; in a group with betas, ``momentum`` is the first of them."""
+    """The hyperparameters of a group times their factors; in a group with betas, that of ``momentum`` is theirs."""
     found = {name: group[name] * factor for name, factor in factors.items() if name in group}
     if "betas" in group and "momentum" in factors:
-        beta1, beta2 = group["betas"]
-        found["betas"] = (beta1 * factors["momentum"], beta2)
+        found["betas"] = tuple(beta * factors["momentum"] for beta in group["betas"])
     return found

@@ -10,6 +10,7 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.suites.equivalence import test_resume, test_resume_elsewhere
 from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.adjacent import ADJACENT
 from zerobench.suites.meta.mutants.checkpoints import (
     RESUMING,
     ForgetsTheStepCounts,
@@ -64,7 +65,7 @@ def _name(of: Any) -> str:
     return str(of.__name__)
 
 
-@pytest.mark.parametrize("mutant", [*RESUMING, *THROUGH_DEEPSPEED], ids=_name)
+@pytest.mark.parametrize("mutant", [*RESUMING, *ADJACENT, *THROUGH_DEEPSPEED], ids=_name)
 def test_wrong_resume_is_caught(pool: Pool, mutant: Any) -> None:
     """If an engine loses or changes a part of its state in a checkpoint, its own or one in DeepSpeed's layout, it fails
     after the resume."""

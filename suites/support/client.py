@@ -19,6 +19,7 @@ from zerobench.driver import (
     Keep,
     directory_of,
     draw_batches,
+    finish,
     model_for,
     prepare,
     run_step,
@@ -118,6 +119,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
+            finish(subject, scenario, index)
             for call, make in _calls(subject, directory if saving else None).items():
                 found += _changed_by(call, state, {}, make)
             batch = held_out(scenario)

@@ -11,7 +11,15 @@ from zerobench.driver.resuming import (
     save,
 )
 from zerobench.driver.running import Run, drive
-from zerobench.driver.stepping import changed_factors, draw_batches, edit_gradients, prepare, run_step, run_steps
+from zerobench.driver.stepping import (
+    changed_factors,
+    draw_batches,
+    edit_gradients,
+    finish,
+    prepare,
+    run_step,
+    run_steps,
+)
 
 __all__ = [
     "ALL",
@@ -23,6 +31,7 @@ __all__ = [
     "drive",
     "edit_gradients",
     "evaluation",
+    "finish",
     "flat",
     "go_astray",
     "labelled",

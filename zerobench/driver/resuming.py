@@ -15,11 +15,17 @@ from zerobench.driver.reading import read_at
 from zerobench.driver.stepping import run_step
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
+from zerobench.workload.changes import edited
 from zerobench.workload.client_values import client_state, given_back
 
 
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
-    """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective."""
+    """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective.
+
+    The client may set parameters just before the save, and not again after the load.
+    """
+    if scenario.edits_before_save(step):
+        subject.set_parameters(edited(scenario, step))
     save(subject, scenario, directory, step)
     if scenario.loads_into == "same":
         go_astray(subject, scenario, step, dist.get_rank(group))

@@ -44,7 +44,7 @@ def run_step(
         losses.append(_scalar(subject.micro_step(batch), subject.name))
         mark("backward")
         reads |= read_at(subject, scenario, index, micro_step + 1)
-    edit_gradients(subject, scenario, index)
+    finish(subject, scenario, index)
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
     outcome = subject.step()
     mark("optimizer")
@@ -87,16 +87,25 @@ def in_force(subject: Subject, scenario: Scenario) -> State:
 def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
     """What the client does before ``step``: it sets hyperparameters, parameters, which of these train, and the number
     of micro-steps."""
-    set_hyperparameters(subject, scenario, step)
+    if not scenario.schedules_late(step):
+        set_hyperparameters(subject, scenario, step)
     if scenario.shortens:
         subject.set_micro_steps(scenario.micro_steps_of(step))
-    if step in scenario.edits:
+    if step in scenario.edits and not scenario.edits_before_save(step):
         subject.set_parameters(changes.edited(scenario, step))
     changes.let_train(subject.first_block, scenario, step)
 
 
+def finish(subject: Subject, scenario: Scenario, step: int) -> None:
+    """What the client does between the last backward of ``step`` and its update: it sets hyperparameters, and edits
+    gradients."""
+    if scenario.schedules_late(step):
+        set_hyperparameters(subject, scenario, step)
+    edit_gradients(subject, scenario, step)
+
+
 def edit_gradients(subject: Subject, scenario: Scenario, step: int) -> None:
-    """The client's edit between the last backward of ``step`` and its update, if the Scenario has one."""
+    """The client's edit of the gradients of ``step``, if the Scenario has one."""
     if scenario.edits_gradients(step):
         subject.zero_gradients(changes.without_gradient(scenario, step))
 
@@ -126,7 +135,7 @@ def run_steps(subject: Subject, scenario: Scenario, first: int, rank: int, batch
         for micro_step, batch in enumerate(step):
             seed_leaf(scenario, index, micro_step * scenario.world + rank)
             subject.micro_step(batch)
-        edit_gradients(subject, scenario, index)
+        finish(subject, scenario, index)
         subject.advance()
 
 

@@ -47,8 +47,9 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
 
 
 def held_out(scenario: Scenario) -> Batch:
-    """A batch of the same form that no step trains on; a text's comes from its last tenth."""
-    return _batch(scenario, _HELD_OUT, 0)
+    """A batch of the same form that no step trains on, twice as large as one that is trained on; a text's comes from
+    its last tenth."""
+    return _batch(scenario.but(micro_batch=2 * scenario.micro_batch, ragged=False), _HELD_OUT, 0)
 
 
 def takes_route(scenario: Scenario, step: int, index: int) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from zerobench.subject import Outcome
+from torch import Tensor
+
+from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -112,6 +114,43 @@ class KeepsItsFirstBetas(_KeepsItsFirst):
     kept = ("betas",)
 
 
+class KeepsItsFirstBeta2(_KeepsItsFirst):
+    """Follows a change of the first beta alone, as a one-cycle schedule makes it."""
+
+    kept = ("betas",)
+
+    def set_values(self, values: Sequence[dict[str, Any]]) -> None:
+        for group, each in zip(self.optimizer.param_groups, values, strict=True):
+            if "betas" in each:
+                group["betas"] = (group["betas"][0], each["betas"][1])
+
+
+class StepsWithTheRatesOfTheFirstMicroStep(_Scheduled):
+    """Reads the groups when a step begins: a client that changes them before the update is late."""
+
+    begun: list[dict[str, Any]] | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        if self.begun is None and not self.scenario.engine_schedules:
+            self.begun = self.options()
+        return super().micro_step(batch)
+
+    def options(self) -> list[dict[str, Any]]:
+        groups = self.optimizer.param_groups
+        return [{name: value for name, value in group.items() if name != "params"} for group in groups]
+
+    def step(self) -> Outcome:
+        set_by_client, begun, self.begun = self.options(), self.begun, None
+        self.take(begun or [])
+        outcome = super().step()
+        self.take(set_by_client if begun else [])
+        return outcome
+
+    def take(self, options: Sequence[dict[str, Any]]) -> None:
+        for group, each in zip(self.optimizer.param_groups, options, strict=False):
+            group.update(each)
+
+
 SCHEDULED: list[type[_Scheduled]] = [
     KeepsItsOwnGroups,
     SchedulesTheFirstGroupOnly,
@@ -122,4 +161,6 @@ SCHEDULED: list[type[_Scheduled]] = [
     KeepsItsFirstWeightDecay,
     KeepsItsFirstMomentum,
     KeepsItsFirstBetas,
+    KeepsItsFirstBeta2,
+    StepsWithTheRatesOfTheFirstMicroStep,
 ]

@@ -244,6 +244,16 @@ class ReadingTwiceMovesParameters(_Watched):
         return super().step()
 
 
+class EvaluatesNoMoreThanItTrainsOn(_Watched):
+    """Has memory for as many samples as a micro-step has."""
+
+    points_at = _READ
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        number = self.scenario.micro_batch
+        return super().evaluate({key: v[:number] if isinstance(v, Tensor) else v for key, v in batch.items()})
+
+
 WATCHED: list[type[Mutant]] = list(_Watched.__subclasses__())
 
 
