@@ -10,7 +10,8 @@ and every engine can be held to bounds of a single step:
    then nothing moves, bit for bit;
 4. the norm is that of the engine's own gradients, and parameters and states are those of the rule
    (zerobench/bench/update_rule.py), within their rounding bounds;
-5. the model's parameters are the fp32 values rounded, bit for bit.
+5. the model's parameters are the fp32 values rounded, bit for bit;
+6. a reading has the values of its moment, and an evaluation the model's loss on the engine's own weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from zerobench.bench.update_rule import Before, updated
+from zerobench.driver import flat, labelled, to_cpu
 from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, located, same_bits
 from zerobench.judge.parts import Part
@@ -31,7 +33,7 @@ from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.norms import norm_of
 from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Optimizer, scaled
+from zerobench.scenario import Optimizer, Read, scaled
 from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 from zerobench.workload.groups import group_of, specs
@@ -84,11 +86,13 @@ class _Follower:
             scale = self.trainer.scaler.scale
             if step.loss_scale != scale:
                 yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))
+            within = self._readings(index, step)
             expected = self._expected(index)
             yield from self._backward(index, step, expected)
             yield from self._still(index, step) if step.skipped else self._moved(index, step)
             yield from self._model(index, step)
             self._take(index, step)
+            yield from self._reads(index, step, within | self._readings(index, step, after=True))
             after = self.trainer.progress.counters() | self.trainer.progress.in_force()
             yield from self._progress(index, step, after)
 
@@ -205,6 +209,34 @@ class _Follower:
         for name, p in self.trainer.leaves.model.named_parameters():
             right = step.parameters[name].to(dtype) if name in step.parameters else p.detach()
             yield from self._same(index, "model_parameters", name, step.model_parameters.get(name), right)
+
+    def _readings(self, index: int, step: Step, *, after: bool = False) -> State:
+        """The values of the readings in a step, or ``after`` it, on the engine's own weights, by their names.
+
+        An evaluation between micro-steps has buffers that are on their way.
+        """
+        found: State = {}
+        for read in self.scenario.reads:
+            moving = read.what == "evaluation" and read.at > 0 and self.trainer.buffers[0]
+            if read.step == index and (read.at < 0) == after and not moving:
+                for time in range(read.times):
+                    found |= labelled(read, time, self._value(read, index, step))
+        return found
+
+    def _value(self, read: Read, index: int, step: Step) -> State:
+        if read.what == "evaluation":
+            return {"": self.trainer.evaluate()[self.got.rank]}
+        if read.what == "gradients":  # the recorded ones are those of after an edit
+            return {} if self.scenario.edits_gradients(index) else step.gradients
+        if read.what == "parameters":
+            return self.masters
+        if read.what == "optimizer_state":
+            return flat(self.states)
+        return to_cpu(dict(self.trainer.model.named_parameters()))
+
+    def _reads(self, index: int, step: Step, right: State) -> Iterator[Difference]:
+        for name, value in right.items():
+            yield from self._same(index, "reads", name, step.reads.get(name), value)
 
     def _take(self, index: int, step: Step) -> None:
         """Go on from the engine's values."""
