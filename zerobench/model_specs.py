@@ -74,6 +74,7 @@ class Odd:
     high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
     persistent: bool = True  # they are in the state dict
+    rare_parts: Literal["none", "all"] = "none"  # see zerobench.workload.models.rare_parts
     dropout: float = 0.0
     recompute: Recompute = "none"
 

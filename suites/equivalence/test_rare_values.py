@@ -8,7 +8,7 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
 from zerobench.suites.support.offered import at_offered_stage
-from zerobench.suites.support.rare_values import RARE_VALUES, REQUIRED, SEVEN_RANKS
+from zerobench.suites.support.rare_values import OF_BITS, RARE_VALUES, REQUIRED, SEVEN_RANKS, SHARES
 from zerobench.suites.support.strategies import STAGES, drawn
 from zerobench.suites.support.trials import IDLE, Trials
 
@@ -21,7 +21,10 @@ def test_rare_values(trials: Trials, name: str) -> None:
     """Many blocks, a large parameter, a rate, a gradient or a scale at the end of its range, and long runs, each at
     every stage: the canonical trainer's bits, or each step follows from the one before."""
 
-    @drawn(_at_every_stage(RARE_VALUES[name]), share=0.1)
+    if name in OF_BITS and not trials.subject.promises_bits:
+        pytest.skip("a value for engines that promise the contract's bits")
+
+    @drawn(_at_every_stage(RARE_VALUES[name]), share=SHARES.get(name, 0.1))
     def check(scenario: Scenario) -> None:
         _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario), *REQUIRED.get(name, ())))
 

@@ -13,9 +13,10 @@ from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 _EVALUATIONS = Read("evaluation", 0, 1), Read("evaluation", 1, 1), Read("evaluation", 1, -1)
 
 RARE_VALUES = {
-    # as many units as no ring of buffers has, some of them kept whole by an evaluation just before the update
+    # as many units as no ring of buffers has, some of them kept whole by an evaluation just before the update; more
+    # parameters than a word has bits
     "many blocks": Scenario(
-        model=Odd(width=3, hidden=(1,) * 8, norm=False),
+        model=Odd(width=3, hidden=(1,) * 16, norm=False),
         steps=2,
         chunk=32,
         prefetch_bucket=300,
@@ -190,7 +191,15 @@ _GROWN = Scenario(
     poison=((3, 1),),
 )
 #: The fields of some that an engine must offer: one that looks for no overflow would train on with it.
-REQUIRED = {"overflow on the wire": ("poison",), "overflow in the accumulator": ("poison",)}
+REQUIRED = {
+    "overflow on the wire": ("poison",),
+    "overflow in the accumulator": ("poison",),
+    "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
+}
+#: Those that take long: the share of the draws of each.
+SHARES = {"hundreds of steps": 0.025, "hundreds of leaves": 0.025}
+#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow.
+OF_BITS = ("large gradients",)
 
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between
@@ -201,7 +210,7 @@ RARE_VALUES |= {
         short_steps=((3, 1), (4, 2)),
         resumes=(1, 2, 3),
         chunk=32,
-        edits=(4,),
+        edits=(3, 4),  # the first one just before a save, or just after the load
         reads=(Read("evaluation", 3, -1), Read("evaluation", 4, 0)),
     ),
     # overflows use up a hysteresis of three and meet the least scale; good steps follow
@@ -267,6 +276,70 @@ RARE_VALUES |= {
     # accumulator: in some elements, on some ranks, and not in each step
     "overflow on the wire": _GROWN.but(communication_dtype="fp16"),
     "overflow in the accumulator": _GROWN.but(accumulator_dtype="fp16", schedule="micro_step"),
+    # in the first step, or in the second, some gradients overflow under the static scale, and the client makes zeros of
+    # all of those, or of none
+    "overflow that the client takes away": Scenario(
+        model=Odd(width=5, hidden=(1, 1, 1), norm=False),
+        dtype="fp16",
+        steps=4,
+        micro_batch=1,
+        chunk=32,
+        gradient_edits=(0, 1, 2),
+        loss_scale=LossScale(static=2.0**15),
+    ),
+    # in steps of zeros the scale grows beyond the integers of fp32, and beyond all numbers of fp16
+    "large scale": Scenario(
+        model=Odd(width=3, hidden=(2,)),
+        dtype="fp16",
+        steps=8,
+        chunk=32,
+        zeroed=tuple((step, leaf) for step in range(5) for leaf in range(2)),
+        loss_scale=LossScale(initial_power=22, window=1, hysteresis=1),
+    ),
+    # weights of a thousand: gradients are finite in fp32, and so is the sum of their squares in fp64 alone
+    "large gradients": Scenario(
+        model=Odd(width=5, hidden=(7, 2), norm=False, activation="relu"),
+        steps=3,
+        clip=1.0,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1000.0),
+        lr_factors=(1.0, 1e-6),
+    ),
+    # more updates, good steps after an overflow, and leaves of a step, than a byte counts; the number of leaves is none
+    # of bf16
+    "hundreds of steps": Scenario(
+        model=Odd(width=3, hidden=(2,)),
+        dtype="fp16",
+        steps=262,
+        chunk=32,
+        optimizer=Optimizer(name="adam"),
+        loss_scale=LossScale(initial_power=3, window=257),
+        poison=((1, 0),),
+    ),
+    "hundreds of leaves": Scenario(
+        model=Odd(width=3, hidden=(2,)), world=3, steps=1, micro_batch=1, accumulation=87, chunk=32
+    ),
+    # in a step that is skipped the first block rests, and in the next one as many other parameters
+    "blocks that rest in turns": Scenario(
+        model=Odd(width=5, hidden=(4, 4), routed=True, routes="steps"),
+        steps=3,
+        chunk=32,
+        frozen_steps=(0,),
+        poison=((0, 0),),
+    ),
+    # what few models have: three names of a weight, strides of images, buffers of fp64, hooks of their own
+    "rare parts of a model": Scenario(
+        model=Odd(width=5, hidden=(7, 2), rare_parts="all"),
+        world=3,
+        dtype="bf16",
+        steps=3,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2, second_group=True),
+        resumes=(2,),
+        reads=(Read("evaluation", 0, -1), Read("parameters", 1, 1)),
+    ),
     "language model": Scenario(
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
     ),

@@ -205,6 +205,39 @@ class RoundsATiedWeightsGradient(ValueMutant):
         super().__init__(model, scenario, group)
 
 
+class CutsRunsByTheNumberThatTrain(ValueMutant):
+    """Steps that have gradients of as many parameters, with the same step counts, are cut into the same runs."""
+
+    rare = "blocks that rest in turns"
+    points_at = STEPPED
+
+    def sabotage(self) -> None:
+        stepper = self.engine.stepper
+        all_runs = stepper._all_runs
+
+        def by_number(active: list[bool]) -> Any:
+            steps, cut = stepper.steps, stepper._cut
+            counts = tuple(count - steps[0] for count in steps)
+            if cut is not None and (sum(cut[0][0]), cut[0][1]) == (sum(active), counts):
+                return cut[1]
+            return all_runs(active)
+
+        stepper._all_runs = by_number  # type: ignore[method-assign]
+
+
+class CapsTheScale(ValueMutant):
+    """A dynamic loss scale stops at 2**24, as that of an older library does."""
+
+    rare = "large scale"
+    points_at = Points("loss_scale")
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        scaler = self.engine.scaler
+        scaler.scale = min(scaler.scale, 2.0**24)
+        return outcome
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 VALUE_MUTANTS: list[type[ValueMutant]] = [
     StaysWholeIfEvaluatedBeforeTheUpdate,
@@ -218,4 +251,6 @@ VALUE_MUTANTS: list[type[ValueMutant]] = [
     RemembersAnEvaluationOverAnEdit,
     LowersTheScaleBelowTheLeast,
     RoundsATiedWeightsGradient,
+    CutsRunsByTheNumberThatTrain,
+    CapsTheScale,
 ]

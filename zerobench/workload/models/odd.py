@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from zerobench.errors import UsageError
 from zerobench.model_specs import Odd
 from zerobench.workload.models.odd_blocks import Block, Nested, hidden_of, structure
+from zerobench.workload.models.rare_parts import RareParts
 
 
 class OddModel(nn.Module):
@@ -42,6 +43,8 @@ class OddModel(nn.Module):
             self.side = nn.Linear(width, width, bias=False)
         if spec.unused:
             self.unused = nn.Linear(width, width)
+        if spec.rare_parts == "all":
+            self.parts = RareParts(width)
         self._add_parameters()
 
     def _add_blocks(self) -> None:
@@ -117,6 +120,8 @@ class OddModel(nn.Module):
             hidden = hidden * self.one + self.two.sum()
         if self.spec.high:
             hidden = hidden + hidden * self.three[1:].sum((0, 1)) + self.four.sum((0, 1, 2))
+        if self.spec.rare_parts == "all":
+            hidden = hidden + self.parts(hidden)
         if self.spec.buffers:
             hidden = self._center(hidden)
         if self.spec.part_alone and self.spec.hidden:
