@@ -158,24 +158,43 @@ def offloading_stores(mutant: Mutant) -> list[Any]:
     )
 
 
-class LosesAStateBetweenPlaces(Mutant):
-    """If another place saved the optimizer's states, the first element of each master comes back as zero."""
+class _KnowsWhoSaved(Mutant):
+    """A load that is wrong if the engine that saved has another value of :attr:`setting`."""
 
     points_at = Points("losses", "gradients", "norm", "skipped", "parameters", "model_parameters", "optimizer_state")
+    setting: ClassVar[str]
 
     def save(self, directory: Path) -> None:
         super().save(directory)
         if self.group.rank() == 0:
-            (directory / _PLACE).write_text(self.scenario.optimizer_at)
+            (directory / _SETTING).write_text(str(getattr(self.scenario, self.setting)))
 
     def load(self, directory: Path) -> None:
         super().load(directory)
-        if ((directory / _PLACE).read_text(), self.scenario.optimizer_at) == ("none", "nvme"):
+        if self.is_wrong((directory / _SETTING).read_text(), str(getattr(self.scenario, self.setting))):
             self.edit_masters(lambda master: master[:1].zero_())
 
+    def is_wrong(self, saved: str, own: str) -> bool:
+        return saved != own
 
-#: Beside a checkpoint, the place of the states of the engine that has saved it.
-_PLACE = "place"
+
+class LosesAStateBetweenPlaces(_KnowsWhoSaved):
+    """If another place saved the optimizer's states, the first element of each master comes back as zero."""
+
+    setting = "optimizer_at"
+
+    def is_wrong(self, saved: str, own: str) -> bool:
+        return (saved, own) == ("none", "nvme")
+
+
+class LoadsOnItsOwnGrid(_KnowsWhoSaved):
+    """So it does if an engine with other chunks saved them."""
+
+    setting = "chunk"
+
+
+#: Beside a checkpoint, the setting of the engine that has saved it.
+_SETTING = "setting"
 
 
 def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., Any]:
@@ -193,7 +212,7 @@ def _one_behind(write: Callable[..., Any], offsets: set[int]) -> Callable[..., A
 
 
 #: Wrong if an engine with another offload loads.
-BETWEEN_PLACES: list[type[Mutant]] = [LosesAStateBetweenPlaces]
+BETWEEN_PLACES: list[type[Mutant]] = [LosesAStateBetweenPlaces, LoadsOnItsOwnGrid]
 #: Engines with wrong numbers; CopiesTwice's are right, and its bytes are not.
 OFFLOAD_MUTANTS: list[type[Mutant]] = [
     LeavesStaleParametersOnTheDevice,
