@@ -78,9 +78,9 @@ def backward(trials: Trials, scenario: Scenario) -> None:
     """The tensors that a backward adds."""
     scenario = _sharding(trials, scenario)
     most = bounds.most_in_backward(scenario, models.shapes(scenario))
-    size, *_ = trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)
-    entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
-    demand_at_most(trials, scenario, 0, entry, size, most, "its shard, and ten blocks")
+    for rank, size in enumerate(trials.ask(ReplayCommand(scenario, trials.name), held.most_in_backward)):
+        entry = Entry("unreduced", f"{size} bytes of tensors that a backward adds", "gradients")
+        demand_at_most(trials, scenario, rank, entry, size, most, "its shard, and ten blocks")
 
 
 def process(trials: Trials, scenario: Scenario) -> None:

@@ -22,7 +22,6 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
     them, beyond those before the step; the model's parameters do not count, because a backward may need them whole.
 
     Every engine that shards gradients sends while backward runs, so the last collective sees almost all of them made.
-    Rank 0 looks; the others answer 0.
     """
     rank, seen, left = dist.get_rank(group), [0], scenario.accumulation
     model = model_for(subjects.load(subject), scenario, rank)
@@ -37,7 +36,7 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
             return resident(living.now()) - resident([*shards, *model.parameters(), *_views(names)])
 
         def look(collective: str) -> None:
-            if left and rank == 0:
+            if left:
                 seen.append(beyond() - before)
 
         def mark(phase: str) -> None:

@@ -144,7 +144,8 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     fourth on all steps that are applied have the same traffic, also after the client has changed a hyperparameter,
     and after one in which a block rests or the client zeroes gradients. No tensor waits for the collector of reference
     cycles.
-    Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it. If it promises the
+    Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it; in the others the
+    engine steps a scheduler. If it promises the
     contract's bits, a dynamic loss scale is at its minimum at first and grows later."""
     scenario = Scenario(
         model=_SAVING_OUTPUTS,
@@ -162,7 +163,7 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
         {"frozen_steps": (20,)},
         {"gradient_edits": (35,)},
         *([{"loss_scale": LossScale(initial_power=0, window=15)}] if trials.subject.promises_bits else []),
-        *(_OF_ODD_STAGES if stage % 2 else []),
+        *(_OF_ODD_STAGES if stage % 2 else [{"scheduled_by": "engine"}]),
     ]
     for more in changes:
         scenario = scenario.but(**more) if trials.offers(scenario.but(**more)) else scenario

@@ -91,10 +91,11 @@ def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> Non
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
-    client has set parameters, and if some are frozen."""
+    client has set parameters, and on three ranks if some are frozen."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
     judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
-    judge(trials, Scenario(model=_FROZEN, steps=2, chunk=32, stage=stage, reduce_bucket=5_000), costs.undeclared)
+    frozen = Scenario(model=_FROZEN, world=3, steps=2, chunk=32, stage=stage, reduce_bucket=5_000)
+    judge(trials, frozen, costs.undeclared)
 
 
 @pytest.mark.parametrize("stage", range(4))

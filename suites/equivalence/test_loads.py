@@ -55,16 +55,20 @@ def test_a_load_that_fails_changes_nothing(
     trials: Trials, scenario: tuple[Scenario, tuple[loads.Damage, int, tuple[int, int]]]
 ) -> None:
     """If a file of a saved state is damaged or missing and the load raises, the engine trains on with the bits of the
-    run without the load."""
+    run without the load, and has as many open descriptors."""
     trials.skip_unless_it_saves()
     if not trials.subject.survives_failed_loads:
         pytest.skip(f"{trials.name} does not promise that a load that fails leaves it unchanged")
     drawn_one, (damage, which, moments) = scenario
     one = trials.nearest(drawn_one.but(resumes=(1,)), "resumes").but(resumes=())
     got = trials.ask(ReplayCommand(one, trials.name), loads.train_over_a_failed_load, moments, damage, which)
-    whole = [each for each in got if each is not None]
+    whole = [each.run for each in got if each.run is not None]
     if len(whole) < len(got):
         reject()
+    for rank, each in enumerate(got):
+        if each.descriptors > 0:
+            left = client.Changed(trials.name, one, rank, "the open descriptors, by a load that fails")
+            raise error_of_test(left, one, trials.name)
     found = across_ranks(whole, trials.run(one, PARTS_OF_STEPS), PARTS_OF_STEPS)
     if found is not None:
         raise error_of_test(found, one, trials.name)

@@ -20,6 +20,12 @@ from zerobench.suites.meta.mutants.events import (
     SENT_AFTER_EVENTS,
     SENT_IN_SHORT_STEPS,
 )
+from zerobench.suites.meta.mutants.seldom_metered import (
+    IN_MAPS,
+    OF_SCHEDULERS,
+    ON_OTHER_RANKS_IN_BACKWARD,
+    ON_THE_THIRD_RANK,
+)
 from zerobench.suites.meta.mutants.uses import (
     ACCUMULATED,
     BESIDE_TENSORS,
@@ -62,6 +68,7 @@ def _after_an_evaluation(trials: Trials) -> None:
 #: Its Scenarios of stage 1.
 _OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[1]  # type: ignore[attr-defined]
 
+_IN_BACKWARD = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
 _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
 _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
@@ -102,7 +109,11 @@ _CASES: list[tuple[Any, Check]] = [
         for mutant in SENT_IN_SHORT_STEPS
     ),
     *((mutant, _at(_LONG_RUN, 2)) for mutant in GROWN_WITH_THE_SCALE),
-    *((mutant, _at(test_bounds.test_a_backward_holds_its_shard_and_its_buckets, 2, 3)) for mutant in ACCUMULATED),
+    *((mutant, _at(_IN_BACKWARD, 2, 3)) for mutant in ACCUMULATED),
+    *((mutant, _at(_IN_BACKWARD, 2, 1)) for mutant in ON_OTHER_RANKS_IN_BACKWARD),
+    *((mutant, _at(test_within.test_little_is_undeclared, 2)) for mutant in ON_THE_THIRD_RANK),
+    *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "none")) for mutant in IN_MAPS),
+    *((mutant, _at(_LONG_RUN, 2)) for mutant in OF_SCHEDULERS),
 ]
 
 

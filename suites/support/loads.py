@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -72,25 +74,34 @@ def _drawn(device: str) -> dict[str, object]:
     }
 
 
+@dataclass
+class FailedLoad:
+    """A run over a load that fails: the recording, and the descriptors that the load has left open. No recording if the
+    load succeeds: the damage is in bytes that it does not need."""
+
+    run: Trajectory | None = None
+    descriptors: int = 0
+
+
 def train_over_a_failed_load(
     group: dist.ProcessGroup, name: str, scenario: Scenario, moments: tuple[int, int], damage: Damage, which: int
-) -> Trajectory | None:
-    """One rank's part: save before a step, try to load the damaged state before another one, and train on.
-
-    None if the load succeeds: the damage is in bytes that it does not need.
-    """
-    (saves, fails), rank, steps = moments, dist.get_rank(group), list[Step]()
+) -> FailedLoad:
+    """One rank's part: save before a step, try to load the damaged state before another one, and train on."""
+    (saves, fails), rank, steps, found = moments, dist.get_rank(group), list[Step](), FailedLoad()
     with closing(start(subjects.load(name), scenario, group)) as subject, directory_of(group) as directory:
         for index in range(scenario.steps):
             if index == saves:
                 save(subject, scenario, directory, saves)
             if index == fails:
                 _spoil(group, directory, damage, which)
+                before = _descriptors()
                 if not _fails(subject, directory, group):
-                    return None
+                    return found
+                found.descriptors = _descriptors() - before
             kept: Keep = ALL if index == scenario.steps - 1 else frozenset()
             steps.append(run_step(subject, scenario, index, rank, kept))
-    return Trajectory(name, scenario, rank, steps)
+    found.run = Trajectory(name, scenario, rank, steps)
+    return found
 
 
 def train_over_a_load_of_a_part(
@@ -124,6 +135,12 @@ def _fails(subject: Subject, directory: Path, group: dist.ProcessGroup) -> bool:
     if len(set(found)) > 1:
         raise RuntimeError(f"load() raises on ranks {[rank for rank, each in enumerate(found) if each]} alone")
     return fails
+
+
+def _descriptors() -> int:
+    """The open descriptors of this process, once nothing waits for the collector of reference cycles."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _spoil(group: dist.ProcessGroup, directory: Path, damage: Damage, which: int) -> None:

@@ -1,9 +1,11 @@
-"""Process memory that is no tensor: numpy arrays, byte strings, buffers of libraries."""
+"""Process memory that is no tensor: numpy arrays, byte strings, buffers of libraries, maps without a file."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import time
+from pathlib import Path
 
 from zerobench.meters.memory import live_tensors, resident
 
@@ -34,8 +36,17 @@ def heap() -> int | None:
     return int(found.hblkhd + found.uordblks) or None
 
 
+def shared() -> int:
+    """Bytes in use that this process shares or may share, without a file on a drive: maps, which malloc does not know,
+    and segments. 0 if the kernel does not say."""
+    status = Path("/proc/self/status")
+    found = re.search(r"^RssShmem:\s*(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
+    return 1024 * int(found[1]) if found else 0
+
+
 def beside_tensors() -> int | None:
-    """Bytes in use on the heap beyond those of all tensors that Python can reach, once they no longer change."""
+    """Bytes in use on the heap and in shared memory beyond those of all tensors that Python can reach, once they no
+    longer change."""
     before, now = -1, _beside()
     while now is not None and now != before:
         time.sleep(_SETTLING)
@@ -46,4 +57,4 @@ def beside_tensors() -> int | None:
 def _beside() -> int | None:
     tensors = resident(live_tensors())
     used = heap()
-    return None if used is None else used - tensors
+    return None if used is None else used + shared() - tensors
