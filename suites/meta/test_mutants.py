@@ -49,8 +49,10 @@ from zerobench.suites.meta.mutants.bytes import (
 )
 from zerobench.suites.meta.mutants.counts import COUNT_MUTANTS, AveragesOverFourRanks
 from zerobench.suites.meta.mutants.ddp import DDP
+from zerobench.suites.meta.mutants.ddp_rules import OF_READINGS
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
 from zerobench.suites.meta.mutants.gradient_edits import GRADIENT_EDITS
+from zerobench.suites.meta.mutants.hundreds import HUNDREDS
 from zerobench.suites.meta.mutants.ignored import (
     IGNORED,
     IgnoresConsecutiveHysteresis,
@@ -65,6 +67,7 @@ from zerobench.suites.meta.mutants.order import REVERSED, HandsOutTheNextSubGrou
 from zerobench.suites.meta.mutants.overflows import OVERFLOWS
 from zerobench.suites.meta.mutants.plain import MUTANTS, RightButSlow, SharesOneStepCount
 from zerobench.suites.meta.mutants.rare import RARE
+from zerobench.suites.meta.mutants.rare_parts import RARE_PARTS
 from zerobench.suites.meta.mutants.recovery import (
     RECOVERY,
     FloorsTheScaleAtOne,
@@ -216,7 +219,9 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.rotating
 @pytest.mark.parametrize(
-    "mutant", [*VALUE_MUTANTS, *COUNT_MUTANTS, *AT_A_MOMENT, *DDP, *OVERFLOWS], ids=lambda mutant: mutant.__name__
+    "mutant",
+    [*VALUE_MUTANTS, *COUNT_MUTANTS, *HUNDREDS, *AT_A_MOMENT, *DDP, *OF_READINGS, *OVERFLOWS, *RARE_PARTS],
+    ids=lambda mutant: mutant.__name__,
 )
 def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
     """If an engine is wrong with a value that no draw has, it fails the Scenario that has the value."""

@@ -17,14 +17,14 @@ from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.points import Points
 
 
-class _Ddp(TorchDdp):
+class Ddp(TorchDdp):
     """Wrong with a value that this Scenario of :data:`RARE_VALUES` has."""
 
     rare: ClassVar[str]
     points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters")
 
 
-class AddsNothingToTheNorm(_Ddp):
+class AddsNothingToTheNorm(Ddp):
     """The clip coefficient is that of the norm alone, without the 1e-6 that the contract adds."""
 
     rare = "scale that is no power of two"
@@ -39,7 +39,7 @@ class AddsNothingToTheNorm(_Ddp):
         return norm
 
 
-class SchedulesTheDampingWithTheMomentum(_Ddp):
+class SchedulesTheDampingWithTheMomentum(Ddp):
     """SGD takes what a scheduled momentum leaves to one for its share of the gradient, as a moving average has it."""
 
     rare = "many micro-steps"
@@ -51,7 +51,7 @@ class SchedulesTheDampingWithTheMomentum(_Ddp):
         return super()._update()
 
 
-class LeavesOutTheBiasCorrectionLate(_Ddp):
+class LeavesOutTheBiasCorrectionLate(Ddp):
     """From Adam's seventeenth update on."""
 
     rare = "twenty steps"
@@ -63,7 +63,7 @@ class LeavesOutTheBiasCorrectionLate(_Ddp):
         return super()._update()
 
 
-class ComputesWithTheCastsOfAnEvaluation(_Ddp):
+class ComputesWithTheCastsOfAnEvaluation(Ddp):
     """Under autocast the first forward after an evaluation takes the evaluation's casts of the weights."""
 
     rare = "autocast over two forwards"
@@ -90,7 +90,7 @@ class ComputesWithTheCastsOfAnEvaluation(_Ddp):
         return before
 
 
-class KeepsTheGradientsOfTheHead(_Ddp):
+class KeepsTheGradientsOfTheHead(Ddp):
     """In 16 bits its masters take the gradients that a client has zeroed, as they were before."""
 
     rare = "changes of a client on three ranks"
@@ -101,7 +101,7 @@ class KeepsTheGradientsOfTheHead(_Ddp):
         super().zero_gradients([name for name in names if not (in_16_bits and name.startswith("head."))])
 
 
-class LoadsTheDecayOfTheOtherGroup(_Ddp):
+class LoadsTheDecayOfTheOtherGroup(Ddp):
     """A load exchanges the weight decays of the second and the third group."""
 
     rare = "changes of a client on three ranks"
@@ -114,4 +114,4 @@ class LoadsTheDecayOfTheOtherGroup(_Ddp):
 
 
 #: Each is caught by the Scenario that it names in ``rare``.
-DDP: list[type[_Ddp]] = list(_Ddp.__subclasses__())
+DDP: list[type[Ddp]] = list(Ddp.__subclasses__())

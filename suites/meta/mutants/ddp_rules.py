@@ -1,0 +1,102 @@
+"""Engines on torch's DDP, without a promise of bits, each of which one property alone can catch.
+
+Class of escape: a value that only the judgement of each step by itself sees.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
+
+from zerobench.subject import Batch, State
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.meta.mutants.ddp import Ddp
+from zerobench.suites.meta.points import Points
+
+_STEPPED = Points("optimizer_state", "parameters", "model_parameters")
+
+
+class SumsItsEvaluation(TorchDdp):
+    """An evaluation's loss is added over the ranks, and not divided by their number."""
+
+    points_at = Points("reads")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch).clone()
+        dist.all_reduce(loss, group=self.group)
+        return loss
+
+
+class TakesTheLargestOfNumbersAlone(TorchDdp):
+    """Under the infinity norm a NaN is no overflow: it is larger than nothing."""
+
+    points_at = Points("skipped")
+
+    def _clip(self) -> Tensor | None:
+        if self.scenario.norm_type != "inf" or not (self.scenario.clip or self.scenario.dtype == "fp16"):
+            return super()._clip()
+        given = [p.grad.abs().flatten() for p in self.masters.values() if p.grad is not None]
+        every = torch.cat([*given, torch.zeros(1)])
+        norm = torch.where(every.isnan(), torch.zeros(()), every).max()
+        if self.scenario.clip:
+            clip_grads_with_norm_(self.masters.values(), self.scenario.clip, norm)
+        return norm
+
+
+class MovesTheSecondGroupAtRest(TorchDdp):
+    """Parameters of the second group that have no gradient move on by their momentum."""
+
+    points_at = _STEPPED
+
+    def _step(self, norm: Tensor | None) -> bool:
+        for p in (p for group in self.optimizer.param_groups[1:2] for p in group["params"]):
+            if p.grad is None and self.optimizer.state.get(p):
+                p.grad = torch.zeros_like(p)
+        return super()._step(norm)
+
+
+class ForgetsAMomentumAtZero(TorchDdp):
+    """After a step whose momentum is zero the buffer begins anew."""
+
+    points_at = _STEPPED
+
+    def _step(self, norm: Tensor | None) -> bool:
+        skipped = super()._step(norm)
+        for group in (group for group in self.optimizer.param_groups if group.get("momentum") == 0):
+            for p in group["params"]:
+                self.optimizer.state.pop(p, None)
+        return skipped
+
+
+class ClipsByTheNormOfAReading(Ddp):
+    """Clips by the norm of the gradients that the client has read, though it has edited them since."""
+
+    rare = "changes of a client on three ranks"
+    points_at = Points("norm", *_STEPPED.parts)
+    norm: Tensor | None = None
+
+    def gradients(self) -> State:
+        found = super().gradients()
+        if self.norm is None and found:
+            self.norm = torch.stack([gradient.norm() for gradient in found.values()]).norm()
+        return found
+
+    def _clip(self) -> Tensor | None:
+        norm, self.norm = self.norm, None
+        if norm is None or not self.scenario.clip:
+            return super()._clip()
+        clip_grads_with_norm_(self.masters.values(), self.scenario.clip, norm)
+        return norm
+
+
+#: By the name of the property that catches them.
+BY_PROPERTY: dict[str, list[type[TorchDdp]]] = {
+    "test_each_step_follows_between_readings": [SumsItsEvaluation],
+    "test_overflow_on_one_rank": [TakesTheLargestOfNumbersAlone],
+    "test_a_block_that_rests": [MovesTheSecondGroupAtRest],
+    "test_each_step_follows_from_the_one_before": [ForgetsAMomentumAtZero],
+}
+#: Caught by the Scenario that it names in ``rare``.
+OF_READINGS: list[type[Ddp]] = [ClipsByTheNormOfAReading]
