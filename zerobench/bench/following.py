@@ -217,7 +217,7 @@ class _Follower:
         """
         found: State = {}
         for read in self.scenario.reads:
-            moving = read.what == "evaluation" and read.at > 0 and self.trainer.buffers[0]
+            moving = read.what == "evaluation" and read.at > 0 and self.trainer.leaves.buffers[0]
             if read.step == index and (read.at < 0) == after and not moving:
                 for time in range(read.times):
                     found |= labelled(read, time, self._value(read, index, step))
@@ -225,14 +225,14 @@ class _Follower:
 
     def _value(self, read: Read, index: int, step: Step) -> State:
         if read.what == "evaluation":
-            return {"": self.trainer.evaluate()[self.got.rank]}
+            return {"": self.trainer.leaves.evaluate()[self.got.rank]}
         if read.what == "gradients":  # the recorded ones are those of after an edit
             return {} if self.scenario.edits_gradients(index) else step.gradients
         if read.what == "parameters":
             return self.masters
         if read.what == "optimizer_state":
             return flat(self.states)
-        return to_cpu(dict(self.trainer.model.named_parameters()))
+        return to_cpu(dict(self.trainer.leaves.model.named_parameters()))
 
     def _reads(self, index: int, step: Step, right: State) -> Iterator[Difference]:
         for name, value in right.items():
