@@ -117,6 +117,26 @@ def test_a_load_before_a_momentum(
 
 
 @pytest.mark.parametrize(
+    ("factors", "resume", "one_group", "two_groups"),
+    [
+        ((0.5, 0.0, 1.0), 1, True, True),
+        ((1.0, 0.5, 0.0), 1, False, True),  # the second group is a step ahead
+        ((1.0, 0.5, 0.0), 2, True, True),
+        ((0.0, 0.0, 1.0), 1, False, False),  # the saved state has no buffer either
+        ((), 1, False, False),
+    ],
+)
+def test_a_stray_step_without_a_momentum(
+    factors: tuple[float, ...], resume: int, one_group: bool, two_groups: bool
+) -> None:
+    """It is the one that an engine makes before it loads."""
+    scenario = Scenario(momentum_factors=factors, resumes=(resume,), loads_into="trained")
+    assert facts.strays_without_momentum(scenario) == one_group
+    assert facts.strays_without_momentum(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
+    assert not facts.strays_without_momentum(scenario.but(loads_into="new"))
+
+
+@pytest.mark.parametrize(
     ("factors", "resumes", "one_group", "two_groups"),
     [
         ((0.5, 0.0, 1.0), (), False, True),  # the second group has none in the first step

@@ -38,6 +38,21 @@ def resumed_without_momentum(scenario: Scenario) -> bool:
     )
 
 
+def strays_without_momentum(scenario: Scenario) -> bool:
+    """Whether an engine loads a state of a group with momentum, and has trained one step, in which the group's momentum
+    was zero."""
+    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
+    return (
+        scenario.loads_into == "trained"
+        and "momentum" in scenario.schedules
+        and any(
+            scenario.factors(resume, group)["momentum"] == 0.0 and not _without_momentum(scenario, resume, group)
+            for resume in scenario.resumes
+            for group in groups
+        )
+    )
+
+
 def _without_momentum(scenario: Scenario, resume: int, group: int) -> bool:
     applied = _applied(scenario, resume)
     return bool(applied) and not any(scenario.factors(step, group)["momentum"] for step in applied)
@@ -184,6 +199,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         resumed_unstepped,
         resumed_before_gradient,
         resumed_without_momentum,
+        strays_without_momentum,
         momentum_in_part,
         trained_in_part,
         loads_frozen,

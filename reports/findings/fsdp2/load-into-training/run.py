@@ -1,4 +1,4 @@
-"""FSDP2: a load drops the optimizer states of parameters without states, or frozen, in the optimizer that loads."""
+"""FSDP2: a load drops the optimizer states of parameters that have none, or are frozen, in the optimizer that loads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 RANKS = 2
+BEFORE = (
+    "no step",
+    "a step",
+    "a step of the first weight",
+    "a step without momentum",
+    "freezing the second weight",
+)
 
 
 class Model(torch.nn.Module):
@@ -62,6 +69,7 @@ def value_after(before: str, folder: str) -> str:
     save(state(model, optimizer), checkpoint_id=f"{folder}/{before}")
     model, optimizer = make()
     if before != "no step":
+        optimizer.param_groups[0]["momentum"] = 0.0 if before == "a step without momentum" else 0.5
         step(model, optimizer, both=before != "a step of the first weight")
     if before == "freezing the second weight":
         model.second.requires_grad_(False)
@@ -72,6 +80,7 @@ def value_after(before: str, folder: str) -> str:
     except RuntimeError as error:
         return f"{type(error).__name__}: {str(error).partition('. ')[0]}"
     model.second.requires_grad_(True)
+    assert optimizer.param_groups[0]["momentum"] == 0.5  # it is loaded
     step(model, optimizer, both=True)
     assert isinstance(model.second, DTensor)
     return str(float(model.second.full_tensor()[0]))
@@ -81,7 +90,7 @@ def on_rank(rank: int, folder: str) -> None:
     """With each history of the optimizer that loads; rank 0 tells."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for before in ("no step", "a step", "a step of the first weight", "freezing the second weight"):
+    for before in BEFORE:
         value = value_after(before, folder)
         if rank == 0:
             print(f"load after {before}: expected -2.5, got {value}", flush=True)
