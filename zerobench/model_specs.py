@@ -74,7 +74,7 @@ class Odd:
     high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
     persistent: bool = True  # they are in the state dict
-    rare_parts: Literal["none", "all"] = "none"  # see zerobench.workload.models.rare_parts
+    rare_parts: Literal["none", "all"] = "none"  # if ``transposed``: see zerobench.workload.models.rare_parts
     dropout: float = 0.0
     recompute: Recompute = "none"
 
@@ -89,6 +89,11 @@ class Odd:
         beside = {1, 2} if self.tiny else set()
         further = {4} if self.routed or self.nested else set()
         return {self.width, *self.hidden} | beside | further | ({2, 3} if self.high else set())
+
+    @property
+    def has_rare_parts(self) -> bool:
+        """Whether it has them: one has the strides that engines refuse in a transposed parameter."""
+        return self.transposed and self.rare_parts == "all"
 
     @property
     def by_route(self) -> bool:

@@ -329,7 +329,7 @@ RARE_VALUES |= {
     ),
     # what few models have: three names of a weight, strides of images, buffers of fp64, hooks of their own
     "rare parts of a model": Scenario(
-        model=Odd(width=5, hidden=(7, 2), rare_parts="all"),
+        model=Odd(width=5, hidden=(7, 2), transposed=True, rare_parts="all"),
         world=3,
         dtype="bf16",
         steps=3,

@@ -43,7 +43,7 @@ class OddModel(nn.Module):
             self.side = nn.Linear(width, width, bias=False)
         if spec.unused:
             self.unused = nn.Linear(width, width)
-        if spec.rare_parts == "all":
+        if spec.has_rare_parts:
             self.parts = RareParts(width)
         self._add_parameters()
 
@@ -120,7 +120,7 @@ class OddModel(nn.Module):
             hidden = hidden * self.one + self.two.sum()
         if self.spec.high:
             hidden = hidden + hidden * self.three[1:].sum((0, 1)) + self.four.sum((0, 1, 2))
-        if self.spec.rare_parts == "all":
+        if self.spec.has_rare_parts:
             hidden = hidden + self.parts(hidden)
         if self.spec.buffers:
             hidden = self._center(hidden)
