@@ -12,6 +12,7 @@ from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.subjects.torch_fsdp2 import TorchFsdp2
 from zerobench.suites.support.offered import nearest, nearest_unknown, past_findings
 
 
@@ -40,6 +41,14 @@ def test_a_field_that_was_not_in_the_way_keeps_its_value(second_group: bool) -> 
 def test_a_fixed_field_keeps_its_value() -> None:
     """If the engine refuses every other change, the reason is the result."""
     assert nearest(_OnTwoReplicas, Scenario(world=3), ["world"]) == "needs an even number of ranks"
+
+
+def test_a_reason_leads_to_no_offload() -> None:
+    """Of two reasons the first is removed by a plain value, and not hidden behind an offload that nobody drew."""
+    drawn = Scenario(stage=3, accumulator_dtype="fp16", poison=((0, 0),), loss_scale=LossScale(static=1.0))
+    found = nearest(TorchFsdp2, drawn, ["stage"])
+    assert not isinstance(found, str), found
+    assert (found.stage, found.offload_param) == (3, "none")
 
 
 class _OfStaticScales(TorchDdp):

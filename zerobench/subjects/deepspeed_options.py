@@ -51,7 +51,6 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "memory_efficient_linear=false": ((3,), {"memory_efficient_linear": False}),
     "enable_sanity_checks": ((3,), {"enable_sanity_checks": True}),
     "override_module_apply=false": ((3,), {"override_module_apply": False}),
-    "stage3_module_granularity_threshold": ((3,), {"stage3_module_granularity_threshold": 20}),
     "pipeline_loading_checkpoint": ((3,), {"pipeline_loading_checkpoint": True}),
     MASTERS: ((1, 2), {"load_from_fp32_weights": False}),
     ZEROED: ((0, 1, 2, 3), {}),
