@@ -116,7 +116,8 @@ def hook(module: DistributedDataParallel, scenario: Scenario, group: dist.Proces
     if WRAPPED in scenario.settings:
         module.register_comm_hook(group, fp16_compress_wrapper(allreduce_hook))
     if LOCAL in scenario.settings:
-        module.register_comm_hook(PostLocalSGDState(group, group, start_localSGD_iter=1), post_localSGD_hook)
+        local: Any = PostLocalSGDState(group, group, start_localSGD_iter=1)  # type: ignore[no-untyped-call]
+        module.register_comm_hook(local, post_localSGD_hook)
     for name in {POWER, FEEDBACK}.intersection(scenario.settings):
         # from the third backward on by its own code, with all gradients as they are
         state = PowerSGDState(

@@ -119,7 +119,8 @@ def set_up(module: FullyShardedDataParallel, scenario: Scenario, group: dist.Pro
     if COMPRESSED in scenario.settings:
         bf16, fp16 = default_hooks.bf16_compress_hook, default_hooks.fp16_compress_hook
         hook = bf16 if _compressed(scenario) == "bf16" else fp16
-        module.register_comm_hook(default_hooks.LowPrecisionState(group), hook)
+        state: Any = default_hooks.LowPrecisionState(group)  # type: ignore[no-untyped-call]
+        module.register_comm_hook(state, hook)
 
 
 def before_step(module: FullyShardedDataParallel, scenario: Scenario) -> None:
