@@ -70,6 +70,15 @@ def test_no_output_dtype_under_autocast() -> None:
     assert "whose dtype autocast has chosen" in str(fsdp2.not_offered(forward.but(autocast=True)))
 
 
+@pytest.mark.parametrize(("short", "offered"), [((), True), (((0, 1),), True), (((1, 1),), False)])
+def test_zeros_of_a_block_that_rests_in_a_short_step(short: tuple[tuple[int, int], ...], offered: bool) -> None:
+    """FSDP2 makes gradients of zeros, so some leaf of each step must use the block: of step 1 it is the second leaf."""
+    model, settings = Odd(routed=True), ("set_reduce_scatter_unused_params",)
+    scenario = Scenario(model=model, world=1, stage=3, steps=2, accumulation=2, short_steps=short, settings=settings)
+    scenario = scenario.but(seed=1)  # the first leaf of step 0
+    assert (subjects.load("torch-fsdp2").not_offered(scenario) is None) == offered
+
+
 def test_a_small_seed_chooses_nothing() -> None:
     """A failure that needs no setting shrinks to a Scenario without one; so does an engine that has none."""
     reference, ddp = subjects.load("reference"), subjects.load("torch-ddp")

@@ -143,8 +143,14 @@ def _rests_everywhere(scenario: Scenario) -> bool:
     model = scenario.model
     if not isinstance(model, Odd):
         return False
-    by_rank = model.routes == "ranks" and scenario.steps < 3 and scenario.leaves > 1
-    return model.unused or model.stopped or (model.by_route and not by_rank)
+    return model.unused or model.stopped or (model.by_route and not _routed_by_rank(scenario, model))
+
+
+def _routed_by_rank(scenario: Scenario, model: Odd) -> bool:
+    """Whether some leaf of each step, also of a short one, uses the routed block."""
+    leaves = (range(scenario.leaves_of(step)) for step in range(scenario.steps))
+    each = (any(scenario.route(step, leaf) for leaf in of_step) for step, of_step in enumerate(leaves))
+    return model.routes == "ranks" and all(each)
 
 
 def placement(scenario: Scenario) -> Callable[[nn.Parameter], Shard | None] | None:
