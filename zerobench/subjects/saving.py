@@ -51,13 +51,16 @@ _FILE = "full.pt"
 def save_sharded(
     model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup, saving: str = ""
 ) -> None:
-    """Save the shards of all ranks, or the whole state on rank 0. A collective."""
+    """Save the shards of all ranks, or the whole state on rank 0. A collective; no rank goes on before the file is
+    there."""
     with warnings.catch_warnings(action="ignore"):  # of a directory with an earlier state
         state = _state(model, optimizer, saving)
         if saving not in _OF_RANK_0:
             _save_shards(state, directory, group, waits=saving != ASYNC)
-        elif dist.get_rank(group) == 0:
+            return
+        if dist.get_rank(group) == 0:
             torch.save(state, directory / _FILE)
+        dist.barrier(group)
 
 
 def _save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup, *, waits: bool) -> None:
