@@ -340,7 +340,8 @@ class Subject(ABC):
         raise NotImplementedError(f"{self.name} sets edits_gradients and has no zero_gradients()")
 
     def save(self, directory: Path) -> None:
-        """Save the training state of all ranks to a directory that all ranks see; between steps.
+        """Save the training state of all ranks to a directory that all ranks see; between steps. A collective: it
+        returns on no rank before the state can be loaded.
 
         The directory is empty, or holds an earlier state of the run.
 
