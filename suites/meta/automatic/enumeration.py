@@ -33,6 +33,7 @@ class Mutation:
     stop: int
     before: str
     after: str
+    scope: str  # the digest of its function
 
     @property
     def id(self) -> str:
@@ -61,9 +62,9 @@ def read(file: str) -> bytes:
     return (ENGINE / file).read_bytes()
 
 
-def digest(file: str) -> str:
-    """The first 16 digits of the SHA-256 of a file."""
-    return hashlib.sha256(read(file)).hexdigest()[:16]
+def digest(text: bytes) -> str:
+    """The first 16 digits of a text's SHA-256."""
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def files() -> list[str]:
@@ -87,7 +88,8 @@ def of_source(file: str, source: bytes) -> Iterator[Mutation]:
     """The mutants of one file; an edit that leaves the tree as it was is none."""
     numbers: Counter[tuple[str, str]] = Counter()
     starts = _starts(source)
-    for function, place, node in _nodes(ast.parse(source), "module", None):
+    tree = ast.parse(source)
+    for function, scope, place, node in _nodes(tree, "module", tree, None):
         for operator, edits in OPERATORS.items():
             for edited, after in edits(node):
                 assert isinstance(edited, ast.expr | ast.stmt)
@@ -109,21 +111,34 @@ def of_source(file: str, source: bytes) -> Iterator[Mutation]:
                     stop,
                     " ".join(before.split()),
                     after,
+                    digest(_text(source, scope)),
                 )
 
 
-def _nodes(node: ast.AST, function: str, place: ast.stmt | None) -> Iterator[tuple[str, ast.stmt | None, ast.AST]]:
-    """Every node that may have mutants, with its function and its statement."""
+_Scope = ast.Module | ast.FunctionDef | ast.ClassDef
+
+
+def _text(source: bytes, scope: _Scope) -> bytes:
+    """The lines of a function or a class; those of the file if the scope is the module."""
+    if isinstance(scope, ast.Module):
+        return source
+    return b"".join(source.splitlines(keepends=True)[scope.lineno - 1 : scope.end_lineno])
+
+
+def _nodes(
+    node: ast.AST, function: str, scope: _Scope, place: ast.stmt | None
+) -> Iterator[tuple[str, _Scope, ast.stmt | None, ast.AST]]:
+    """Every node that may have mutants, with its function, by name and as a node, and its statement."""
     if left_out(node):
         return
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        function = node.name if function == "module" else f"{function}.{node.name}"
+        function, scope = node.name if function == "module" else f"{function}.{node.name}", node
     place = node if isinstance(node, ast.stmt) else place
-    yield function, place, node
+    yield function, scope, place, node
     indexed = _index_constants(node)
     for child in children(node):
         if child not in indexed:
-            yield from _nodes(child, function, place)
+            yield from _nodes(child, function, scope, place)
 
 
 def _index_constants(node: ast.AST) -> list[ast.AST]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from zerobench.suites.meta.automatic.checks import Check
-from zerobench.suites.meta.automatic.enumeration import Mutation, digest, files
+from zerobench.suites.meta.automatic.enumeration import Mutation, digest, files, read
 from zerobench.suites.meta.automatic.mutated import Kernels, Reach, TracingPool
 from zerobench.suites.support.trials import Trials
 
@@ -69,7 +69,7 @@ def _record(known: Reached, chosen: list[Check], kernels: Kernels, tell: Callabl
 
 
 def _engine() -> str:
-    return hashlib.sha256("".join(digest(file) for file in files()).encode()).hexdigest()[:16]
+    return hashlib.sha256("".join(digest(read(file)) for file in files()).encode()).hexdigest()[:16]
 
 
 def _load(path: Path) -> Reached:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from zerobench.suites.meta.automatic.enumeration import Mutation, digest
+from zerobench.suites.meta.automatic.enumeration import Mutation
 from zerobench.suites.meta.automatic.trying import Result
 
 
@@ -28,9 +28,9 @@ class Results:
             file.write(_line(result))
 
     def of(self, mutation: Mutation) -> Result | None:
-        """The mutant's result; None if it was not tried since its file changed."""
+        """The mutant's result; None if it was not tried since its function changed."""
         result = self._by_id.get(mutation.id)
-        current = (mutation.before, mutation.after, digest(mutation.file))
+        current = (mutation.before, mutation.after, mutation.scope)
         return result if result and (result.before, result.after, result.source) == current else None
 
     def current(self, mutations: Iterable[Mutation]) -> list[Result]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerobench.suites.meta.automatic import report
-from zerobench.suites.meta.automatic.enumeration import Mutation, digest, mutations
+from zerobench.suites.meta.automatic.enumeration import Mutation, mutations
 from zerobench.suites.meta.automatic.results import Results
 from zerobench.suites.meta.automatic.trying import Result
 
@@ -38,7 +38,7 @@ def test_half_a_line_is_no_result(tmp_path: Path) -> None:
 
 
 def _killed(each: Mutation) -> Result:
-    text = each.before, each.after, digest(each.file)
+    text = each.before, each.after, each.scope
     return Result(each.id, each.file, each.line, each.function, each.operator, *text, "killed")
 
 

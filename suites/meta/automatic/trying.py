@@ -10,7 +10,7 @@ from typing import Any, Literal
 from zerobench.errors import Disagreement
 from zerobench.ranks import RankFault
 from zerobench.suites.meta.automatic.checks import Check
-from zerobench.suites.meta.automatic.enumeration import Mutation, digest
+from zerobench.suites.meta.automatic.enumeration import Mutation
 from zerobench.suites.meta.automatic.mutated import MutatedPool
 from zerobench.suites.support.trials import Trials
 
@@ -29,7 +29,7 @@ class Result:
     operator: str
     before: str
     after: str
-    source: str  # the digest of the file
+    source: str  # the digest of the function
     status: Status
     by: str = ""
     how: str = ""
@@ -56,7 +56,7 @@ def try_out(mutation: Mutation, chosen: Sequence[Check]) -> Result:
 
 def _result(mutation: Mutation, status: Status, *end: Any) -> Result:
     where = mutation.id, mutation.file, mutation.line, mutation.function, mutation.operator
-    return Result(*where, mutation.before, mutation.after, digest(mutation.file), status, *end)
+    return Result(*where, mutation.before, mutation.after, mutation.scope, status, *end)
 
 
 def certain_failure(check: Check, trials: Trials) -> str:
