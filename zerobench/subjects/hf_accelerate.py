@@ -57,6 +57,8 @@ class AccelerateDdp(TorchDdp):
         each_batch = EACH_BATCH in scenario.settings
         if scenario.accumulation > 1 and (scenario.reduction == "micro_step") != each_batch:
             return f"Accelerate reduces in each micro-step with {EACH_BATCH} alone: {_PAGE}"
+        if scenario.saving == STATE and scenario.loads_part:
+            return f"{STATE} and load_state take the whole state: {_PAGE}"
         if scenario.saving == STATE and isinstance(scenario.model, Odd) and scenario.model.buffers:
             return f"{STATE} saves the model of one rank, and each rank has its own buffers: {_PAGE}"
         return super().unsupported(scenario)
@@ -130,6 +132,7 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             if self.scenario.saving == STATE:
                 self.accelerator.load_state(str(directory))
+                self.accelerator.step = 0  # a step begins: reports/findings/accelerate/accumulation-after-load
             else:
                 super().load(directory)
 
