@@ -122,6 +122,8 @@ def _smallest(dtype: torch.dtype) -> float:
 
 
 def _least_loss_scale(scenario: Scenario) -> float:
+    """A dynamic one may begin below its minimum, to which the first overflow raises it."""
     if scenario.dtype != "fp16":
         return 1.0
-    return scenario.loss_scale.static or scenario.loss_scale.minimum
+    spec = scenario.loss_scale
+    return spec.static or min(spec.minimum, 2.0**spec.initial_power)

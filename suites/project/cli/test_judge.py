@@ -23,7 +23,7 @@ from zerobench.judge.judgement import (
 )
 from zerobench.judge.parts import Part
 from zerobench.recording import Step, Trajectory
-from zerobench.scenario import Dtype, Optimizer, Scenario
+from zerobench.scenario import Dtype, LossScale, Optimizer, Scenario
 from zerobench.subject import Policies, State
 from zerobench.workload.data import DTYPES
 
@@ -287,6 +287,17 @@ def test_the_bound_of_an_underflow_is_that_of_its_dtype() -> None:
     gradient = torch.tensor([2.0**-25], dtype=torch.bfloat16)
     lost = gradient.double() - gradient.to(torch.float16).double()
     assert lost == 2.0**-25
+    [bound] = gradient_bound(scenario, {"a": gradient.double()}).values()
+    assert lost <= bound
+
+
+def test_the_bound_of_an_underflow_with_a_scale_below_its_minimum() -> None:
+    """The mean over two ranks of a scaled gradient of 2^-24 vanishes, if each rank first divides its own; a dynamic
+    scale that begins at 1 multiplies nothing, whatever its minimum is."""
+    scenario = Scenario(world=2, dtype="fp16", loss_scale=LossScale(initial_power=0, minimum=256.0))
+    gradient = torch.tensor([2.0**-24], dtype=torch.float16)
+    lost = gradient.double() - 2 * (gradient / 2).double()
+    assert lost == 2.0**-24
     [bound] = gradient_bound(scenario, {"a": gradient.double()}).values()
     assert lost <= bound
 
