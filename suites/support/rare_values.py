@@ -197,7 +197,7 @@ REQUIRED = {
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
 }
 #: Those that take long: the share of the draws of each.
-SHARES = {"hundreds of steps": 0.025, "hundreds of leaves": 0.025}
+SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
 #: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow.
 OF_BITS = ("large gradients",)
 
