@@ -196,7 +196,7 @@ REQUIRED = {
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
 }
-#: Those that take long: the share of the draws of each.
+#: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
 #: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow.
 OF_BITS = ("large gradients",)
