@@ -48,7 +48,7 @@ class _Counting(_Users):
 
 
 class _FirstInConstructor(_Users):
-    """Its constructor makes its states, as that of torch's Adagrad does before torch 2.13."""
+    """Its constructor makes its states, as that of Adagrad does in torch 2.11."""
 
     def __init__(self, params: Any, lr: float = 1e-2) -> None:
         super().__init__(params, lr)
