@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.engine.rules.first_states import FirstStates
+from zerobench.engine.rules.constructed import FirstStates
 from zerobench.engine.rules.rule import Group, TorchRule
 
 #: Elements. On a CPU, torch rounds the elements after the last full vector in another way, and cuts a long tensor

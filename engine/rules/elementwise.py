@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.rules.client import ClientRule, options_of, present, step_of, stepper_of
-from zerobench.engine.rules.first_states import FirstStates, first_states
+from zerobench.engine.rules.constructed import FirstStates, first_states
 from zerobench.engine.rules.rule import Group
 
 #: Of a parameter in the trial. All have 256 elements: whole vectors, so that torch has one rounding.

@@ -1,4 +1,4 @@
-"""First states: the states that an optimizer's constructor gives its parameters, made for other parameters."""
+"""Constructed: the states that an optimizer's constructor gives its parameters, made for other parameters."""
 
 from __future__ import annotations
 
