@@ -111,6 +111,11 @@ class Odd:
         return self.unused or self.by_route
 
     @property
+    def shares(self) -> bool:
+        """Whether a parameter is at two places."""
+        return self.tied or self.tied_blocks or self.listed_twice
+
+    @property
     def calls_twice(self) -> bool:
         """Whether a forward calls the first block twice."""
         return self.reused or self.listed_twice

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.engine.rules.constructed import FirstStates
+from zerobench.engine.rules.constructed import FirstStates, made
 from zerobench.engine.rules.rule import Group, TorchRule
 
 #: Elements. On a CPU, torch rounds the elements after the last full vector in another way, and cuts a long tensor
@@ -79,18 +79,16 @@ class ClientRule(TorchRule[ClientValues]):
         stepped = [self._step_piece(p, g, kept, values) for p, g, *kept in pieces]
         return [torch.cat(parts) for parts in zip(*stepped, strict=True)]
 
-    def stepper(self, parameter: nn.Parameter, options: Mapping[str, Any]) -> torch.optim.Optimizer:
-        """A copy of the client over one parameter, before its first step."""
-        return stepper_of(self._client, parameter, options, self._first)
-
     def _step_piece(self, p: Tensor, g: Tensor, states: Sequence[Tensor], values: ClientValues) -> list[Tensor]:
         parameter = nn.Parameter(_whole_vectors(p))
         parameter.grad = _whole_vectors(g)
         kept = dict(zip(self._names, map(_whole_vectors, states), strict=True))
-        stepper = self.stepper(parameter, values.options)
-        if values.step > 1:
+        if values.step == 1:
+            before = made(self._first, parameter)
+        else:
             single = {name: kept[name][0] for name in self._scalars}
-            stepper.state[parameter] = {**kept, **single, **self._counted(values, p.device)}
+            before = {**kept, **single, **self._counted(values, p.device)}
+        stepper = stepper_of(self._client, parameter, values.options, before)
         step_of(stepper)
         kept |= present(stepper.state[parameter])
         stepped = (parameter, *(kept[name] for name in self._names))
@@ -115,16 +113,16 @@ def present(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stepper_of(
-    client: torch.optim.Optimizer, parameter: nn.Parameter, options: Mapping[str, Any], first: FirstStates
+    client: torch.optim.Optimizer, parameter: nn.Parameter, options: Mapping[str, Any], state: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """A copy of the client over one parameter, before its first step."""
+    """A copy of the client over one parameter, which has this state."""
     stepper: torch.optim.Optimizer = object.__new__(type(client))
     stepper.__dict__.update(client.__dict__)
     stepper.__dict__.pop("step", None)  # a scheduler's wrapper, which counts the client's steps
     stepper.param_groups = [{**options, "params": [parameter]}]
     stepper.state = defaultdict(dict)
-    if first:
-        stepper.state[parameter] = {name: make(parameter) for name, make in first.items()}
+    if state:
+        stepper.state[parameter] = state
     stepper._optimizer_step_pre_hooks = OrderedDict()
     stepper._optimizer_step_post_hooks = OrderedDict()
     return stepper

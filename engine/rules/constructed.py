@@ -29,6 +29,11 @@ def first_states(client: torch.optim.Optimizer) -> FirstStates:
     return {name: partial(_like, value) for name, value in found.items()}
 
 
+def made(first: FirstStates, parameter: Tensor) -> dict[str, Any]:
+    """The first states for a parameter."""
+    return {name: make(parameter) for name, make in first.items()}
+
+
 def _first_value(parameter: Tensor, value: Any) -> Any:
     """Of a state with a value for each element that one value, as [1]; any other state as it is; None if the values
     differ, or if there are none, because the parameter is sharded already."""

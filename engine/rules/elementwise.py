@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.rules.client import ClientRule, options_of, present, step_of, stepper_of
-from zerobench.engine.rules.constructed import FirstStates, first_states
+from zerobench.engine.rules.constructed import FirstStates, first_states, made
 from zerobench.engine.rules.rule import Group
 
 #: Of a parameter in the trial. All have 256 elements: whole vectors, so that torch has one rounding.
@@ -45,7 +45,7 @@ def rule_of(client: torch.optim.Optimizer) -> ClientRule:
     )
     for each in options:
         for shape in _SHAPES:
-            _compare(rule, client, each, shape)
+            _compare(rule, client, each, shape, first)
     return rule
 
 
@@ -62,10 +62,10 @@ def _in_trial(group: Group) -> dict[str, Any]:
     return {**options, "lr": _RATE} if "lr" in options else options
 
 
-def _kinds(client: torch.optim.Optimizer, options: dict[str, Any], first_states: FirstStates) -> dict[str, Any]:
+def _kinds(client: torch.optim.Optimizer, options: dict[str, Any], begin: FirstStates) -> dict[str, Any]:
     """The kind of each state of a vector after two steps: one of two kinds of values, or a count, by its zero."""
     parameter = _parameter((256,))
-    stepper = stepper_of(client, parameter, options, first_states)
+    stepper = stepper_of(client, parameter, options, made(begin, parameter))
     _step(client, stepper, parameter, 1)
     first = copy.deepcopy(present(stepper.state[parameter]))
     _step(client, stepper, parameter, 2)
@@ -86,7 +86,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Tensor) and torch.as_tensor(value).numel() == 1
 
 
-def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+def _compare(
+    rule: ClientRule,
+    client: torch.optim.Optimizer,
+    options: dict[str, Any],
+    shape: tuple[int, ...],
+    first: FirstStates,
+) -> None:
     """Hold the rule on pieces to the optimizer on the whole parameter.
 
     Raises:
@@ -95,7 +101,7 @@ def _compare(rule: ClientRule, client: torch.optim.Optimizer, options: dict[str,
     whole, begin = _parameter(shape), _parameter(shape)
     flat = [begin.detach().flatten(), *(torch.zeros(256) for _ in rule.state_names([]))]
     pieces = [list(parts) for parts in zip(*(torch.tensor_split(each, _CUTS) for each in flat), strict=True)]
-    stepper = rule.stepper(whole, options)
+    stepper = stepper_of(client, whole, options, made(first, whole))
     for step in range(1, _STEPS + 1):
         gradients = torch.tensor_split(_step(client, stepper, whole, step), _CUTS)
         values = rule.values(options, step)

@@ -145,8 +145,8 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
     and after one in which a block rests or the client zeroes gradients. No tensor waits for the collector of reference
     cycles.
     Stages 1 and 3 accumulate, and run forwards whose loss nobody uses, if the engine offers it; in the others the
-    engine steps a scheduler. If it promises the
-    contract's bits, a dynamic loss scale is at its minimum at first and grows later."""
+    engine steps a scheduler. If it promises the contract's bits, a dynamic loss scale is at its minimum at first and
+    grows later."""
     scenario = Scenario(
         model=_SAVING_OUTPUTS,
         world=2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
@@ -32,46 +32,51 @@ def _before_gradient(scenario: Scenario, resume: int) -> bool:
 def resumed_without_momentum(scenario: Scenario) -> bool:
     """Whether a new engine loads a state from before a parameter group's first update with a momentum, which a schedule
     has set to zero until then."""
-    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
-    return "momentum" in scenario.schedules and any(
-        _without_momentum(scenario, resume, group) for resume in scenario.resumes for group in groups
+    return any(
+        _without_momentum(scenario, resume, group)
+        for resume in scenario.resumes
+        for group in _groups_with_a_schedule(scenario)
     )
 
 
 def strays_without_momentum(scenario: Scenario) -> bool:
     """Whether an engine loads a state of a group with momentum, and has trained one step, in which the group's momentum
     was zero."""
-    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
-    return (
-        scenario.loads_into == "trained"
-        and "momentum" in scenario.schedules
-        and any(
-            scenario.factors(resume, group)["momentum"] == 0.0 and not _without_momentum(scenario, resume, group)
-            for resume in scenario.resumes
-            for group in groups
-        )
+    return scenario.loads_into == "trained" and any(
+        not _momentum_in(scenario, [resume], group) and not _without_momentum(scenario, resume, group)
+        for resume in scenario.resumes
+        for group in _groups_with_a_schedule(scenario)
     )
+
+
+def _groups_with_a_schedule(scenario: Scenario) -> range:
+    """The parameter groups, if a schedule sets their momentum; else none."""
+    groups = 1 + scenario.optimizer.second_group + scenario.optimizer.third_group
+    return range(groups if "momentum" in scenario.schedules else 0)
 
 
 def _without_momentum(scenario: Scenario, resume: int, group: int) -> bool:
     applied = _applied(scenario, resume)
-    return bool(applied) and not any(scenario.factors(step, group)["momentum"] for step in applied)
+    return bool(applied) and not _momentum_in(scenario, applied, group)
+
+
+def _momentum_in(scenario: Scenario, steps: Iterable[int], group: int) -> bool:
+    """Whether a group has a momentum in one of these steps."""
+    return any(scenario.factors(step, group)["momentum"] for step in steps)
 
 
 def momentum_in_part(scenario: Scenario) -> bool:
     """Whether after some update only some parameter groups have had a momentum in this optimizer, as a schedule has set
     that of the others to zero until then."""
-    groups = range(1 + scenario.optimizer.second_group + scenario.optimizer.third_group)
-    return "momentum" in scenario.schedules and any(
-        len({_had_momentum(scenario, stop, group) for group in groups}) > 1 for stop in range(1, scenario.steps + 1)
-    )
+    groups = _groups_with_a_schedule(scenario)
+    stops = range(1, scenario.steps + 1)
+    return any(len({_had_momentum(scenario, stop, group) for group in groups}) > 1 for stop in stops)
 
 
 def _had_momentum(scenario: Scenario, stop: int, group: int) -> bool:
     """Whether a group has had a momentum before ``stop``, since its optimizer began."""
     starts = [0, *(each for each in scenario.resumes if each < stop and _begins_anew(scenario))]
-    own = (step for step in _applied(scenario, stop) if step >= max(starts))
-    return any(scenario.factors(step, group)["momentum"] for step in own)
+    return _momentum_in(scenario, (step for step in _applied(scenario, stop) if step >= max(starts)), group)
 
 
 def _applied(scenario: Scenario, stop: int) -> list[int]:

@@ -35,8 +35,6 @@ APPLIED, SUMMONED = "apply", "summon_full_params(with_grads=True)"
 #: Of parameters that keep their names.
 OF_NAMED = frozenset([IGNORED, META, SUMMONED])
 SETTINGS = (*_ARGUMENTS, ROOT_ALONE, MESH, IGNORED, META, HOOK, COMPRESSED, INPUTS, APPLIED, SUMMONED)
-#: Peculiarities with which a parameter is at two places, which a model without memory forgets.
-_SHARING = "tied", "tied_blocks", "listed_twice"
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -46,12 +44,11 @@ def unsupported(scenario: Scenario) -> str | None:
     if MESH in scenario.settings and not scenario.stage:
         return f"a device mesh is of shards: {_PAGE}"
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
-    shares = any(getattr(odd, name) for name in _SHARING)
     excluded = {
         f"{IGNORED} leaves the dtype of frozen parameters to the client: {_PAGE}": (
             IGNORED in scenario.settings and (scenario.dtype != "fp32" or not odd.frozen)
         ),
-        f"without memory a model has no parameter at two places: {_PAGE}": META in scenario.settings and shares,
+        f"without memory a model has no parameter at two places: {_PAGE}": META in scenario.settings and odd.shares,
         "the client freezes parameters that it no longer has": (
             META in scenario.settings and bool(scenario.frozen_steps)
         ),

@@ -14,7 +14,9 @@ from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES
 
 
-class _AfterAnEdit(Mutant):
+class SavesTheMastersOfBeforeAnEdit(Mutant):
+    """An edit reaches the masters that a save writes with the next micro-step."""
+
     points_at = VALUES
     before: State | None = None  # the values that an edit has replaced, until the next micro-step or load
 
@@ -31,10 +33,6 @@ class _AfterAnEdit(Mutant):
         self.before = None
         super().load(directory)
 
-
-class SavesTheMastersOfBeforeAnEdit(_AfterAnEdit):
-    """An edit reaches the masters that a save writes with the next micro-step."""
-
     def save(self, directory: Path) -> None:
         if self.before is None:
             super().save(directory)
@@ -46,4 +44,4 @@ class SavesTheMastersOfBeforeAnEdit(_AfterAnEdit):
 
 
 #: Caught by runs that resume.
-ADJACENT: list[type[_AfterAnEdit]] = [SavesTheMastersOfBeforeAnEdit]
+ADJACENT: list[type[Mutant]] = [SavesTheMastersOfBeforeAnEdit]

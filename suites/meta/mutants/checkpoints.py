@@ -250,7 +250,7 @@ class LeavesTheRoundedParameters(Mutant):
 class KeepsAStaleLatest(Mutant):
     """The first save names the latest checkpoint for ever."""
 
-    points_at = (_ANYTHING, Points("raised"))
+    points_at = (Points("progress", *_ANYTHING.parts), Points("raised"))
 
     def save(self, directory: Path) -> None:
         first = not (directory / "latest").exists()
