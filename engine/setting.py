@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from zerobench.engine.checkpoint.apply import Values, set_states
+from zerobench.engine.checkpoint.apply import Values, set_units
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.engine import Engine
 from zerobench.engine.inspect import check_state, locate
@@ -67,9 +67,9 @@ def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
 
 
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
-    engine, _, slot = trained(param)
+    engine, state, slot = trained(param)
     check_kind(engine, kind)
-    set_states(engine, {f"{kind}.{slot.name}": Values(0, in_memory_order(checked(param, slot, value)))})
+    set_units(engine, [state], {f"{kind}.{slot.name}": Values(0, in_memory_order(checked(param, slot, value)))})
 
 
 def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:

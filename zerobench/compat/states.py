@@ -18,7 +18,7 @@ from zerobench.engine import (
     safe_set_full_grad,
     safe_set_full_optimizer_state,
 )
-from zerobench.engine.checkpoint.apply import Values, set_states
+from zerobench.engine.checkpoint.apply import Values, set_units
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
@@ -117,4 +117,4 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     assert whole is not None
     parts = in_memory_order(whole).clone()
     parts[lo - slot.start : hi - slot.start].copy_(value.flatten())
-    set_states(engine, {f"{kind}.{slot.name}": Values(0, parts)})
+    set_units(engine, [state], {f"{kind}.{slot.name}": Values(0, parts)})
