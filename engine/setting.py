@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from zerobench.engine.checkpoint.apply import Values, set_units
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.engine import Engine
 from zerobench.engine.inspect import check_state, locate
@@ -13,9 +12,9 @@ from zerobench.engine.state.unit import UnitState
 
 
 def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
-    """Set the master weight, and the parameter to its rounding; a collective.
+    """Set the master weight, and the parameter to its rounding.
 
-    ``value`` is the whole fp32 value, the same on every rank.
+    ``value`` is the whole fp32 value, the same on every rank; each rank keeps its part, and nothing is communicated.
 
     Raises:
         RuntimeError: the parameter is frozen.
@@ -25,7 +24,7 @@ def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
 
 
 def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
-    """Set an optimizer state such as ``exp_avg``; a collective. ``value`` is whole, and the same on every rank.
+    """Set an optimizer state such as ``exp_avg``. ``value`` is whole, and the same on every rank.
 
     Raises:
         KeyError: the optimizer has no such state.
@@ -69,7 +68,31 @@ def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, state, slot = trained(param)
     check_kind(engine, kind)
-    set_units(engine, [state], {f"{kind}.{slot.name}": Values(0, in_memory_order(checked(param, slot, value)))})
+    values = in_memory_order(checked(param, slot, value))
+    set_part(engine, state, kind, slot.start, values)
+    if kind == MASTER:
+        _set_parameter(engine, state, slot, values)
+
+
+def set_part(engine: Engine, state: UnitState, kind: str, start: int, values: Tensor) -> None:
+    """Set those of a state's elements, from ``start`` of the unit on, that this rank keeps; parameters stay."""
+    lo, hi = max(start, state.extent.start), min(start + values.numel(), state.extent.stop)
+    if lo < hi:
+        state.optimizer_store.write(state.portion, kind, lo - state.extent.start, values[lo - start : hi - start])
+        engine.stores.settle()
+    engine.read_cache.clear()
+
+
+def _set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) -> None:
+    """Set the parameter, or this rank's shard of it, to the rounding of the whole values."""
+    if not state.sharded:
+        state.full[slot.start : slot.start + slot.numel].copy_(values)
+        return
+    lo, hi = owned(state, slot)
+    with state.parameter_store.edit() as shard:
+        shard[lo - state.own.start : hi - state.own.start].copy_(values[lo - slot.start : hi - slot.start])
+    if engine.unsharder is not None:
+        engine.unsharder.reshard_all()
 
 
 def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:

@@ -31,6 +31,13 @@ class Values:
 
 def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     """Set masters, optimizer states, parameters and buffers, those that ``loaded`` has by key. A collective."""
+    arriving = []
+    for state in parts.states:
+        if state.unit.trainable:
+            _fill(state, parts.optimizer.state_names, loaded)
+            arriving += _gather(parts, state)
+        else:
+            _fill_frozen(state, loaded)
     for name, parameter in replicated(parts).items():
         if f"{FROZEN}.{name}" in loaded:
             values = loaded[f"{FROZEN}.{name}"].tensor
@@ -38,21 +45,6 @@ def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     for name, buffer in buffers(parts.module).items():
         if f"buffer.{name}" in loaded:
             buffer.data.copy_(loaded[f"buffer.{name}"].tensor.view(buffer.shape))
-    set_units(parts, parts.states, loaded)
-
-
-def set_units(parts: Parts, states: Sequence[UnitState], loaded: Mapping[str, Values]) -> None:
-    """Set the units' masters, optimizer states and parameters, those that ``loaded`` has by key.
-
-    A collective: every rank gives the same units. It reads, writes and all-gathers these units only.
-    """
-    arriving = []
-    for state in states:
-        if state.unit.trainable:
-            _fill(state, parts.optimizer.state_names, loaded)
-            arriving += _gather(parts, state)
-        else:
-            _fill_frozen(state, loaded)
     for work in arriving:
         work.wait()
     parts.stores.settle()

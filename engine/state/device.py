@@ -104,8 +104,8 @@ class DeviceOptimizerStore(OptimizerStore):
         values = kept.own_gradient if name == "gradient" else self.memory(portion)[name]
         return values[start:stop].clone()
 
-    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
-        self._units[portion].master[start : start + values.numel()].copy_(values)
+    def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
+        self.memory(portion)[name][start : start + values.numel()].copy_(values)
 
     def memory(self, portion: Portion) -> dict[str, Tensor]:
         kept = self._units[portion]

@@ -271,11 +271,11 @@ class FileOptimizerStore(OffloadedOptimizerStore):
             values[lo - start : hi - start] = kept[lo - group.start : hi - group.start]
         return values.to(portion.device)
 
-    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
+    def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
         for group, lo, hi in self._overlapping(portion, start, start + values.numel()):
             buffer = self._turn()
             self._read_part("states", buffer, group).wait()
-            self._state(buffer, group, "master")[lo - group.start : hi - group.start] = values[lo - start : hi - start]
+            self._state(buffer, group, name)[lo - group.start : hi - group.start] = values[lo - start : hi - start]
             self._write_part("states", buffer, group)
 
     def _overlapping(self, portion: Portion, start: int, stop: int) -> Iterator[tuple[_SubGroup, int, int]]:

@@ -172,8 +172,8 @@ class HostOptimizerStore(OffloadedOptimizerStore):
         values = kept.gradient if name == "gradient" else self.memory(portion)[name]
         return values[start:stop].to(portion.device, copy=True)
 
-    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
-        self._units[portion].master[start : start + values.numel()].copy_(values)
+    def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
+        self.memory(portion)[name][start : start + values.numel()].copy_(values)
 
     def memory(self, portion: Portion) -> dict[str, Tensor]:
         kept = self._units[portion]

@@ -126,8 +126,11 @@ class OptimizerStore(ABC):
         """
 
     @abstractmethod
-    def write_master(self, portion: Portion, start: int, values: Tensor) -> None:
-        """Replace the master's elements, from ``start`` of the extent on, with ``values``, fp32 on the device."""
+    def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
+        """Replace elements of the master or an optimizer state, from ``start`` of the extent on, with ``values``, fp32.
+
+        The parameters stay.
+        """
 
     @contextmanager
     def edit_master(self, portion: Portion, start: int, stop: int) -> Iterator[Tensor]:
@@ -136,7 +139,7 @@ class OptimizerStore(ABC):
         before = values.clone()
         yield values
         if not same_bits(before, values):
-            self.write_master(portion, start, values)
+            self.write(portion, "master", start, values)
 
     def memory(self, portion: Portion) -> dict[str, Tensor]:
         """The memory, on the device or the host, of the unit's master and optimizer states, by name."""

@@ -18,11 +18,10 @@ from zerobench.engine import (
     safe_set_full_grad,
     safe_set_full_optimizer_state,
 )
-from zerobench.engine.checkpoint.apply import Values, set_units
-from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
+from zerobench.engine.checkpoint.pieces import MASTER
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
-from zerobench.engine.setting import check_kind, owned, set_offloaded, trained
+from zerobench.engine.setting import check_kind, owned, set_offloaded, set_part, trained
 
 __all__ = [
     "safe_get_full_fp32_param",
@@ -90,7 +89,7 @@ def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
 
 
 def safe_set_local_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
-    """Set this rank's part of an optimizer state; a collective."""
+    """Set this rank's part of an optimizer state."""
     _set_local(param, optim_state_key, value)
 
 
@@ -113,8 +112,8 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     check_kind(engine, kind)
     lo, hi = owned(state, slot)
     _check_local(slot, value, hi - lo)
-    whole = safe_get_full_fp32_param(param) if kind == MASTER else safe_get_full_optimizer_state(param, kind)
-    assert whole is not None
-    parts = in_memory_order(whole).clone()
-    parts[lo - slot.start : hi - slot.start].copy_(value.flatten())
-    set_units(engine, [state], {f"{kind}.{slot.name}": Values(0, parts)})
+    set_part(engine, state, kind, lo, value.flatten())
+    if kind == MASTER:
+        whole = safe_get_full_fp32_param(param)
+        assert whole is not None
+        safe_set_full_fp32_param(param, whole)

@@ -17,7 +17,7 @@ class EditsACopyOfTheMaster(Mutant):
 
     def sabotage(self) -> None:
         for state in self.engine.states:
-            state.optimizer_store.write_master = lambda portion, start, values: None  # type: ignore[method-assign]
+            state.optimizer_store.write = lambda portion, name, start, values: None  # type: ignore[method-assign]
 
 
 class EditsACopyOfTheShard(Mutant):
