@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: a plain pytest leaves it out, because it repeats a program in another form"
     )
-    config.addinivalue_line("markers", "rotating: a plain pytest runs one of sixty, others on other days")
+    config.addinivalue_line("markers", "rotating: a plain pytest runs one of 120, others on other days")
     config.addinivalue_line("markers", "ci: .ci/run runs them all; a plain pytest as `rotating`")
     covering.SEED = _seed(config)
     covering.DEVICE = config.getoption("--device")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+_PLAIN = {Tensor, nn.Parameter}  # the rest asks them at length
 
 
 def unwrapped(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """The tensors; if one wraps others, those instead: of a DTensor its local part."""
     for tensor in tensors:
-        if is_traceable_wrapper_subclass(tensor):
+        if type(tensor) in _PLAIN:
+            yield tensor
+        elif is_traceable_wrapper_subclass(tensor):
             parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
             yield from unwrapped(part for part in parts if isinstance(part, Tensor))  # not a DTensor's device mesh
         else:

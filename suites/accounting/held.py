@@ -23,7 +23,7 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
 
     Every engine that shards gradients sends while backward runs, so the last collective sees almost all of them made.
     """
-    rank, seen, left = dist.get_rank(group), [0], scenario.accumulation
+    rank, seen, in_backward = dist.get_rank(group), [0], False
     model = model_for(subjects.load(subject), scenario, rank)
     names = _names(model)
     with closing(wrap(model, subjects.load(subject), scenario, group)) as engine:
@@ -36,14 +36,19 @@ def most_in_backward(group: dist.ProcessGroup, subject: str, scenario: Scenario)
             return resident(living.now()) - resident([*shards, *model.parameters(), *_views(names)])
 
         def look(collective: str) -> None:
-            if left:
+            if in_backward:
                 seen.append(beyond() - before)
 
-        def mark(phase: str) -> None:
-            nonlocal left
-            look(phase)
-            left -= phase == "backward"
+        def enter(*_: object) -> None:
+            nonlocal in_backward
+            in_backward = True
 
+        def mark(phase: str) -> None:
+            nonlocal in_backward
+            look(phase)
+            in_backward = False
+
+        model.register_forward_hook(enter)
         with LivingTensors() as living, TrafficMeter(look):
             before = beyond()
             run_step(engine, scenario, scenario.steps - 1, rank, mark=mark)

@@ -9,7 +9,7 @@ import pytest
 
 #: Of the tests marked ``ci`` or ``rotating`` one in so many runs in ``pytest``, others on other days, and all with
 #: ``--slow``.
-SHARE = 60
+SHARE = 120
 #: Folders and files whose tests start whole programs and jobs: a plain ``pytest`` does not collect them.
 PROGRAMS = (
     "suites/project/",

@@ -34,8 +34,13 @@ def resident_states(states: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Bytes by address of every storage that occupies memory."""
-    storages = (tensor.untyped_storage() for tensor in unwrapped(tensors) if not tensor.is_meta)
-    return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
+    found = {}
+    for tensor in unwrapped(tensors):
+        if not tensor.is_meta:
+            storage = tensor.untyped_storage()
+            if size := storage.nbytes():
+                found[storage.data_ptr()] = size
+    return found
 
 
 def pinned() -> int:
