@@ -94,6 +94,7 @@ class Scenario:
     scheduled_by: ScheduledBy = "client"  # the engine steps an lr_scheduler after each update; a client sets all itself
     weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
     momentum_factors: tuple[float, ...] = ()  # the same of its momentum, or of both betas
+    eps_factors: tuple[float, ...] = ()  # the same of its eps
     loss_scale: LossScale = field(default_factory=LossScale)
     schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
     communication_dtype: Dtype | None = None  # None = dtype
@@ -195,6 +196,7 @@ class Scenario:
             "lr": self.lr_factors,
             "weight_decay": self.weight_decay_factors,
             "momentum": self.momentum_factors,
+            "eps": self.eps_factors,
         }
         return {name: by_step for name, by_step in factors.items() if by_step}
 

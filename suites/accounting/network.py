@@ -1,7 +1,8 @@
-"""Wire: the bytes on the kernel's loopback device, beside those that the meters count; for the cost of this name."""
+"""Wire: the bytes that the kernel sees, beside those that the meters count; for the cost of this name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -27,12 +28,13 @@ _OF_A_CALL = 1024
 #: The counter has every process of the machine; the quietest of these steps is the nearest to this test's own bytes.
 _STEPS = 12
 
-_NO_COUNTER = "no /proc/net/dev, or no loopback device: the kernel does not count its bytes"
+_NO_COUNTER = "no /proc/net/dev or /proc/self/io, or no loopback device: the kernel does not count its bytes"
 
 
 @dataclass(frozen=True)
 class _Crossing:
-    """One step on one rank: bytes that it received by the meters' count, its calls, and the kernel's count of all.
+    """One step: bytes received by the meters' count, and calls; bytes on loopback, and written by the processes, by
+    the kernel's count; of one rank, or of all.
 
     gloo reduces whole tensors where only a part is needed: a reduce-scatter sends as much as an all-reduce, twice its
     logical bytes. A reduce is a reduce-scatter and a gather: of n ranks it sends at most n times what its root has to
@@ -42,37 +44,46 @@ class _Crossing:
     received: int
     calls: int
     again: int  # the bytes that gloo sends beside them
-    wire: int | None
+    wire: int
+    written: int
+
+    @classmethod
+    def of_all(cls, ranks: Sequence[_Crossing]) -> _Crossing:
+        """The sums over all ranks; each of them reads loopback's only counter."""
+        sums = {name: sum(getattr(each, name) for each in ranks) for name in vars(ranks[0])}
+        return cls(**sums | {"wire": ranks[0].wire})
 
 
 def wire(trials: Trials, scenario: Scenario) -> None:
-    """The bytes that the kernel and the file of the store see beside the counted ones."""
+    """The bytes on loopback and in the store's file beside the counted ones; and those that the processes write,
+    through sockets and to files of their own."""
     found = crossings(trials, scenario)
-    received, calls, again, seen = min(found, key=lambda each: each[3])
-    bound = int((received + again) * (1 + _HEADERS)) + calls * _OF_A_CALL
-    what = f"{seen} bytes on loopback and in the store"
-    what = f"{what} in the quietest of {len(found)} steps, {received} of them counted"
-    formula = f"1.1 * (counted + {again} of reduce-scatters and reduces) + 1024 * {calls} calls"
+    _demand_little(trials, scenario, "on loopback and in the store", [(each, each.wire) for each in found])
+    _demand_little(trials, scenario, "that the ranks write", [(each, each.written) for each in found])
+
+
+def _demand_little(trials: Trials, scenario: Scenario, where: str, found: list[tuple[_Crossing, int]]) -> None:
+    step, seen = min(found, key=lambda each: each[1])
+    bound = int((step.received + step.again) * (1 + _HEADERS)) + step.calls * _OF_A_CALL
+    what = f"{seen} bytes {where} in the quietest of {len(found)} steps, {step.received} of them counted"
+    formula = f"1.1 * (counted + {step.again} of reduce-scatters and reduces) + 1024 * {step.calls} calls"
     rule = "1.1 of the counted bytes, and a kilobyte for each call"
     demand_at_most(trials, scenario, 0, Entry("wire", what), seen, bound, formula, rule)
 
 
-def crossings(trials: Trials, scenario: Scenario) -> list[tuple[int, int, int, int]]:
-    """Of each step: bytes received, collectives, and bytes that gloo adds, over all ranks; bytes on loopback."""
+def crossings(trials: Trials, scenario: Scenario) -> list[_Crossing]:
+    """Each step, of all ranks."""
     by_rank = trials.ask(ReplayCommand(scenario, trials.name), _cross)
-    found = []
-    for step in zip(*by_rank, strict=True):
-        if step[0].wire is None:
-            pytest.skip(_NO_COUNTER)
-        sums = (sum(getattr(each, name) for each in step) for name in ("received", "calls", "again"))
-        found.append((*sums, step[0].wire))
-    return found
+    steps = [[each for each in step if each is not None] for step in zip(*by_rank, strict=True)]
+    if not all(len(step) == scenario.world for step in steps):
+        pytest.skip(_NO_COUNTER)
+    return [_Crossing.of_all(step) for step in steps]
 
 
-def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_Crossing]:
+def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_Crossing | None]:
     """One rank's part: the steps, each metered by itself."""
     rank = dist.get_rank(group)
-    found = []
+    found: list[_Crossing | None] = []
     with closing(start(subjects.load(subject), scenario, group)) as engine:
         for index in range(_STEPS):
             with crossing(group) as crossed, TrafficMeter() as meter:
@@ -81,5 +92,7 @@ def _cross(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> list[_
             scattered, reduced = (meter.traffic.get(name, Traffic()).received for name in ("reduce_scatter", "reduce"))
             again = scattered + (scenario.world - 1) * reduced
             received, calls = sum(t.received for t in totals), sum(t.calls for t in totals)
-            found.append(_Crossing(received, calls, again, crossed.bytes))
+            wire, written = crossed.bytes, crossed.written
+            known = None if wire is None or written is None else _Crossing(received, calls, again, wire, written)
+            found.append(known)
     return found

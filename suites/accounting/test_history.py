@@ -160,6 +160,7 @@ def test_memory_does_not_grow_in_a_long_run(trials: Trials, stage: int) -> None:
         {"lr_factors": (*[1.0] * 15, 0.5)},
         {"weight_decay_factors": (*[1.0] * 22, 0.5)},
         {"momentum_factors": (*[1.0] * 26, 0.5)},
+        {"eps_factors": (*[1.0] * 28, 0.5)},
         {"frozen_steps": (20,)},
         {"gradient_edits": (35,)},
         *([{"loss_scale": LossScale(initial_power=0, window=15)}] if trials.subject.promises_bits else []),

@@ -1,5 +1,5 @@
 """Wire: the bytes that the meters count cross the kernel's network stack, within the protocol's overhead, and no
-others do: an engine sends nothing beside its collectives, through a store or a socket."""
+others do: an engine sends nothing beside its collectives, through a store, a socket or a file."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ _SCENARIO = Scenario(model=LARGE, micro_batch=1, prefetch_bucket=0)
 def test_logical_bytes_are_on_the_wire(trials: Trials, world: int) -> None:
     """The kernel sees at least the bytes that the meters count."""
     scenario = _offered(trials, world)
-    for step, (received, _, _, seen) in enumerate(crossings(trials, scenario)):
-        entry = Entry("wire", f"{seen} bytes on loopback in step {step}", step=step)
-        demand_at_most(trials, scenario, 0, entry, received, seen, "bytes on the wire", "the bytes on the wire")
+    for step, found in enumerate(crossings(trials, scenario)):
+        entry = Entry("wire", f"{found.wire} bytes on loopback in step {step}", step=step)
+        demand_at_most(
+            trials, scenario, 0, entry, found.received, found.wire, "bytes on the wire", "the bytes on the wire"
+        )
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("model", [LARGE, RESTING], ids=["all", "resting"])
 @pytest.mark.parametrize("stage", range(4))
 def test_the_wire_carries_little_else(trials: Trials, stage: int, model: Gpt | Odd) -> None:
-    """The kernel and the file of the store see at most a tenth more than the meters count, and a kilobyte for each
-    collective on each rank; also if some parameters receive no gradient, and gradients are clipped."""
+    """The kernel sees at most a tenth more, on loopback and in the file of the store, and in all that ranks write,
+    than the meters count, and a kilobyte for each collective on each rank; also if some parameters receive no gradient,
+    and gradients are clipped."""
     clip = 0.05 if model == RESTING else 0.0
     judge(trials, _SCENARIO.but(world=2, stage=stage, model=model, clip=clip), wire)
 

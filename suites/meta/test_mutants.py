@@ -335,7 +335,7 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize("mutant", WHISPERING, ids=lambda mutant: mutant.__name__)
 def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine sends its gradients through a store or a socket, it fails, though no collective has them."""
+    """If an engine sends its gradients through a store, a socket or a file, it fails, though no collective has them."""
     trials = Trials.of(pool, mutant)
     demand_caught(
         trials, mutant, failure_of(partial(test_wire.test_the_wire_carries_little_else, trials, 1, test_wire.LARGE))

@@ -40,6 +40,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "lr_factors": ((),),
     "weight_decay_factors": ((),),
     "momentum_factors": ((),),
+    "eps_factors": ((),),
     "ragged": (False,),
     "forwards": ("one",),
     "autocast": (False,),

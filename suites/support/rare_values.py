@@ -110,6 +110,7 @@ RARE_VALUES = {
         lr_factors=(0.25, 0.5, 1.0, 2.0, 0.5),
         weight_decay_factors=(1.0, 0.0, 2.0),
         momentum_factors=(0.5, 1.0, 0.25),
+        eps_factors=(1.0, 1.0, 2.0**20, 0.25),
         poison=((1, 0), (3, 5), (5, 2), (6, 3), (7, 4), (10, 1)),
         poison_by="nan",
     ),

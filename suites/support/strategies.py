@@ -190,6 +190,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
     # a momentum of zero uses no buffer, and leaves it for the steps that follow
     "momentum_factors": among("momentum_factors", (), (0.5, 0.0, 1.0), (0.25,), rare=True),
+    "eps_factors": among("eps_factors", (), (2.0**20, 0.25), rare=True),  # up so far that each update is another
     "seed": st.integers(0, 1000),
 }
 
@@ -213,6 +214,7 @@ UNDISTURBED: dict[str, Any] = {
     "lr_factors": (),
     "weight_decay_factors": (),
     "momentum_factors": (),
+    "eps_factors": (),
     "loss_scale": LossScale(static=1.0),
     "optimizer": optimizers(lr=1e-3),
 }

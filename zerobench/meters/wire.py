@@ -1,4 +1,4 @@
-"""Wire: the bytes that crossed this machine's loopback device, from the kernel's counters, or a store's file."""
+"""Wire: the bytes that the kernel saw: those on this machine's loopback device, and those that processes wrote."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
 
 _COUNTERS = Path("/proc/net/dev")
+_WRITTEN = Path("/proc/self/io")
 _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
 
 
@@ -21,9 +22,14 @@ class Wire:
     default store if it is a file, which no device sees; None if they are not known.
 
     Those on ``lo`` include every process of the machine.
+
+    ``written`` are the bytes that this process passed to ``write`` and its like, to a file or a socket; None if they
+    are not known. gloo sends with ``writev``, so they include its messages, and no headers of TCP/IP. Memory that
+    processes share is in neither number.
     """
 
     bytes: int | None = None
+    written: int | None = None
 
 
 @contextmanager
@@ -34,13 +40,17 @@ def crossing(group: dist.ProcessGroup) -> Iterator[Wire]:
     """
     wire, shared = Wire(), _share_a_device(group)
     dist.barrier(group)
-    before = _received()
+    before, written = _received(), _written()
     dist.barrier(group)  # no rank starts before all have read the counter
     yield wire
     dist.barrier(group)
-    after = _received()
+    after, wire.written = _received(), _difference(_written(), written)
     dist.barrier(group)  # no rank continues before that either
-    wire.bytes = after - before if shared and after is not None and before is not None else None
+    wire.bytes = _difference(after, before) if shared else None
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
 
 
 def _share_a_device(group: dist.ProcessGroup) -> bool:
@@ -62,6 +72,15 @@ def _received() -> int | None:
     lines = _COUNTERS.read_text().splitlines() if _COUNTERS.exists() else []
     counters = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
     return int(counters["lo"][0]) + _stored() if "lo" in counters else None
+
+
+def _written() -> int | None:
+    """This process's ``wchar``: a line of the file is ``name: number``."""
+    try:
+        lines = _WRITTEN.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return int(dict(line.split(":") for line in lines)["wchar"])
 
 
 def _stored() -> int:

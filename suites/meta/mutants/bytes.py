@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
@@ -337,6 +338,27 @@ class SendsThroughASocket(Mutant):
         super().close()
 
 
+class SendsThroughAFile(Mutant):
+    points_at = Points("wire")
+
+    def sabotage(self) -> None:
+        folders: list[Any] = [None] * self.group.size()
+        self.folder = TemporaryDirectory()
+        dist.all_gather_object(folders, self.folder.name, group=self.group)
+        self.files = [Path(each) / "gradients" for each in folders]
+
+    def step(self) -> Outcome:
+        rank = dist.get_rank(self.group)
+        self.files[rank].write_bytes(_gradients(self))
+        dist.barrier(self.group)
+        self.files[rank - 1].read_bytes()
+        return super().step()
+
+    def close(self) -> None:
+        self.folder.cleanup()
+        super().close()
+
+
 def _gather(group: dist.ProcessGroup) -> None:
     dist.all_gather([torch.empty(1) for _ in range(group.size())], torch.zeros(1), group=group)
 
@@ -373,4 +395,4 @@ HIDING: list[type[Mutant]] = [KeepsArraysOfParameters, KeepsBytesOfGradients]
 #: They replicate what the stage shards.
 REPLICATING: list[type[Mutant]] = [ReplicatesOptimizerState, ReplicatesGradients, ReplicatesParameters]
 #: They send beside the collectives.
-WHISPERING: list[type[Mutant]] = [SendsThroughAStore, SendsThroughASocket]
+WHISPERING: list[type[Mutant]] = [SendsThroughAStore, SendsThroughASocket, SendsThroughAFile]

@@ -125,6 +125,10 @@ class KeepsItsFirstBeta2(_KeepsItsFirst):
                 group["betas"] = (group["betas"][0], each["betas"][1])
 
 
+class KeepsItsFirstEps(_KeepsItsFirst):
+    kept = ("eps",)
+
+
 class StepsWithTheRatesOfTheFirstMicroStep(_Scheduled):
     """Reads the groups when a step begins: a client that changes them before the update is late."""
 
@@ -162,5 +166,6 @@ SCHEDULED: list[type[_Scheduled]] = [
     KeepsItsFirstMomentum,
     KeepsItsFirstBetas,
     KeepsItsFirstBeta2,
+    KeepsItsFirstEps,
     StepsWithTheRatesOfTheFirstMicroStep,
 ]
