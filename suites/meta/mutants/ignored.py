@@ -17,7 +17,8 @@ from zerobench.subject import Batch
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
-_UPDATE = Points("optimizer_state", "parameters")
+#: A client that schedules a hyperparameter reads in the groups what the engine made of it.
+_UPDATE = Points("optimizer_state", "parameters", "progress")
 _SCALE = Points("loss_scale")
 _VALUES = Points("losses", "gradients", "norm", "model_parameters", "skipped")
 

@@ -14,7 +14,7 @@ from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
-_AT = Points("parameters", "model_parameters", "losses", "optimizer_state", "reads")
+_AT = Points("parameters", "model_parameters", "losses", "optimizer_state", "reads", "progress")
 
 
 class _OfScheduler(Mutant):

@@ -16,7 +16,7 @@ from zerobench.suites.meta.points import Points
 
 
 class _Scheduled(Mutant):
-    points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters", "reads")
+    points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters", "reads", "progress")
 
 
 class KeepsItsOwnGroups(_Scheduled):

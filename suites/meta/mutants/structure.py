@@ -191,7 +191,9 @@ class ForgetsEditsOfOutputs(_OfBlocks):
 
     def micro_step(self, batch: Batch) -> Tensor:
         self.last = None
-        return super().micro_step(batch)
+        loss = super().micro_step(batch)
+        self.last = None
+        return loss
 
 
 class CastsIntegerBuffers(_OfBlocks):
