@@ -154,6 +154,8 @@ def scenarios(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
         chosen["poison_by"] = draw(among("poison_by", "inf", "nan"))
     if chosen["lr_factors"]:
         chosen["scheduled_by"] = draw(among("scheduled_by", "engine", "client"))
+    if chosen["weight_decay_factors"]:
+        chosen["eps_factors"] = (2.0**20, 0.25)  # up so far that each update is another
     chosen |= draw(settings_of(model, world, chosen["chunk"]))
     if chosen["dtype"] == "fp32":
         chosen["autocast"] = draw(among("autocast", False, True, rare=True))
@@ -190,7 +192,6 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
     # a momentum of zero uses no buffer, and leaves it for the steps that follow
     "momentum_factors": among("momentum_factors", (), (0.5, 0.0, 1.0), (0.25,), rare=True),
-    "eps_factors": among("eps_factors", (), (2.0**20, 0.25), rare=True),  # up so far that each update is another
     "seed": st.integers(0, 1000),
 }
 
@@ -214,7 +215,6 @@ UNDISTURBED: dict[str, Any] = {
     "lr_factors": (),
     "weight_decay_factors": (),
     "momentum_factors": (),
-    "eps_factors": (),
     "loss_scale": LossScale(static=1.0),
     "optimizer": optimizers(lr=1e-3),
 }
