@@ -71,7 +71,7 @@ def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
     values = in_memory_order(checked(param, slot, value))
     set_part(engine, state, kind, slot.start, values)
     if kind == MASTER:
-        _set_parameter(engine, state, slot, values)
+        set_parameter(engine, state, slot, values)
 
 
 def set_part(engine: Engine, state: UnitState, kind: str, start: int, values: Tensor) -> None:
@@ -83,7 +83,7 @@ def set_part(engine: Engine, state: UnitState, kind: str, start: int, values: Te
     engine.read_cache.clear()
 
 
-def _set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) -> None:
+def set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) -> None:
     """Set the parameter, or this rank's shard of it, to the rounding of the whole values."""
     if not state.sharded:
         state.full[slot.start : slot.start + slot.numel].copy_(values)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-_PLAIN = {Tensor, nn.Parameter}  # the rest asks them at length
+_PLAIN = {Tensor, nn.Parameter}  # they wrap nothing; torch takes long to say so
 
 
 def unwrapped(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -18,10 +18,10 @@ from zerobench.engine import (
     safe_set_full_grad,
     safe_set_full_optimizer_state,
 )
-from zerobench.engine.checkpoint.pieces import MASTER
+from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
-from zerobench.engine.setting import check_kind, owned, set_offloaded, set_part, trained
+from zerobench.engine.setting import check_kind, owned, set_offloaded, set_parameter, set_part, trained
 
 __all__ = [
     "safe_get_full_fp32_param",
@@ -116,4 +116,4 @@ def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
     if kind == MASTER:
         whole = safe_get_full_fp32_param(param)
         assert whole is not None
-        safe_set_full_fp32_param(param, whole)
+        set_parameter(engine, state, slot, in_memory_order(whole))
