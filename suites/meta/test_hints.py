@@ -268,6 +268,11 @@ _PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
         (_norms(9.0, 9.0, 8.0),),
     ),
     "the gradients agree: the norm's own sum is at fault": ((_set(norm=9.0),), (_set(norm=9.0, gradients={}),)),
+    "or a last bit of a sum": ((_set(norm=3.0 + 2e-12),), (_set(norm=9.0),)),
+    "which the gradient has lost in its division": (
+        (_set(norm=3.0 + 2e-12),),
+        (_set(norm=3.0 + 2e-12), Scenario(world=2, accumulation=2)),  # a quotient by 4 loses no bit
+    ),
     "the gradients agree": (
         (_set(norm=9.0, step=1),),
         (_set(norm=9.0, step=1, gradients={}), _BASE, _set(step=1, gradients={})),  # only those of step 0 do

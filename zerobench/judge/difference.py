@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -112,6 +112,9 @@ def _differs(got: Tensor, expected: Tensor) -> Tensor:
 #: The names that both recordings have in each part, which is equal in both.
 Agreed = dict[Part, frozenset[str]]
 
+#: The other cause, if a norm that differs is that of the sums of equal gradients.
+_HIDDEN = ", or a last bit of a sum, which the gradient has lost in its division"
+
 #: A part that is computed from another, and the cause if only it differs.
 _FOLLOWS: dict[Part, tuple[Part, str]] = {
     "norm": ("gradients", "the gradients agree: the norm's own sum is at fault"),
@@ -133,10 +136,17 @@ def _follow(found: Difference, got: Trajectory, agreed: Agreed, before: Agreed) 
     if found.part == "parameters" and any(step.skipped for step in here):
         return
     if any(found.name in ("", name, name.rpartition(".")[0]) for name in names):
-        yield text
+        yield text + (_HIDDEN if found.part == "norm" and _may_hide(found, here) else "")
     if found.part == "losses" and found.step and before.get("parameters"):
         before_it = f"the parameters of step {found.step - 1} agree"
         yield f"{before_it}: this forward used others (stale, not gathered) or other data"
+
+
+def _may_hide(found: Difference, steps: Sequence[Step]) -> bool:
+    """Whether gradients may agree although their sums do not: a quotient by no power of two can be that of two sums."""
+    leaves = found.scenario.leaves_of(found.step or 0)
+    most = max(abs(step.norm or 0.0) for step in steps) * torch.finfo(torch.float32).eps
+    return leaves & (leaves - 1) > 0 and found.largest <= most
 
 
 @dataclass(frozen=True)

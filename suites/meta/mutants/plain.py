@@ -139,7 +139,7 @@ class DropsTheLastRank(Mutant):
 
 
 class AddsInReverseOrder(Mutant):
-    points_at = Points("gradients")
+    points_at = Points("gradients", "norm")  # the norm alone, if the gradients lose the sums' last bits in a division
 
     def sabotage(self) -> None:
         self.patch_fold(lambda acc, rows, *, first: fold(acc, rows.flip(0), first=first))
