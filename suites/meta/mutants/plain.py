@@ -265,7 +265,7 @@ class NeverLowersTheLossScale(Mutant):
 
 
 class IgnoresTheSecondGroupsDecay(Mutant):
-    points_at = Points("optimizer_state", "parameters")
+    points_at = Points("progress", "optimizer_state", "parameters")
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups[1:]:
@@ -273,7 +273,7 @@ class IgnoresTheSecondGroupsDecay(Mutant):
 
 
 class IgnoresTheSecondGroupsRate(Mutant):
-    points_at = Points("parameters")
+    points_at = Points("progress", "parameters")
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups[1:]:

@@ -59,6 +59,8 @@ class ForgetsTheStepCountAfterASkip(_Recovery):
 
 
 class HalvesTheRateAfterASkip(_Recovery):
+    points_at = Points(*_LATER.parts, "progress")
+
     def after_bad_step(self) -> None:
         self.scale_rates(0.5)
 

@@ -17,7 +17,7 @@ from zerobench.suites.meta.points import Points
 class _Shared(Mutant):
     points_at: ClassVar[Points] = Points(
         "losses", "gradients", "norm", "skipped", "loss_scale", "optimizer_state", "parameters", "model_parameters",
-        "reads", "evaluation",
+        "reads", "evaluation", "progress",
     )  # fmt: skip
     alive: ClassVar[list[Any]]
 

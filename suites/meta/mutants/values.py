@@ -75,7 +75,7 @@ class ClampsTheDecay(ValueMutant):
     """Multiplies weights by no less than zero: 1 - lr * weight_decay, at least 0."""
 
     rare = "large rate and decay"
-    points_at = STEPPED
+    points_at = Points("progress", *STEPPED.parts)
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups:
@@ -86,7 +86,7 @@ class ClampsEps(ValueMutant):
     """Takes 1e-8 for every smaller eps."""
 
     rare = "large rate and decay"
-    points_at = STEPPED
+    points_at = Points("progress", *STEPPED.parts)
 
     def sabotage(self) -> None:
         for group in self.optimizer.param_groups:
