@@ -26,9 +26,9 @@ class Points:
         return found.part in self.parts and all(value in (None, there) for value, there in wanted)
 
 
-#: Any value that a step, a reading or a load can have wrong, and an error.
+#: Any value that a step, a reading, a load or an evaluation can have wrong, and an error.
 VALUES = Points("losses", "gradients", "norm", "skipped", "loss_scale", "parameters", "model_parameters",
-                "optimizer_state", "reads", "raised")  # fmt: skip
+                "optimizer_state", "progress", "reads", "evaluation", "raised")  # fmt: skip
 
 
 def matches(at: Points | tuple[Points, ...], found: Finding) -> bool:
