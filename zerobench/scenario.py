@@ -27,6 +27,7 @@ Loads = Literal["all", "without_optimizer", "model"]
 LoadsInto = Literal["new", "trained", "same"]
 FrozenIn = Literal["all", "saved", "loaded"]
 NormType = Literal["2", "1", "inf"]
+Scaler = Literal["deepspeed", "torch"]
 Readable = Literal["gradients", "parameters", "model_parameters", "optimizer_state", "evaluation"]
 
 
@@ -47,9 +48,13 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class LossScale:
-    """fp16 loss scaling: static when ``static`` is positive, else the dynamic state machine of DeepSpeed."""
+    """fp16 loss scaling: static when ``static`` is positive, otherwise dynamic.
+
+    A dynamic one moves as DeepSpeed's does or as torch.amp.GradScaler, which has no hysteresis and no minimum.
+    """
 
     static: float = 0.0
+    scaler: Scaler = "deepspeed"
     initial_power: int = 8
     window: int = 1000
     hysteresis: int = 2
@@ -230,6 +235,11 @@ class Scenario:
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
         return {step for step, leaf in self.poison if leaf < self.leaves_of(step)}
+
+    @property
+    def scales_dynamically(self) -> bool:
+        """Whether the loss scale moves with the steps."""
+        return self.dtype == "fp16" and not self.loss_scale.static
 
     def edits_gradients(self, step: int) -> bool:
         """Whether the client edits gradients in a step; not in a bad one, whose overflow this could undo."""

@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.recording import OffloadBytes, State, Traffic
-from zerobench.scenario import NormType, Scenario
+from zerobench.scenario import NormType, Scaler, Scenario
 
 __all__ = ["CONTRACT", "Batch", "Bytes", "Offloaded", "Outcome", "Policies", "State", "Subject", "Theory"]
 
@@ -174,6 +174,8 @@ class Subject(ABC):
     savings: ClassVar[tuple[str, ...]] = ()
     #: The types of norm by which it clips.
     norm_types: ClassVar[tuple[NormType, ...]] = ("2",)
+    #: Whose dynamic loss scale it has: the values of the Scenario's ``scaler``.
+    scalers: ClassVar[tuple[Scaler, ...]] = ("deepspeed",)
     #: Works only if its group has every process, and is always the same.
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
@@ -211,6 +213,8 @@ class Subject(ABC):
             return f"{cls.name} loads no part of a checkpoint"
         if scenario.frozen_in != "all" and not (cls.loads_refrozen and scenario.loads_part):
             return f"{cls.name} loads the optimizer states of the same parameters alone"
+        if scenario.scales_dynamically and scenario.loss_scale.scaler not in cls.scalers:
+            return f"{cls.name} does not move a loss scale as {scenario.loss_scale.scaler} does"
         return cls._lacks_setting(scenario)
 
     @classmethod

@@ -137,8 +137,8 @@ def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
     share=0.1,
 )
 def test_dynamic_loss_scale_follows(trials: Trials, scenario: Scenario) -> None:
-    """The scale moves as DeepSpeed's state machine says, and a step follows whether it was skipped, lowered the scale
-    or raised it."""
+    """The scale moves as DeepSpeed's state machine says, or that of torch's GradScaler, and a step follows whether it
+    was skipped, lowered the scale or raised it."""
     trials.follows(trials.nearest(scenario, "accumulation", "dtype", "loss_scale", "poison"))
 
 

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from zerobench.findings import facts
 from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
-from zerobench.oracles.scaler import LossScaler
-from zerobench.scenario import Loads, LossScale, Optimizer, Scenario
+from zerobench.oracles.scaler import scaler_of
+from zerobench.scenario import Loads, LossScale, Optimizer, Scaler, Scenario
 
 
+@pytest.mark.parametrize("machine", ["deepspeed", "torch"])
 @pytest.mark.parametrize("window", [1, 2, 3])
 @pytest.mark.parametrize("bad", list(itertools.product([False, True], repeat=4)))
-def test_a_scale_that_may_grow(window: int, bad: tuple[bool, ...]) -> None:
+def test_a_scale_that_may_grow(machine: Scaler, window: int, bad: tuple[bool, ...]) -> None:
     """The scale grows if the state machine says so."""
-    spec = LossScale(initial_power=10, window=window, hysteresis=1)
+    spec = LossScale(scaler=machine, initial_power=10, window=window, hysteresis=1)
     poison = tuple((step, 0) for step, is_bad in enumerate(bad) if is_bad)
     scenario = Scenario(dtype="fp16", steps=len(bad), loss_scale=spec, poison=poison)
-    scaler, scales = LossScaler(spec), [2.0**10]
+    scaler, scales = scaler_of(spec), [2.0**10]
     for is_bad in bad:
         scaler.update(is_bad)
         scales.append(scaler.scale)

@@ -111,8 +111,14 @@ class _SkipsInFp16(TorchDdp):
 
 def test_autocast_stays_in_fp32() -> None:
     """If the dtype changes to 16 bits, the forwards are no longer under autocast, which is of fp32 parameters."""
-    drawn = Scenario(autocast=True, poison=((1, 0),))
+    drawn = Scenario(autocast=True, poison=((1, 0),), loss_scale=LossScale(static=1.0))
     assert nearest(_SkipsInFp16, drawn, ["poison"]) == drawn.but(dtype="fp16", autocast=False)
+
+
+def test_a_dynamic_loss_scale_becomes_torchs() -> None:
+    """An engine that a client drives with torch's GradScaler keeps a dynamic scale, with its window."""
+    drawn = Scenario(dtype="fp16", loss_scale=LossScale(window=2, hysteresis=2))
+    assert nearest(TorchDdp, drawn, []) == drawn.but(loss_scale=LossScale(scaler="torch", window=2, hysteresis=2))
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")

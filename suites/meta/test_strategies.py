@@ -42,6 +42,7 @@ NOT_DRAWN: dict[str, str] = {
     "Scenario.saving": "the same",
     "Scenario.norm_type": "the same",
     "Scenario.replicate": "the reference engine has no hybrid sharding; suites/meta/test_peers.py has it",
+    "LossScale.scaler": "suites/support/offered.py chooses it for an engine that has another one",
     "Odd.kind": "a constant",
     "Odd.routes": "test_every_step.py and test_every_engine.py draw it",
     "Odd.loss": "the dot loss is for dyadic data",

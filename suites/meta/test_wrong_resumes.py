@@ -18,6 +18,7 @@ from zerobench.suites.meta.mutants.checkpoints import (
     LosesAllOptimizerStates,
     ShiftsAShardByItsPadding,
 )
+from zerobench.suites.meta.mutants.ddp_rules import OF_A_SCALER
 from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
 from zerobench.suites.meta.mutants.loads import (
     OF_A_PART,
@@ -122,6 +123,14 @@ def test_wrong_load_is_caught_without_bits(pool: Pool, mutant: Any) -> None:
     trials = Trials.of(pool, mutant)
     stages = test_resume.test_each_step_follows_over_any_load.by_stage  # type: ignore[attr-defined]
     demand_caught(trials, mutant, first_failure(trials, stages))
+
+
+@pytest.mark.parametrize("mutant", OF_A_SCALER, ids=_name)
+def test_wrong_load_of_a_scaler_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if its loss scale goes on with other counts than the saved ones."""
+    trials = Trials.of(pool, mutant)
+    test = test_resume_elsewhere.test_a_dynamic_loss_scale_follows_after_a_load
+    demand_caught(trials, mutant, first_failure(trials, [test]))
 
 
 @pytest.mark.parametrize("mutant", _FEW, ids=_name)

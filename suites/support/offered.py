@@ -28,6 +28,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "accumulator_dtype": (None,),
     "communication_dtype": (None, "bf16", "fp16"),
     "schedule": ("auto",),
+    "scaler": ("torch",),
     "loss_scale": (LossScale(static=16.0),),
     "poison": ((),),
     "poison_by": ("inf",),
@@ -199,8 +200,9 @@ def _neighbours(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
 
 
 def _holder(scenario: Scenario, name: str) -> Any:
-    """The Scenario, its optimizer or its model: the one that has the field."""
-    return next((each for each in (scenario, scenario.optimizer) if hasattr(each, name)), scenario.model)
+    """The Scenario, its optimizer, its loss scale or its model: the one that has the field."""
+    parts = (scenario, scenario.optimizer, scenario.loss_scale)
+    return next((each for each in parts if hasattr(each, name)), scenario.model)
 
 
 def _value(scenario: Scenario, name: str) -> Any:
@@ -211,7 +213,8 @@ def _changed(scenario: Scenario, name: str, value: Any) -> Scenario:
     holder = replace(_holder(scenario, name), **{name: value})
     if isinstance(holder, Scenario):
         return fitted(holder)
-    return scenario.but(**{"optimizer" if isinstance(holder, Optimizer) else "model": holder})
+    part = {Optimizer: "optimizer", LossScale: "loss_scale"}.get(type(holder), "model")
+    return scenario.but(**{part: holder})
 
 
 def fitted(scenario: Scenario) -> Scenario:

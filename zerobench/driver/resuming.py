@@ -52,7 +52,7 @@ def _overflows_astray(scenario: Scenario, step: int) -> int:
 
     A second one uses up hysteresis alone: an engine may end at an overflow that finds its scale at the minimum.
     """
-    if scenario.dtype != "fp16" or scenario.loss_scale.static:
+    if not scenario.scales_dynamically:
         return 0
     hides = scenario.loss_scale.hysteresis > 2 and bool(scenario.bad_steps & set(range(step)))
     return 2 if hides else 1

@@ -121,10 +121,11 @@ def reads_thawed(scenario: Scenario) -> bool:
 
 
 def raises_scale(scenario: Scenario) -> bool:
-    """Whether a dynamic loss scale may grow: more good steps than its window come in a row."""
+    """Whether a dynamic loss scale may grow: its window of good steps comes in a row, for DeepSpeed one more."""
     bad = [-1, *sorted(scenario.bad_steps), scenario.steps]
     good = max(after - before - 1 for before, after in itertools.pairwise(bad))
-    return scenario.dtype == "fp16" and not scenario.loss_scale.static and good > scenario.loss_scale.window
+    spec = scenario.loss_scale
+    return scenario.scales_dynamically and good >= spec.window + (spec.scaler == "deepspeed")
 
 
 def rests_after_use(scenario: Scenario) -> bool:

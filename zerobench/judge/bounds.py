@@ -122,8 +122,10 @@ def _smallest(dtype: torch.dtype) -> float:
 
 
 def _least_loss_scale(scenario: Scenario) -> float:
-    """A dynamic one may begin below its minimum, to which the first overflow raises it."""
+    """That of a dynamic one if every step halves it; DeepSpeed's may begin below its minimum, to which an overflow
+    raises it."""
     if scenario.dtype != "fp16":
         return 1.0
     spec = scenario.loss_scale
-    return spec.static or min(spec.minimum, 2.0**spec.initial_power)
+    first, last = 2.0**spec.initial_power, 2.0 ** (spec.initial_power - scenario.steps)
+    return spec.static or (min(first, max(spec.minimum, last)) if spec.scaler == "deepspeed" else last)

@@ -47,7 +47,7 @@ from zerobench.oracles import loading, norms
 from zerobench.oracles.leaves import Leaves, initial_model
 from zerobench.oracles.optimizer import ExactUpdate, build_optimizer, read_state
 from zerobench.oracles.progress import Progress
-from zerobench.oracles.scaler import LossScaler
+from zerobench.oracles.scaler import scaler_of
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Policies, State
@@ -146,7 +146,7 @@ class Trainer:
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
         self.initial_groups = [dict(group) for group in self.optimizer.param_groups]
         scales = scenario.dtype == "fp16" and not self.reference
-        self.scaler = LossScaler(scenario.loss_scale if scales else LossScale(static=1.0))
+        self.scaler = scaler_of(scenario.loss_scale if scales else LossScale(static=1.0))
         self.reads: State = {}
         self.progress = Progress(scenario)
         self.given_back: State = {}  # the client's state that a load before this step gave back

@@ -9,7 +9,7 @@ from torch import nn
 
 from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import build_optimizer
-from zerobench.oracles.scaler import LossScaler
+from zerobench.oracles.scaler import scaler_of
 from zerobench.subject import State
 from zerobench.workload import models
 from zerobench.workload.changes import first_block
@@ -32,7 +32,7 @@ def load(trainer: Trainer, step: int) -> None:
     for name, value in loaded_masters(trainer, {name: p.detach() for name, p in trainer.masters.items()}).items():
         trainer.masters[name].data = value
     trainer.optimizer = build_optimizer(trainer.scenario.optimizer, trainer.masters, foreach=False)
-    trainer.scaler = LossScaler(trainer.scaler.spec)
+    trainer.scaler = scaler_of(trainer.scaler.spec)
 
 
 def loaded_masters(trainer: Trainer, masters: State) -> State:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import build_optimizer
 from zerobench.oracles.rules import hyperparameters
-from zerobench.oracles.scaler import LossScaler
+from zerobench.oracles.scaler import DeepSpeedScaler
 from zerobench.scenario import Scenario
 from zerobench.subjects import plain_settings
 from zerobench.subjects.reference import shared_config
@@ -116,7 +116,7 @@ def _overflows_at_minimum(scenario: Scenario) -> bool:
     spec, bad = scenario.loss_scale, scenario.bad_steps
     if scenario.dtype != "fp16" or spec.static:
         return False
-    scaler = LossScaler(spec)
+    scaler = DeepSpeedScaler(spec)
     for step in range(scenario.steps):
         if step in bad and scaler.scale == spec.minimum and scaler.hysteresis == 1:
             return True

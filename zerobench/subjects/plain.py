@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.oracles.rules import RULES
-from zerobench.scenario import NormType, Scenario
+from zerobench.scenario import NormType, Scaler, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.subjects import plain_settings
+from zerobench.subjects.saving import load_scaler, save_scaler
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 from zerobench.workload.forwards import loss_of
@@ -39,6 +41,7 @@ class Plain(Subject):
     shortens = True
     edits = True
     edits_gradients = True
+    scalers: ClassVar[tuple[Scaler, ...]] = ("torch",)
     norm_types: ClassVar[tuple[NormType, ...]] = ("2", "1", "inf")
     #: The offered stages; all if empty.
     stages: ClassVar[tuple[int, ...]] = ()
@@ -57,8 +60,6 @@ class Plain(Subject):
             return f"{cls.name} has no hybrid sharding"
         if (reason := cls._unsupported_place(scenario)) is not None:
             return reason
-        if scenario.dtype == "fp16" and not scenario.loss_scale.static:
-            return f"{cls.name} has no dynamic loss scale of its own, and torch's GradScaler has no hysteresis: {_AMP}"
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
         return plain_settings.unsupported(scenario)
@@ -73,13 +74,13 @@ class Plain(Subject):
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario, self.group = model, scenario, group
-        self.scale = scenario.loss_scale.static if scenario.dtype == "fp16" else 1.0
         self.masters = self._take_masters()
         self.module = self._wrap()
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = self.masters or self.working
         self.optimizer = self._optimizer()
         self.scaler = plain_settings.scaler(scenario, self.optimizer, group, sharded=self.scales_shards)
+        self.scale = self._next_scale()
         self.micro_steps = 0  # since the last step
         self.boundary = scenario.accumulation  # the micro-step that ends the step
 
@@ -118,6 +119,7 @@ class Plain(Subject):
     def micro_step(self, batch: Batch) -> Tensor:
         if self.micro_steps == 0:
             self._zero_grad()
+            self.scale = self._next_scale()
         self.micro_steps += 1
         last = self.micro_steps == self.boundary
         with self._synchronizing(last or self.scenario.reduction == "micro_step"):
@@ -129,6 +131,12 @@ class Plain(Subject):
     def _called(self) -> Callable[..., Any]:
         """What the client calls for a loss."""
         return self.module
+
+    def _next_scale(self) -> float:
+        """The loss scale of a step that begins; the gradients keep it until then."""
+        if self.scaler is not None:
+            return self.scaler.scale
+        return self.scenario.loss_scale.static if self.scenario.dtype == "fp16" else 1.0
 
     def _scaled(self, loss: Tensor) -> Tensor:
         if self.scaler is not None:
@@ -223,6 +231,16 @@ class Plain(Subject):
         for name in names:
             if (grad := self.working[name].grad) is not None:
                 grad.zero_()
+
+    def _save_scale(self, directory: Path) -> None:
+        """Save a loss scale that moves, as the client does. A collective."""
+        if self.scaler is not None and self.scenario.scales_dynamically:
+            save_scaler(self.scaler.scaler, directory, self.group)
+
+    def _load_scale(self, directory: Path) -> None:
+        """Load it, if the Scenario loads the whole state."""
+        if self.scaler is not None and self.scenario.scales_dynamically and self.scenario.loads == "all":
+            load_scaler(self.scaler.scaler, directory)
 
     def parameters(self) -> State:
         return {name: self._full(p) for name, p in self.masters.items()}

@@ -126,33 +126,43 @@ def clip(parameters: Any, scenario: Scenario) -> Tensor:
     return utils.clip_grad_norm_(given, limit, norm_type, foreach=loop)
 
 
-class StaticScaler:
-    """torch's GradScaler at a scale that stays, for an optimizer; it tells whether it left the step out."""
+class OptimizerScaler:
+    """torch's GradScaler for an optimizer; it tells whether it left the step out. A static scale stays."""
 
-    def __init__(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, scale: float) -> None:
-        self.scaler, self.optimizer, self.scale = scaler, optimizer, scale
+    def __init__(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, static: float) -> None:
+        self.scaler, self.optimizer, self._static = scaler, optimizer, static
+
+    @property
+    def scale(self) -> float:
+        """The scale of the next step's loss."""
+        return float(self.scaler.get_scale())
 
     def step(self) -> bool:
         """Step the optimizer, unless a gradient is not finite; returns whether it was left out.
 
         A fused optimizer is called in any case, and leaves the step out itself; a scale that falls tells of both.
         """
+        before = self.scale
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        left_out = self.scaler.get_scale() < self.scale
-        self.scaler.update(self.scale)
+        left_out = self.scale < before
+        if self._static:
+            self.scaler.update(self._static)
         return left_out
 
 
-def scaler(scenario: Scenario, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup, *, sharded: bool) -> Any:
+def scaler(
+    scenario: Scenario, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup, *, sharded: bool
+) -> OptimizerScaler | None:
     """The scaler of a Scenario; None if it has none. FSDP1 has its own, as its ranks have other gradients."""
-    if not set(SCALERS).intersection(scenario.settings):
+    if not scenario.scales_dynamically and not set(SCALERS).intersection(scenario.settings):
         return None
-    scale = scenario.loss_scale.static
+    spec = scenario.loss_scale
+    options: dict[str, Any] = {"init_scale": spec.static or 2.0**spec.initial_power, "growth_interval": spec.window}
     if sharded:
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-        own: Any = ShardedGradScaler(device=scenario.device, init_scale=scale, process_group=group)
+        own: Any = ShardedGradScaler(device=scenario.device, process_group=group, **options)
     else:
-        own = torch.amp.GradScaler(scenario.device, init_scale=scale)
-    return StaticScaler(own, optimizer, scale)
+        own = torch.amp.GradScaler(scenario.device, **options)
+    return OptimizerScaler(own, optimizer, spec.static)

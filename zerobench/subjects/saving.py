@@ -35,6 +35,21 @@ def load_own(directory: Path, group: dist.ProcessGroup) -> dict[str, Any]:
     return loaded
 
 
+_SCALER = "scaler.pt"
+
+
+def save_scaler(scaler: torch.amp.GradScaler, directory: Path, group: dist.ProcessGroup) -> None:
+    """Save the scaler's state, which all ranks have alike. A collective; no rank goes on before the file is there."""
+    if dist.get_rank(group) == 0:
+        torch.save(scaler.state_dict(), directory / _SCALER)
+    dist.barrier(group)
+
+
+def load_scaler(scaler: torch.amp.GradScaler, directory: Path) -> None:
+    """Give the scaler the saved state."""
+    scaler.load_state_dict(torch.load(directory / _SCALER, weights_only=True))
+
+
 #: The ways of torch.distributed.checkpoint beside shards that all ranks save as they are: the options of its state
 #: dicts, and the function that loads or saves them.
 FULL, BROADCAST, BROADCAST_AT_ONCE = "full_state_dict", "broadcast_from_rank0", "set_state_dict(broadcast_from_rank0)"

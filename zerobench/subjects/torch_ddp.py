@@ -115,6 +115,7 @@ class TorchDdp(Plain):
         return nullcontext() if needed else self.module.no_sync()
 
     def save(self, directory: Path) -> None:
+        self._save_scale(directory)
         if self.scenario.saving == DISTRIBUTED:
             save_sharded(self.module, self.optimizer, directory, self.group)
             return
@@ -123,6 +124,7 @@ class TorchDdp(Plain):
         save_own(state, directory, self.group)
 
     def load(self, directory: Path) -> None:
+        self._load_scale(directory)
         if self.scenario.saving == DISTRIBUTED:
             load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
             return

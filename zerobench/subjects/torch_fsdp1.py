@@ -241,10 +241,12 @@ class TorchFsdp1(Plain):
         return {name: {key: each[key]} for name, each in found.items() if key in each}
 
     def save(self, directory: Path) -> None:
+        self._save_scale(directory)
         with warnings.catch_warnings(action="ignore"):
             save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
 
     def load(self, directory: Path) -> None:
+        self._load_scale(directory)
         with warnings.catch_warnings(action="ignore"):
             load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
 

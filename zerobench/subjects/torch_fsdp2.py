@@ -134,9 +134,11 @@ class TorchFsdp2(Plain):
                 module.reshard()
 
     def save(self, directory: Path) -> None:
+        self._save_scale(directory)
         save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
 
     def load(self, directory: Path) -> None:
+        self._load_scale(directory)
         load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:

@@ -5,6 +5,8 @@ Class of escape: a value that only the judgement of each step by itself sees.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -30,9 +32,10 @@ class SumsItsEvaluation(TorchDdp):
 
 
 class TakesTheLargestOfNumbersAlone(TorchDdp):
-    """Under the infinity norm a NaN is no overflow: it is larger than nothing."""
+    """Under the infinity norm a NaN is no overflow: it is larger than nothing. Its scale is static."""
 
     points_at = Points("skipped")
+    scalers = ()
 
     def _clip(self) -> Tensor | None:
         if self.scenario.norm_type != "inf" or not (self.scenario.clip or self.scenario.dtype == "fp16"):
@@ -91,12 +94,40 @@ class ClipsByTheNormOfAReading(Ddp):
         return norm
 
 
+class UnscalesByTheFirstScale(TorchDdp):
+    """The masters' gradients are divided by the loss scale that the run began with."""
+
+    points_at = Points("norm", *_STEPPED.parts)
+
+    def _unscale(self) -> None:
+        super()._unscale()
+        if self.scenario.scales_dynamically:
+            factor = self.scale / 2.0**self.scenario.loss_scale.initial_power
+            for gradient in (each.grad for each in self.masters.values() if each.grad is not None):
+                gradient.mul_(factor)
+
+
+class LoadsTheScaleAlone(TorchDdp):
+    """Of the scaler a load takes the scale, and no count of good steps."""
+
+    points_at = Points("loss_scale")
+
+    def _load_scale(self, directory: Path) -> None:
+        super()._load_scale(directory)
+        if self.scaler is not None:
+            grad_scaler = self.scaler.scaler
+            grad_scaler.load_state_dict(grad_scaler.state_dict() | {"_growth_tracker": 0})
+
+
 #: By the name of the property that catches them.
 BY_PROPERTY: dict[str, list[type[TorchDdp]]] = {
     "test_each_step_follows_between_readings": [SumsItsEvaluation],
     "test_overflow_on_one_rank": [TakesTheLargestOfNumbersAlone],
     "test_a_block_that_rests": [MovesTheSecondGroupAtRest],
+    "test_dynamic_loss_scale_follows": [UnscalesByTheFirstScale],
     "test_each_step_follows_from_the_one_before": [ForgetsAMomentumAtZero],
 }
+#: In a load.
+OF_A_SCALER: list[type[TorchDdp]] = [LoadsTheScaleAlone]
 #: Caught by the Scenario that it names in ``rare``.
 OF_READINGS: list[type[Ddp]] = [ClipsByTheNormOfAReading]
