@@ -13,7 +13,7 @@ from zerobench.findings import facts
 from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.oracles.scaler import scaler_of
-from zerobench.scenario import Loads, LossScale, Optimizer, Scaler, Scenario
+from zerobench.scenario import Dtype, Loads, LossScale, Optimizer, Scaler, Scenario
 
 
 @pytest.mark.parametrize("machine", ["deepspeed", "torch"])
@@ -83,6 +83,26 @@ def test_a_block_that_rests_after_its_use(scenario: Scenario) -> None:
     names = [set(step.gradients) for step in canonical(scenario, keep=frozenset({"gradients"})).steps]
     rests = (bool(set().union(*names[:step]) - now) for step, now in enumerate(names) if step not in scenario.bad_steps)
     assert facts.rests_after_use(scenario) == any(rests)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "name", "has_scaler"),
+    [
+        ("fp16", LossScale(static=8.0), "", False),
+        ("fp16", LossScale(static=8.0), "GradScaler", True),
+        ("fp16", LossScale(static=8.0), "GradScaler.step without unscale_", True),
+        ("fp16", LossScale(scaler="torch"), "", True),
+        ("fp16", LossScale(), "", False),
+        ("bf16", LossScale(scaler="torch"), "", False),
+    ],
+)
+def test_a_grad_scaler(dtype: Dtype, scale: LossScale, name: str, has_scaler: bool) -> None:
+    """It calls a fused optimizer in the steps that it leaves out, too."""
+    settings = (name,) if name else ()
+    scenario = Scenario(dtype=dtype, loss_scale=scale, settings=settings, frozen_steps=(0,), poison=((0, 0),))
+    assert not facts.late_first_gradient(scenario)
+    assert facts.late_first_call(scenario) == has_scaler
+    assert facts.unscales(scenario) == (has_scaler and name != "GradScaler.step without unscale_")
 
 
 @pytest.mark.parametrize("loads", ["all", "without_optimizer"])

@@ -148,8 +148,13 @@ def late_first_gradient(scenario: Scenario) -> bool:
     return _comes_late(scenario, first) or (model.routed and _comes_late(scenario, rests))
 
 
+def late_first_call(scenario: Scenario) -> bool:
+    """The same if the steps count that a GradScaler leaves out: a fused optimizer is called in them."""
+    return _has_grad_scaler(scenario) and late_first_gradient(scenario.but(poison=()))
+
+
 def late_thaw(scenario: Scenario) -> bool:
-    """The same of a block that was frozen until then."""
+    """A late first gradient of a block that was frozen until then."""
     return _comes_late(scenario, set(scenario.frozen_steps))
 
 
@@ -194,6 +199,16 @@ def empties_a_shard(scenario: Scenario) -> bool:
     return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
 
 
+def unscales(scenario: Scenario) -> bool:
+    """Whether a client unscales the gradients by a GradScaler before the update."""
+    return _has_grad_scaler(scenario) and "GradScaler.step without unscale_" not in scenario.settings
+
+
+def _has_grad_scaler(scenario: Scenario) -> bool:
+    dynamic = scenario.scales_dynamically and scenario.loss_scale.scaler == "torch"
+    return dynamic or any(name.startswith("GradScaler") for name in scenario.settings)
+
+
 def evaluated_before_update(scenario: Scenario) -> bool:
     """Whether an evaluation comes between a backward and the update of its step."""
     return any(read.what == "evaluation" and read.at > 0 for read in scenario.reads)
@@ -214,10 +229,12 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         raises_scale,
         rests_after_use,
         late_first_gradient,
+        late_first_call,
         late_thaw,
         skips_before_update,
         reduces_in_another_dtype,
         empties_a_shard,
+        unscales,
         evaluated_before_update,
     )
 }
