@@ -75,15 +75,22 @@ def initialize(
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
     parameters = _filled(_listed(model.parameters() if model_parameters is None else model_parameters))
-    client = as_client(optimizer, parameters)
-    if client is not None and not isinstance(lr_scheduler, LRScheduler):  # a schedule that is made has all its rates
-        client.param_groups[:] = _filled(client.param_groups)
+    client = _client(optimizer, parameters, lr_scheduler)
     trained = _trained(model, settings, client, parameters)  # freezes the others
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
     _attach(wrapped, optimizer, lr_scheduler, training_data)
     wrapped.basic_optimizer = add_attributes(built, optimizer if isinstance(optimizer, Optimizer) else client)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
+
+
+def _client(optimizer: Any, parameters: Any, lr_scheduler: Any) -> Optimizer | None:
+    """The caller's optimizer, if there is one. It loses groups without parameters, unless a schedule that is made has
+    their rates."""
+    client = as_client(optimizer, parameters)
+    if client is not None and not isinstance(lr_scheduler, LRScheduler):
+        client.param_groups[:] = _filled(client.param_groups)
+    return client
 
 
 def _attach(engine: DeepSpeedEngine, optimizer: Any, lr_scheduler: Any, training_data: Any) -> None:
