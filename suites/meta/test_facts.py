@@ -186,3 +186,10 @@ def test_a_reduction_in_another_dtype() -> None:
 def _lacks_one(scenario: Scenario, resume: int, gradients: list[Collection[str]], trained: frozenset[str]) -> bool:
     applied = [names for step, names in enumerate(gradients[:resume]) if step not in scenario.bad_steps]
     return bool(applied) and bool(trained.difference(*applied))
+
+
+@pytest.mark.parametrize(("persistence", "shards"), [(5, True), (9, False)])
+def test_a_block_that_is_sharded(persistence: int, shards: bool) -> None:
+    """The larger block's matrices have 9 elements; they stay whole if that is not above the threshold."""
+    scenario = Scenario(model=Odd(width=3, hidden=(1, 3)), stage=3, persistence=persistence)
+    assert facts.shards_a_block(scenario) == shards

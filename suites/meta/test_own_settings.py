@@ -38,6 +38,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "bf16.immediate_grad_update": {"dtype": "bf16"},
     "bf16.check_grad_overflow=false": {"dtype": "bf16"},
     "zero_hpz_partition_size": {"world": 4},
+    "stage3_module_granularity_threshold": {"model": Odd(width=8, hidden=(2, 2))},
     "compute_grad_norm=false": {"clip": 0.0},
     "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
     "add_param_group": {"optimizer": Optimizer(second_group=True)},

@@ -209,6 +209,12 @@ def _has_grad_scaler(scenario: Scenario) -> bool:
     return dynamic or any(name.startswith("GradScaler") for name in scenario.settings)
 
 
+def shards_a_block(scenario: Scenario) -> bool:
+    """Whether a matrix of some block is not so small that it stays whole at stage 3."""
+    model = scenario.model
+    return not isinstance(model, Odd) or any(model.width * inner > scenario.persistence for inner in model.hidden)
+
+
 def evaluated_before_update(scenario: Scenario) -> bool:
     """Whether an evaluation comes between a backward and the update of its step."""
     return any(read.what == "evaluation" and read.at > 0 for read in scenario.reads)
@@ -235,6 +241,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         reduces_in_another_dtype,
         empties_a_shard,
         unscales,
+        shards_a_block,
         evaluated_before_update,
     )
 }

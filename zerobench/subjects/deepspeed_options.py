@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subjects import plain_settings
+from zerobench.subjects import deepspeed_leaves, plain_settings
 from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
@@ -29,6 +29,8 @@ ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradie
 MASTERS, ZEROED = "load_from_fp32_weights=false", "engine.zero_grad()"
 #: Functions that the client calls: on the model before the engine, or between steps.
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
+#: All blocks are leaves, as the threshold is the granularity of the coarsest one.
+GRANULARITY = "stage3_module_granularity_threshold"
 #: Ways to accumulate; a Scenario has one of them.
 ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED, BACKWARD, SCALED])
 TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
@@ -59,6 +61,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     NO_NORM: ((1, 2), {"compute_grad_norm": False}),
     CONVERTED: ((3,), {}),
     LEAVES: ((3,), {}),
+    GRANULARITY: ((3,), {}),
     OFFLOADED: ((1, 2), {}),  # at stage 3 it demands DeepSpeed's own Adam
     EMPTIED: ((1, 2, 3), {}),
     BACKWARD: ((1, 2, 3), {}),
@@ -127,10 +130,13 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
             name == NO_NORM and bool(scenario.poison)
         ),
         f"{name} calls a backward hook, beside which torch allows no edit of an output in place: {_HOOK}": (
-            name == LEAVES and isinstance(scenario.model, Odd) and scenario.model.in_place
+            name in (LEAVES, GRANULARITY) and isinstance(scenario.model, Odd) and scenario.model.in_place
         ),
         f"it depends on the buckets whether {name} is wrong: reports/findings/deepspeed/leaf-called-twice": (
-            name == LEAVES and _depends_on_buckets(scenario)
+            name in (LEAVES, GRANULARITY) and _depends_on_buckets(scenario)
+        ),
+        f"{name} is for blocks that are finer than the model: {_PAGE}": (
+            name == GRANULARITY and not deepspeed_leaves.threshold(scenario.model)
         ),
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))
@@ -154,6 +160,8 @@ def configured(out: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
     for name in scenario.settings:
         out |= _WHOLE.get(name, {})
         out["zero_optimization"] |= _ZERO[name][1] if name in _ZERO else {}
+        if name == GRANULARITY:
+            out["zero_optimization"][GRANULARITY] = deepspeed_leaves.threshold(scenario.model)
         if name in _SCHEDULERS:
             kind = name.removeprefix("scheduler ")
             rates = [group.lr for group in specs(scenario.optimizer)]
