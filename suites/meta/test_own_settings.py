@@ -30,6 +30,7 @@ _SCENARIO = Scenario(
     loss_scale=LossScale(static=1.0),
     optimizer=Optimizer(name="adam", lr=0.1),
 )
+_PLAIN_SGD = Optimizer(name="sgd", lr=0.5, momentum=0.0, weight_decay=0.0)
 #: A setting and what it needs beside that.
 _NEEDS: dict[str, dict[str, Any]] = {
     "powerSGD_hook with error feedback": {"dtype": "fp16", "poison": ((0, 0),)},
@@ -40,6 +41,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "zero_hpz_partition_size": {"world": 4},
     "stage3_module_granularity_threshold": {"model": Odd(width=8, hidden=(2, 2))},
     "compute_grad_norm=false": {"clip": 0.0},
+    "PeriodicModelAverager of ranks alone": {"optimizer": _PLAIN_SGD, "clip": 0.0, "data": "dyadic"},
     "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
     "add_param_group": {"optimizer": Optimizer(second_group=True)},
     "ignored_params": {"model": Odd(frozen=True)},

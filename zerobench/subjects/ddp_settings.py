@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -34,6 +36,10 @@ HOOK = "allreduce_hook"
 LOCAL, WRAPPED = "post_localSGD_hook", "fp16_compress_wrapper(allreduce_hook)"
 #: An optimizer that averages the ranks' parameters, which are equal, after each step.
 AVERAGED = "PostLocalSGDOptimizer"
+#: Each rank is a process group of its own, and its step is followed by an average of all ranks' parameters. Without
+#: momentum and weight decay that is a step with the average of their gradients.
+ALONE = "PeriodicModelAverager of ranks alone"
+Averager = PeriodicModelAverager
 #: Arguments of the constructor. Buckets of a few bytes hold a parameter each.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "bucket_cap_mb": {"bucket_cap_mb": 1e-5},
@@ -45,7 +51,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 FEEDBACK = "powerSGD_hook with error feedback"
 HOOKS = HOOK, POWER, FEEDBACK, LOCAL, WRAPPED
 #: Of the client's own optimizer, which an engine with its own one has not.
-OF_OPTIMIZER = (AVERAGED,)
+OF_OPTIMIZER = (AVERAGED, ALONE)
 SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, *HOOKS)
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
@@ -67,11 +73,57 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
         return f"{WRAPPED} rounds other gradients to fp16: {_HOOKS}"
     if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
         return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
+    if ALONE in scenario.settings and (reason := _unsupported_alone(scenario)) is not None:
+        return reason
     if len(set(HOOKS).intersection(scenario.settings)) > 1:
         return f"DDP takes one communication hook: {_PAGE}"
     if {JOIN, THROWS}.issubset(scenario.settings):
         return "a loop has one Join"
     return None
+
+
+def _unsupported_alone(scenario: Scenario) -> str | None:
+    """The reason against local steps and an average of the parameters, or None."""
+    rule = scenario.optimizer
+    linear = rule.name == "sgd" and rule.momentum == rule.weight_decay == 0.0
+    if not linear or rule.second_group or rule.third_group or scenario.clip or scenario.dtype != "fp32":
+        return f"{ALONE} averages updates, which are linear in the gradients for plain SGD alone: {_AVERAGING}"
+    if scenario.data != "dyadic" or scenario.steps > 2 or math.frexp(rule.lr)[0] != 0.5:
+        return f"{ALONE} rounds each rank's update before the average: {_AVERAGING}"
+    if scenario.world & (scenario.world - 1):
+        return f"{ALONE} averages over {scenario.world} ranks, which rounds: {_AVERAGING}"
+    if scenario.ranks_differ:
+        return f"{ALONE} leaves it to the client that the ranks' models are equal: {_AVERAGING}"
+    if others := {*HOOKS, MESH, JOIN, THROWS, AVERAGED}.intersection(scenario.settings):
+        return f"{min(others)} is of several ranks"
+    return None
+
+
+def own_group(scenario: Scenario, group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The process group over which gradients are reduced. A collective of all processes."""
+    if ALONE not in scenario.settings:
+        return group
+    alone, _ = dist.new_subgroups(group_size=1)  # type: ignore[no-untyped-call]
+    assert isinstance(alone, dist.ProcessGroup)
+    return alone
+
+
+def averager(scenario: Scenario, group: dist.ProcessGroup) -> Averager | None:
+    """What the client calls after a step of its own."""
+    return PeriodicModelAverager(period=1, process_group=group) if ALONE in scenario.settings else None
+
+
+def means(own: Mapping[str, Tensor], parameters: Mapping[str, Tensor], group: dist.ProcessGroup) -> dict[str, Tensor]:
+    """The averages of the ranks' gradients; a rank that has none of a parameter counts as zeros."""
+    found = {}
+    for name, p in parameters.items():
+        there = torch.tensor(float(name in own))
+        value = own[name].clone() if name in own else torch.zeros_like(p)
+        dist.all_reduce(there, group=group)
+        dist.all_reduce(value, group=group)
+        if there:
+            found[name] = value / dist.get_world_size(group)
+    return found
 
 
 def arguments(scenario: Scenario, model: nn.Module, group: dist.ProcessGroup) -> dict[str, Any]:

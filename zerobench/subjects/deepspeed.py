@@ -19,7 +19,7 @@ from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
-from zerobench.subjects import deepspeed_config, deepspeed_options
+from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
@@ -237,6 +237,8 @@ class DeepSpeed(Subject):
         return {name: value.detach().float() for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:
+        if deepspeed_options.EXPORTED in self.scenario.settings:
+            return deepspeed_export.exported(self.engine, self.scenario)
         whole = list(self.model.parameters()) if self.scenario.placement.parameters else []
         with self.zero.zero.GatheredParameters(whole, enabled=bool(whole)):
             return {name: p.detach().clone() for name, p in self.model.named_parameters()}

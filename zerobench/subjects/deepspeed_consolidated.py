@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import shutil
-import tempfile
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import torch.distributed as dist
 
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.subjects.deepspeed import DeepSpeed
+from zerobench.subjects.deepspeed_export import made_by_first_rank
 from zerobench.workload.data import DTYPES
 
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html#recovering-fp32-weights"
@@ -41,7 +40,7 @@ class DeepSpeedConsolidated(DeepSpeed):
         """The fp32 values by name, on every rank."""
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-        directory = Path(_made_by_first_rank())
+        directory = made_by_first_rank()
         with redirect_stdout(io.StringIO()):
             self.save(directory)
             dist.barrier()
@@ -51,10 +50,3 @@ class DeepSpeedConsolidated(DeepSpeed):
         if dist.get_rank() == 0:
             shutil.rmtree(directory)
         return copies
-
-
-def _made_by_first_rank() -> str:
-    """A new folder, the same on all ranks. A collective."""
-    made = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(made)
-    return made[0]

@@ -31,6 +31,8 @@ MASTERS, ZEROED = "load_from_fp32_weights=false", "engine.zero_grad()"
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: All blocks are leaves, as the threshold is the granularity of the coarsest one.
 GRANULARITY = "stage3_module_granularity_threshold"
+#: The model's parameters are read from the file that the engine saves for a program without it.
+EXPORTED = "save_16bit_model"
 #: Ways to accumulate; a Scenario has one of them.
 ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED, BACKWARD, SCALED])
 TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
@@ -64,6 +66,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     GRANULARITY: ((3,), {}),
     OFFLOADED: ((1, 2), {}),  # at stage 3 it demands DeepSpeed's own Adam
     EMPTIED: ((1, 2, 3), {}),
+    EXPORTED: ((0, 1, 2, 3), {"stage3_gather_16bit_weights_on_model_save": True}),
     BACKWARD: ((1, 2, 3), {}),
     SCALED: ((1, 2, 3), {}),
     SUM: ((0, 1, 2), {}),

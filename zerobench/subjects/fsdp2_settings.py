@@ -12,16 +12,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
+from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.workload.data import DTYPES
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.fsdp.fully_shard.html"
 
 COLUMNS = "shard_placement_fn=Shard(1)"
+#: Matrices are in a group of parameters of their own, with a second mesh of the same ranks.
+SECOND_MESH = "shard_placement_fn=ShardPlacementResult"
 ROOT_ALONE = "fully_shard of the root alone"
 BY_HAND = "unshard(async_op=True)"
 UNUSED = "set_reduce_scatter_unused_params"
@@ -58,10 +62,11 @@ _OF_ALL: dict[str, Callable[[FSDPModule], None]] = {
 _PREFETCHES = "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"
 
 #: Of shards, which an engine with whole parameters has not.
-OF_SHARDS = frozenset([COLUMNS, "set_separate_reduce_scatter_group", "set_reshard_after_forward"])
+OF_SHARDS = frozenset([COLUMNS, SECOND_MESH, "set_separate_reduce_scatter_group", "set_reshard_after_forward"])
 
 SETTINGS = (
     COLUMNS,
+    SECOND_MESH,
     ROOT_ALONE,
     BY_HAND,
     LAST_BACKWARD,
@@ -89,10 +94,23 @@ def unsupported(scenario: Scenario) -> str | None:
         return "the blocks are groups or they are not"
     if OUTPUT in scenario.settings and scenario.autocast:
         return f"{OUTPUT} casts the output of a block, whose dtype autocast has chosen: {_PAGE}"
+    if SECOND_MESH in scenario.settings and (reason := _unsupported_meshes(scenario)) is not None:
+        return reason
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
     if between and scenario.accumulation == 1:
         return f"{min(between)} is for several micro-steps: {_PAGE}"
     return _unsupported_model(scenario)
+
+
+def _unsupported_meshes(scenario: Scenario) -> str | None:
+    """The reason against two meshes of a module's parameters, or None."""
+    if scenario.replicate > 1:
+        return "the second mesh has no replicas"
+    if COLUMNS in scenario.settings:
+        return "a model has one shard_placement_fn"
+    if alone := {OWN_COMMS, "set_all_reduce_hook"}.intersection(scenario.settings):
+        return f"{min(alone)} is of modules with one mesh: {_PAGE}"
+    return None
 
 
 def _unsupported_model(scenario: Scenario) -> str | None:
@@ -153,8 +171,16 @@ def _routed_by_rank(scenario: Scenario, model: Odd) -> bool:
     return model.routes == "ranks" and all(each)
 
 
-def placement(scenario: Scenario) -> Callable[[nn.Parameter], Shard | None] | None:
-    """The dimension in which each parameter is sharded: the second one, if the ranks can share it evenly."""
+def placement(
+    scenario: Scenario, group: dist.ProcessGroup
+) -> Callable[[nn.Parameter], Shard | ShardPlacementResult | None] | None:
+    """The dimension or the mesh in which each parameter is sharded: the second dimension, if the ranks can share it
+    evenly, or a second mesh for matrices. A collective."""
+    if SECOND_MESH in scenario.settings:
+        second = dist.new_group(dist.get_process_group_ranks(group))
+        assert isinstance(second, dist.ProcessGroup)
+        mesh = FSDPMeshInfo(fsdp_mesh(second, scenario), shard_mesh_dim=0)
+        return lambda p: ShardPlacementResult(Shard(0), mesh) if p.ndim > 1 else None
     if COLUMNS not in scenario.settings:
         return None
     shards = scenario.mesh.shard

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Theory
+from zerobench.subject import Batch, State, Theory
 from zerobench.subjects import ddp_settings, plain_settings
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import (
@@ -48,6 +48,8 @@ class TorchDdp(Plain):
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
     find_unused: ClassVar[bool | None] = None
+    #: Of a Scenario in which the client averages the parameters after its own steps.
+    averager: ddp_settings.Averager | None = None
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -90,10 +92,16 @@ class TorchDdp(Plain):
             return True
         return isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
 
+    @classmethod
+    def needs_whole_world(cls, scenario: Scenario) -> bool:
+        return super().needs_whole_world(scenario) or ddp_settings.ALONE in scenario.settings
+
     def _wrap(self) -> nn.Module:
+        self.averager = ddp_settings.averager(self.scenario, self.group)
+        reduced_over = ddp_settings.own_group(self.scenario, self.group)
         module = DistributedDataParallel(
             self.model,
-            **ddp_settings.arguments(self.scenario, self.model, self.group),
+            **ddp_settings.arguments(self.scenario, self.model, reduced_over),
             gradient_as_bucket_view=self.bucket_view,
             static_graph=self.static_graph,
             find_unused_parameters=self.looks_for_unused(self.scenario),
@@ -109,6 +117,16 @@ class TorchDdp(Plain):
         assert isinstance(self.module, DistributedDataParallel)
         with ddp_settings.joined(self.module, self.scenario):
             return super().micro_step(batch)
+
+    def _step(self, norm: Tensor | None) -> bool:
+        skipped = super()._step(norm)
+        if self.averager is not None:
+            self.averager.average_parameters(self.model.parameters())
+        return skipped
+
+    def gradients(self) -> State:
+        found = super().gradients()
+        return found if self.averager is None else ddp_settings.means(found, self.working, self.group)
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         assert isinstance(self.module, DistributedDataParallel)

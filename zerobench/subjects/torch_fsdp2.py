@@ -61,7 +61,13 @@ class TorchFsdp2(Plain):
 
     @classmethod
     def needs_whole_world(cls, scenario: Scenario) -> bool:
-        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS
+        return (
+            super().needs_whole_world(scenario)
+            or scenario.saving in BROADCASTS
+            or (
+                fsdp2_settings.SECOND_MESH in scenario.settings  # a process group is made by all processes
+            )
+        )
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}
@@ -84,7 +90,7 @@ class TorchFsdp2(Plain):
             fully_shard,
             mesh=fsdp_mesh(self.group, self.scenario),
             offload_policy=self._offload(),
-            shard_placement_fn=fsdp2_settings.placement(self.scenario),
+            shard_placement_fn=fsdp2_settings.placement(self.scenario, self.group),
             **fsdp2_settings.ignored(self.model, self.scenario),
         )
 

@@ -67,7 +67,8 @@ class DdpFp16Hook(TorchDdp):
     """DDP sends gradients in fp16 by its own communication hook, and keeps them in the model's dtype."""
 
     name = "torch-ddp-fp16-hook"
-    settings = tuple(name for name in TorchDdp.settings if name not in ddp_settings.HOOKS)  # DDP takes one hook
+    #: DDP takes one hook, which is of all ranks.
+    settings = tuple(name for name in TorchDdp.settings if name not in (*ddp_settings.HOOKS, ddp_settings.ALONE))
     hook: ClassVar[Callable[..., Any]] = staticmethod(fp16_compress_hook)
 
     @classmethod

@@ -1,0 +1,39 @@
+"""The weights that DeepSpeed exports for a program without it, read back into a plain model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.scenario import Scenario
+from zerobench.subject import State
+from zerobench.workload.models import shapes
+
+_FILE = "pytorch_model.bin"
+
+
+def exported(engine: Any, scenario: Scenario) -> State:
+    """The parameters of the Scenario's model, which has loaded every entry that ``save_16bit_model`` has saved, and no
+    other. A collective."""
+    directory = made_by_first_rank()
+    engine.save_16bit_model(str(directory), _FILE)
+    dist.barrier()
+    state = torch.load(directory / _FILE, weights_only=True)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(directory)
+    model = shapes(scenario)
+    model.load_state_dict(state, assign=True)
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def made_by_first_rank() -> Path:
+    """A new folder, the same on all ranks. A collective."""
+    made = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(made)
+    return Path(made[0])
