@@ -224,7 +224,7 @@ class Engine(CheckpointCalls):
         """
         self._check_whole()
         self._check_trains()
-        self.optimizer.check_states()
+        self.optimizer.check_options()
         boundary, complete = self.accumulation.end()
         self.read_cache.clear()
         if boundary:

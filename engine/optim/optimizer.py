@@ -117,12 +117,19 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.kept = self._needed
         return self.kept
 
-    def check_states(self) -> None:
-        """Demand that the groups' options need no state that the engine does not keep.
+    def check_options(self) -> None:
+        """Demand that the engine has a step for the groups' options, and the states that they need: a client may have
+        changed them since the engine was built.
 
         Raises:
-            RuntimeError: they do.
+            RuntimeError: it has not.
         """
+        lacking = next((name for group in self.param_groups for name in self.rule.lacks if group.get(name)), None)
+        if lacking is not None:
+            raise RuntimeError(
+                f"the option {lacking} of a parameter group is set, and it was not when the engine was built, so the "
+                f"engine steps by its rule {self.rule.name}, which lacks it; pass an optimizer that has the option"
+            )
         missing = ", ".join(name for name in self._needed if name not in self.state_names)
         if missing:
             raise RuntimeError(

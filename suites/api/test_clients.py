@@ -163,3 +163,22 @@ def test_a_momentum_that_comes_later_is_an_error() -> None:
         engine.step()
     optimizer.param_groups[0]["momentum"] = 0.0
     engine.step()
+
+
+@pytest.mark.parametrize(
+    ("made", "option", "value"),
+    [("Adam", "maximize", True), ("SGD", "nesterov", True), ("SGD", "dampening", 0.25), ("Adagrad", "maximize", True)],
+)
+def test_an_option_that_comes_later_is_an_error(made: str, option: str, value: Any) -> None:
+    """If a client sets an option that the engine's rule lacks after the engine was built, the step does not ignore
+    it."""
+    model = nn.Linear(4, 1)
+    client = getattr(torch.optim, made)(model.parameters(), lr=0.1, **{"momentum": 0.5} if made == "SGD" else {})
+    engine, optimizer, _, _ = zerobench.initialize(model=model, optimizer=client, config=_CONFIG)
+    engine.backward(engine(torch.ones(1, 4)).sum())
+    before = optimizer.param_groups[0][option]
+    optimizer.param_groups[0][option] = value
+    with pytest.raises(RuntimeError, match=f"the option {option} of a parameter group is set"):
+        engine.step()
+    optimizer.param_groups[0][option] = before
+    engine.step()
