@@ -98,7 +98,7 @@ class Scenario:
     lr_factors: tuple[float, ...] = ()
     scheduled_by: ScheduledBy = "client"  # the engine steps an lr_scheduler after each update; a client sets all itself
     weight_decay_factors: tuple[float, ...] = ()  # the same of its weight decay
-    momentum_factors: tuple[float, ...] = ()  # the same of its momentum, or of both betas
+    momentum_factors: tuple[float, ...] = ()  # the same of its momentum, or of both betas, or of its lr_decay
     eps_factors: tuple[float, ...] = ()  # the same of its eps
     loss_scale: LossScale = field(default_factory=LossScale)
     schedule: Literal["auto", "micro_step", "boundary"] = "auto"  # auto: boundary at stages 0 and 1
@@ -308,8 +308,11 @@ class Scenario:
 
 
 def scaled(group: Mapping[str, Any], factors: Mapping[str, float]) -> dict[str, Any]:
-    """The hyperparameters of a group times their factors; in a group with betas, that of ``momentum`` is theirs."""
+    """The hyperparameters of a group times their factors; in a group with betas or an lr_decay, that of ``momentum`` is
+    theirs."""
     found = {name: group[name] * factor for name, factor in factors.items() if name in group}
     if "betas" in group and "momentum" in factors:
         found["betas"] = tuple(beta * factors["momentum"] for beta in group["betas"])
+    if "lr_decay" in group and "momentum" in factors:
+        found["lr_decay"] = group["lr_decay"] * factors["momentum"]
     return found

@@ -268,8 +268,9 @@ class Subject(ABC):
     def param_groups(self) -> Sequence[dict[str, Any]]:
         """The optimizer's parameter groups, in the same order at any time.
 
-        A client's schedules set ``lr``, ``weight_decay``, ``eps`` and ``momentum`` or ``betas`` in them before a step,
-        or before its update, and the client reads them after it. It is called only if :attr:`schedules` is set.
+        A client's schedules set ``lr``, ``weight_decay``, ``eps`` and ``momentum``, ``betas`` or ``lr_decay`` in them
+        before a step, or before its update, and the client reads them after it. It is called only if :attr:`schedules`
+        is set.
         """
         raise NotImplementedError(f"{self.name} sets schedules and has no param_groups()")
 

@@ -152,7 +152,8 @@ RARE_VALUES = {
         momentum_factors=(1.0, 0.5),
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
-    # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards
+    # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards; Adagrad's decay
+    # of the rate changes
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
         world=3,
@@ -165,6 +166,7 @@ RARE_VALUES = {
         persistence=6,
         max_live=200,
         optimizer=Optimizer(name="adagrad", lr=0.1, lr_decay=0.5, second_group=True),
+        momentum_factors=(1.0, 0.25),
         offload_optimizer="nvme",
         offload_param="cpu",
         sub_group=40,

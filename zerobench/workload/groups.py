@@ -45,8 +45,10 @@ def scheduled_values(scenario: Scenario, groups: Iterable[Mapping[str, Any]]) ->
 
 
 def _value(group: Mapping[str, Any], name: str) -> Any:
-    """In a group with betas, ``momentum`` is the first of them."""
-    return group["betas"][0] if name == "momentum" and "betas" in group else group.get(name)
+    """In a group with betas, ``momentum`` is the first of them, and in one with an lr_decay it is that."""
+    if name == "momentum" and "betas" in group:
+        return group["betas"][0]
+    return group.get("lr_decay" if name == "momentum" and "lr_decay" in group else name)
 
 
 def _scaled(spec: Optimizer, rate: float, decay: float, rest: float) -> Optimizer:

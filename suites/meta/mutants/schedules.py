@@ -129,6 +129,10 @@ class KeepsItsFirstEps(_KeepsItsFirst):
     kept = ("eps",)
 
 
+class KeepsItsFirstLrDecay(_KeepsItsFirst):
+    kept = ("lr_decay",)
+
+
 class StepsWithTheRatesOfTheFirstMicroStep(_Scheduled):
     """Reads the groups when a step begins: a client that changes them before the update is late."""
 
@@ -167,5 +171,6 @@ SCHEDULED: list[type[_Scheduled]] = [
     KeepsItsFirstBetas,
     KeepsItsFirstBeta2,
     KeepsItsFirstEps,
+    KeepsItsFirstLrDecay,
     StepsWithTheRatesOfTheFirstMicroStep,
 ]
