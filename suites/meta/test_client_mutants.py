@@ -13,14 +13,16 @@ from zerobench.suites.meta.mutants.client import FAILING, HOOKS, NUMBERS, SAVING
 from zerobench.suites.meta.mutants.ddp_rules import BY_PROPERTY
 from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_VALUES
 from zerobench.suites.meta.mutants.parts import PARTS
+from zerobench.suites.meta.mutants.returned import RETURNED_LOSSES, RETURNED_READINGS
 from zerobench.suites.meta.mutants.seldom_metered import IN_FAILED_LOADS
 from zerobench.suites.meta.power.catching import catch
 from zerobench.suites.support.trials import Trials
 
 _CASES = [
-    *((mutant, test_client.test_saving_changes_nothing) for mutant in SAVING),
+    *((mutant, test_client.test_saving_changes_nothing) for mutant in [*SAVING, *RETURNED_LOSSES]),
     *((mutant, test_client.test_outcomes_need_no_reader) for mutant in [*UNREAD, *GIVEN_BATCHES]),
-    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in [*TOUCHING, *GIVEN_VALUES]),
+    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in TOUCHING),
+    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in [*GIVEN_VALUES, *RETURNED_READINGS]),
     *((mutant, test_loads.test_random_numbers_go_on_after_a_load) for mutant in NUMBERS),
     *((mutant, test_loads.test_a_load_that_fails_changes_nothing) for mutant in [*FAILING, *IN_FAILED_LOADS]),
     *((mutant, test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out) for mutant in PARTS),

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from zerobench.driver import (
     directory_of,
     draw_batches,
     finish,
+    flat,
     model_for,
     prepare,
     run_step,
@@ -27,6 +29,7 @@ from zerobench.driver import (
     start,
     wrap,
 )
+from zerobench.judge.difference import same_bits
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State, Subject
@@ -51,7 +54,7 @@ class Changed:
 
 
 #: Hyperparameters that a client sets, and that only it changes.
-_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "momentum", "eps")
+_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "momentum", "eps", "lr_decay")
 
 
 def train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, ...]) -> Trajectory:
@@ -120,13 +123,33 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
             finish(subject, scenario, index)
+            readings = _Readings()
             for call, make in _calls(subject, directory if saving else None).items():
-                found += _changed_by(call, state, {}, make)
+                found += _changed_by(call, state, {}, partial(readings.make, call, make))
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
+            found += readings.changed()
             found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
+
+
+class _Readings:
+    """The values that readings between two steps have returned, and copies of what they were."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def make(self, call: str, read: Callable[[], Any]) -> None:
+        """Make a call; if it reads a state after the update, remember what it returns."""
+        value = read()
+        if call in ("parameters", "model_parameters", "optimizer_state"):
+            state = flat(value) if call == "optimizer_state" else value
+            self._kept |= {f"{name}, read by {call}": (each, each.clone()) for name, each in state.items()}
+
+    def changed(self) -> list[str]:
+        """The values that a later call has changed: a client may keep them until it trains on."""
+        return [f"{name}, by a later call" for name, pair in self._kept.items() if not same_bits(*pair)]
 
 
 def _calls(subject: Subject, directory: Path | None) -> dict[str, Callable[[], object]]:

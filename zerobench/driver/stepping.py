@@ -32,7 +32,7 @@ def run_step(
     :func:`draw_batches`, which a caller that times the step draws before it.
 
     Raises:
-        ValueError: if a loss has a dimension.
+        ValueError: if a loss has a dimension, or a graph.
         TypeError: if a tensor of the full values is not plain.
     """
     losses: list[Tensor] = []
@@ -60,6 +60,11 @@ def _scalar(loss: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"micro_step of {name} returned a loss of shape {list(loss.shape)}; expected a 0-dimensional tensor, the "
             "mean loss of the leaf"
+        )
+    if loss.requires_grad:
+        raise ValueError(
+            f"micro_step of {name} returned a loss with its graph, which keeps the leaf's activations as long as the "
+            "client keeps the loss; expected a detached one"
         )
     return loss
 
