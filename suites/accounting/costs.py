@@ -130,6 +130,16 @@ def loading(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "load", _states_of(scenario, ranks), "one rank's states, and ten blocks")
 
 
+def reading(trials: Trials, scenario: Scenario) -> None:
+    """The bytes that a load reads."""
+    most = 2 * _states_of(scenario, scenario.world if scenario.placement.optimizer else 1)
+    for rank, size in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.read_in_load)):
+        if size is None:
+            pytest.skip("no /proc/self/io: the kernel does not count the bytes that a process reads")
+        entry = Entry("read", f"{size} bytes that a rank reads in a load", "load")
+        demand_at_most(trials, scenario, rank, entry, size, most, "one rank's states, and ten blocks, twice")
+
+
 def _states_of(scenario: Scenario, ranks: int) -> int:
     """Bytes of masters and optimizer states if so many ranks share them, and ten blocks."""
     model = models.shapes(scenario)
@@ -231,6 +241,7 @@ COSTS: Mapping[str, Cost] = {
         evaluation,
         saving,
         loading,
+        reading,
         kept_in_step,
         kept_in_update,
         undeclared,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from zerobench import subjects
 from zerobench.bench.ledger import settled
 from zerobench.driver import directory_of, draw_batches, run_step, save, start
-from zerobench.meters import PeakMeter, TrafficMeter
+from zerobench.meters import PeakMeter, TrafficMeter, read_so_far
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
 from zerobench.workload.data import held_out
@@ -61,6 +61,18 @@ _CALLS: dict[Within, _Make] = {
     "save": lambda engine, scenario, directory: engine.save(directory),
     "load": lambda engine, scenario, directory: engine.load(directory),
 }
+
+
+def read_in_load(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int | None:
+    """One rank's part: the bytes that it reads while it loads what it has saved after a step; None if the kernel does
+    not count them."""
+    with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
+        run_step(engine, scenario, 0, dist.get_rank(group))
+        engine.save(directory)
+        before = read_so_far()
+        engine.load(directory)
+        after = read_so_far()
+    return None if before is None or after is None else after - before
 
 
 def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> tuple[int, int]:

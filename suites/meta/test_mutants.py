@@ -79,6 +79,7 @@ from zerobench.suites.meta.mutants.resting_momentum import RESTING
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
 from zerobench.suites.meta.mutants.schedules import SCHEDULED
+from zerobench.suites.meta.mutants.seldom_metered import THROUGH_MAPS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
 from zerobench.suites.meta.mutants.training_loop import (
@@ -333,9 +334,10 @@ def test_gradients_in_a_private_buffer_are_caught(pool: Pool) -> None:
 
 @pytest.mark.alone
 @pytest.mark.rotating
-@pytest.mark.parametrize("mutant", WHISPERING, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*WHISPERING, *THROUGH_MAPS], ids=lambda mutant: mutant.__name__)
 def test_bytes_outside_collectives_are_caught(pool: Pool, mutant: Any) -> None:
-    """If an engine sends its gradients through a store, a socket or a file, it fails, though no collective has them."""
+    """If an engine sends its gradients through a store, a socket, a file or a map, it fails, though no collective has
+    them."""
     trials = Trials.of(pool, mutant)
     demand_caught(
         trials, mutant, failure_of(partial(test_wire.test_the_wire_carries_little_else, trials, 1, test_wire.LARGE))

@@ -21,10 +21,12 @@ from zerobench.suites.meta.mutants.events import (
     SENT_IN_SHORT_STEPS,
 )
 from zerobench.suites.meta.mutants.seldom_metered import (
+    BESIDE_MAPS,
     IN_MAPS,
     OF_SCHEDULERS,
     ON_OTHER_RANKS_IN_BACKWARD,
     ON_THE_THIRD_RANK,
+    READ_IN_LOADS,
 )
 from zerobench.suites.meta.mutants.uses import (
     ACCUMULATED,
@@ -101,7 +103,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in FROZEN),
     *((mutant, _at(test_within.test_events_leave_little, 1)) for mutant in LEFT_BY_EVENTS),
     *((mutant, _at(test_within.test_an_update_in_16_bits_holds_its_shard, 2)) for mutant in IN_AN_UPDATE_IN_16_BITS),
-    *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in IN_A_LOAD),
+    *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in [*IN_A_LOAD, *READ_IN_LOADS]),
     *((mutant, _at(test_bounds.test_a_backward_frees_what_it_computes_again, 2)) for mutant in COMPUTED_AGAIN),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in SENT_AFTER_EVENTS),
     *(
@@ -113,6 +115,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(_IN_BACKWARD, 2, 1)) for mutant in ON_OTHER_RANKS_IN_BACKWARD),
     *((mutant, _at(test_within.test_little_is_undeclared, 2)) for mutant in ON_THE_THIRD_RANK),
     *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "none")) for mutant in IN_MAPS),
+    *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "files")) for mutant in BESIDE_MAPS),
     *((mutant, _at(_LONG_RUN, 2)) for mutant in OF_SCHEDULERS),
 ]
 

@@ -22,6 +22,7 @@ LedgerPart = Literal[
     "process",  # bytes in use that are no tensor
     "whole",  # parameters that are whole
     "within",  # bytes that are held only within a call
+    "read",  # bytes that a call reads
     "kept",  # bytes that a call leaves until the next step or update is under way
     "left",  # all that is left of a closed engine
 ]

@@ -15,9 +15,9 @@ from zerobench.meters.memory import (
 from zerobench.meters.metering import METERED_STEP, Metered, meter_subject, off_device
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
-from zerobench.meters.process import beside_tensors
+from zerobench.meters.process import beside_tensors, shared
 from zerobench.meters.traffic import TrafficMeter
-from zerobench.meters.wire import crossing
+from zerobench.meters.wire import crossing, read_so_far
 
 __all__ = [
     "METERED_STEP",
@@ -36,7 +36,9 @@ __all__ = [
     "meter_subject",
     "off_device",
     "pinned",
+    "read_so_far",
     "resident",
     "resident_states",
+    "shared",
     "unattributed",
 ]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]
 
 _COUNTERS = Path("/proc/net/dev")
-_WRITTEN = Path("/proc/self/io")
+_PASSED = Path("/proc/self/io")
 _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
 
 
@@ -74,13 +74,23 @@ def _received() -> int | None:
     return int(counters["lo"][0]) + _stored() if "lo" in counters else None
 
 
+def read_so_far() -> int | None:
+    """The bytes that this process has taken from ``read`` and its like, of files and sockets; None if they are not
+    known. gloo receives with ``read``, and a map of a file reads without."""
+    return _passed("rchar")
+
+
 def _written() -> int | None:
-    """This process's ``wchar``: a line of the file is ``name: number``."""
+    return _passed("wchar")
+
+
+def _passed(name: str) -> int | None:
+    """This process's counter of that name: a line of the file is ``name: number``."""
     try:
-        lines = _WRITTEN.read_text(encoding="ascii").splitlines()
+        lines = _PASSED.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return int(dict(line.split(":") for line in lines)["wchar"])
+    return int(dict(line.split(":") for line in lines)[name])
 
 
 def _stored() -> int:
