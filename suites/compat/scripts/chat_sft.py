@@ -1,5 +1,5 @@
 """Supervised fine-tuning, as in DeepSpeed-Chat: its configuration, FusedAdam or DeepSpeedCPUAdam with groups and a
-schedule of the client, activations recomputed, and the weights saved parameter by parameter."""
+schedule of the client, low-rank updates of one layer, activations recomputed, and the weights saved one by one."""
 
 import argparse
 import math
@@ -8,6 +8,7 @@ import os
 import deepspeed
 import torch
 from deepspeed import get_accelerator
+from deepspeed.compression.helper import recursive_getattr, recursive_setattr
 from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.runtime.utils import see_memory_usage
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
@@ -76,6 +77,27 @@ class LanguageModel(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
+class LinearLayer_LoRA(nn.Module):
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, lora_dim: int = 4) -> None:
+        super().__init__()
+        rows, columns = weight.ds_shape if hasattr(weight, "ds_shape") else weight.shape
+        self.weight, self.bias = weight, bias
+        self.lora_right_weight = nn.Parameter(0.1 * torch.randn(columns, lora_dim))
+        self.lora_left_weight = nn.Parameter(torch.zeros(lora_dim, rows))
+        self.weight.requires_grad = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias) + x @ self.lora_right_weight @ self.lora_left_weight
+
+
+def convert_linear_layer_to_lora(model: nn.Module, part_module_name: str) -> nn.Module:
+    names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and part_module_name in n]
+    for name in names:
+        module = recursive_getattr(model, name)
+        recursive_setattr(model, name, LinearLayer_LoRA(module.weight, module.bias))
+    return model
+
+
 def get_optimizer_grouped_parameters(
     model: nn.Module, weight_decay: float, no_decay: tuple = ("bias", "layer_norm.weight")
 ) -> list:
@@ -129,6 +151,10 @@ def save_zero_three_model(model_ema: nn.Module, global_rank: int, save_dir: str,
         torch.save(state, file)
 
 
+def shown(name: str) -> bool:
+    return name != "lm_head.weight" and "lora" not in name  # the tied weight has one name at stage 3
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=-1)
@@ -152,7 +178,7 @@ def main() -> None:
     torch.manual_seed(1234)
     get_accelerator().manual_seed_all(1234)
     torch.distributed.barrier()
-    model = LanguageModel()
+    model = convert_linear_layer_to_lora(LanguageModel(), "layers.1.fc")
     draw = torch.Generator().manual_seed(3)
     rows = torch.randint(0, 32, (24, 9), generator=draw)
     train = DataLoader(rows, sampler=DistributedSampler(rows), batch_size=2)
@@ -187,7 +213,7 @@ def main() -> None:
     save_zero_three_model(model, args.global_rank, args.output_dir, args.zero_stage)
     if args.global_rank == 0:
         saved = torch.load(os.path.join(args.output_dir, "pytorch_model.bin"), weights_only=True)
-        print({name: value.float().sum().item() for name, value in saved.items() if name != "lm_head.weight"})
+        print({name: value.float().sum().item() for name, value in saved.items() if shown(name)})
 
 
 if __name__ == "__main__":

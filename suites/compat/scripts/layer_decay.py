@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import deepspeed
 import torch
@@ -61,6 +62,18 @@ def batch(micro_step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(4, 3, 8, 8, generator=draw), torch.randint(0, 10, (4,), generator=draw)
 
 
+def configuration(stage: int, world: int) -> dict[str, Any]:
+    params = {"lr": 1e-3, "weight_decay": 0.05, "betas": [0.9, 0.98], "eps": 1e-6, "torch_adam": True}
+    return {
+        "train_batch_size": 4 * MICRO_STEPS * world,
+        "train_micro_batch_size_per_gpu": 4,
+        "steps_per_print": 1000,
+        "optimizer": {"type": "Adam", "adam_w_mode": True, "params": params},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", type=int, default=1)
@@ -68,17 +81,8 @@ def main() -> None:
     args = parser.parse_args()
     deepspeed.init_distributed()
     rank, world = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
-    params = {"lr": 1e-3, "weight_decay": 0.05, "betas": [0.9, 0.98], "eps": 1e-6, "torch_adam": True}
-    config = {
-        "train_batch_size": 4 * MICRO_STEPS * world,
-        "train_micro_batch_size_per_gpu": 4,
-        "steps_per_print": 1000,
-        "optimizer": {"type": "Adam", "adam_w_mode": True, "params": params},
-        "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": args.stage},
-    }
     args.deepspeed_config = f"config_of_rank{rank}.json"
-    Path(args.deepspeed_config).write_text(json.dumps(config), encoding="utf-8")
+    Path(args.deepspeed_config).write_text(json.dumps(configuration(args.stage, world)), encoding="utf-8")
     torch.manual_seed(0)
     model = Model()
     engine, optimizer, _, _ = deepspeed.initialize(args=args, model=model, model_parameters=groups(model))
