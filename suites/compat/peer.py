@@ -1,6 +1,7 @@
 """``python -m zerobench.suites.compat.peer SCRIPT``: run a script on the installed DeepSpeed, on CPU ranks too.
 
-accelerate and transformers get the same changes as under zerobench. DeepSpeed is told that it has
+accelerate and transformers get the changes for CPU ranks as under zerobench, and no others: those of stage 3 are of
+zerobench's parameters, and DeepSpeed would take every tensor for one of its own. DeepSpeed is told that it has
 no compiled operations, so that nothing waits for a compiler: its collectives are gloo's.
 """
 

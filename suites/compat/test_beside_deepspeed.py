@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from zerobench.suites.compat import oracle
+from zerobench.suites.compat.jobs import offline
 from zerobench.suites.compat.strangers import PLAIN, launched
+from zerobench.suites.support.alone import outside
+from zerobench.suites.support.checkout import ROOT
 
 pytestmark = [pytest.mark.slow, oracle.NEEDS_DEEPSPEED]
 
@@ -26,6 +31,25 @@ def test_what_a_script_sees(name: str, stage: int, tmp_path: Path) -> None:
     assert [_NUMBER.sub("x", line) for line in ours] == [_NUMBER.sub("x", line) for line in theirs]
     for line, expected in zip(ours, theirs, strict=True):
         assert _numbers(line) == pytest.approx(_numbers(expected), rel=_TOLERANCE, abs=_TOLERANCE)
+
+
+_LOADS = """
+import deepspeed, sys, torch, transformers
+shape = {"vocab_size": 30, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
+transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).save_pretrained("saved")
+transformers.GPT2LMHeadModel.from_pretrained("saved")
+print("seen", hasattr(torch.Tensor, "ds_status"), any(each.startswith("zerobench.engine") for each in sys.modules))
+"""
+
+
+@pytest.mark.skipif(offline(), reason="needs the extra hf: pip install 'zerobench[hf]'")
+def test_nothing_of_zerobench(tmp_path: Path) -> None:
+    """DeepSpeed has its own tensors: if they had the attributes of ours, it would not broadcast the first weights."""
+    (tmp_path / "loads.py").write_text(_LOADS, encoding="utf-8")
+    command = [sys.executable, "-m", "zerobench.suites.compat.peer", "loads.py"]
+    env = {**outside(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert "seen False False" in done.stdout.splitlines()
 
 
 def _seen(launcher: str, name: str, stage: int, folder: Path) -> list[str]:

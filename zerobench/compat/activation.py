@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from zerobench.compat import sharded_models
 from zerobench.compat.cpu_ranks import PatchesOnImport
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.unoffered import find_modules
@@ -31,5 +32,5 @@ def activate() -> None:
         others = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
-        sys.meta_path.insert(0, PatchesOnImport({"torch.nn.functional": watch_lookups}))
+        sys.meta_path.insert(0, PatchesOnImport({**sharded_models.PATCHES, "torch.nn.functional": watch_lookups}))
     find_modules()

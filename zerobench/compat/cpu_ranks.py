@@ -1,6 +1,6 @@
 """CPU ranks in accelerate and transformers, which otherwise run DeepSpeed on accelerators only.
 
-Four places are changed when their module is imported, and only there; sharded_models has those of stage 3:
+Four places are changed when their module is imported, and only there:
 
 - accelerate takes CPU ranks for single processes if DeepSpeed is in use: it is told gloo and several processes.
 - transformers refuses bf16 without a GPU: a CPU computes in bf16, too.
@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from zerobench.compat import sharded_models
 from zerobench.errors import UsageError
 
 
@@ -73,7 +72,6 @@ def _training_args(module: Any) -> None:
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "accelerate.state": _accelerate_state,
     "transformers.training_args": _training_args,
-    **sharded_models.PATCHES,
 }
 
 
@@ -81,7 +79,7 @@ class PatchesOnImport(importlib.abc.MetaPathFinder):
     """Finds the modules of the patches, and patches each after its import.
 
     Args:
-        others: by module, patches beside those for Hugging Face.
+        others: by module, patches beside those for CPU ranks.
     """
 
     def __init__(self, others: Mapping[str, Callable[[Any], None]] = MappingProxyType({})) -> None:
