@@ -127,6 +127,8 @@ _TAKEN: dict[str, Make] = {
     "nesterov": lambda p: SGD(p, lr=0.1, momentum=0.5, nesterov=True),
     "dampening": lambda p: SGD(p, lr=0.1, momentum=0.5, dampening=0.25),
     "amsgrad": lambda p: Adam(p, lr=0.1, amsgrad=True),
+    "amsgrad in one group": lambda p: Adam([p[0], {**p[1], "amsgrad": True}], lr=0.1),
+    "nesterov in one group": lambda p: SGD([{**p[0], "nesterov": True}, p[1]], lr=0.1, momentum=0.5),
     "fused": lambda p: AdamW(p, lr=0.1, amsgrad=True, fused=True),
     "maximize": lambda p: AdamW(p, lr=0.1, maximize=True),
     "radam": lambda p: RAdam(p, lr=0.1, maximize=True),
