@@ -85,6 +85,16 @@ def test_a_block_that_rests_after_its_use(scenario: Scenario) -> None:
     assert facts.rests_after_use(scenario) == any(rests)
 
 
+@pytest.mark.parametrize(("power", "high"), [(8, False), (14, True), (18, True)])
+def test_a_scale_that_begins_high(power: int, high: bool) -> None:
+    """The first steps may overflow, whatever the bad leaves are, so that a load comes before the first update."""
+    scenario = Scenario(dtype="fp16", loss_scale=LossScale(initial_power=power), resumes=(2,))
+    for fact in (facts.resumed_unstepped, facts.resumed_before_gradient, facts.skips_before_update):
+        assert fact(scenario) == high
+        assert not fact(scenario.but(dtype="bf16"))
+    assert not facts.resumed_unstepped(scenario.but(resumes=()))
+
+
 @pytest.mark.parametrize(
     ("dtype", "scale", "name", "has_scaler"),
     [

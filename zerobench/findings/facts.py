@@ -8,16 +8,26 @@ from collections.abc import Callable, Iterable, Mapping
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 
+#: A gradient of 4 times 2 to this power overflows fp16.
+_HIGH = 14
+
 
 def resumed_unstepped(scenario: Scenario) -> bool:
     """Whether a new engine loads a saved state after skipped steps only, before the first update."""
-    return any(scenario.bad_steps.issuperset(range(resume)) for resume in scenario.resumes)
+    early = bool(scenario.resumes) and _may_overflow_at_first(scenario)
+    return early or any(scenario.bad_steps.issuperset(range(resume)) for resume in scenario.resumes)
+
+
+def _may_overflow_at_first(scenario: Scenario) -> bool:
+    """Whether a dynamic loss scale begins so high that the first steps may overflow in some elements."""
+    return scenario.scales_dynamically and scenario.loss_scale.initial_power >= _HIGH
 
 
 def resumed_before_gradient(scenario: Scenario) -> bool:
     """Whether a new engine loads a state from before a block's first update: the first block's, which was frozen or
     stopped in all steps so far, or the routed block's. A load before any update is :func:`resumed_unstepped`."""
-    return any(_before_gradient(scenario, resume) for resume in scenario.resumes)
+    early = bool(scenario.resumes) and _may_overflow_at_first(scenario)
+    return early or any(_before_gradient(scenario, resume) for resume in scenario.resumes)
 
 
 def _before_gradient(scenario: Scenario, resume: int) -> bool:
@@ -180,6 +190,8 @@ def _comes_late(scenario: Scenario, rests: set[int]) -> bool:
 
 def skips_before_update(scenario: Scenario) -> bool:
     """Whether a step is skipped in an optimizer without states."""
+    if _may_overflow_at_first(scenario):
+        return True
     for step in scenario.bad_steps:
         starts = [0, *(each for each in scenario.resumes if each <= step and _begins_anew(scenario))]
         if scenario.bad_steps.issuperset(range(max(starts), step)):
