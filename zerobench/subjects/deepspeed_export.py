@@ -28,8 +28,9 @@ def exported(engine: Any, scenario: Scenario) -> State:
     if dist.get_rank() == 0:
         shutil.rmtree(directory)
     model = shapes(scenario)
-    model.load_state_dict(state, assign=True)
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    names = [name for name, _ in model.named_parameters()]
+    model.load_state_dict(state, assign=True)  # which gives a shared parameter to each of its names by itself
+    return {name: model.get_parameter(name).detach().clone() for name in names}
 
 
 def made_by_first_rank() -> Path:
