@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import nn
 
 import zerobench
-from zerobench.oracles.scaler import LossScaler
+from zerobench.oracles.scaler import DeepSpeedScaler
 from zerobench.scenario import LossScale
 
 
@@ -40,7 +40,7 @@ class ScalerMachine(RuleBasedStateMachine):
             },
         }
         self.engine, *_ = zerobench.initialize(nn.Linear(1, 1, bias=False), config)
-        self.model = LossScaler(spec)
+        self.model = DeepSpeedScaler(spec)
         self.skipped = self.steps = 0
 
     @rule(overflow=st.booleans())
