@@ -4,6 +4,7 @@ from deepspeed import (
     accelerator,
     checkpoint,
     comm,
+    compression,
     constants,
     env_report,
     git_version_info,
