@@ -34,7 +34,6 @@ settings.register_profile("default", max_examples=40, derandomize=True, database
 settings.register_profile("thorough", max_examples=800, **_COMMON)
 settings.load_profile("default")
 
-_WORLD = 4
 _trials: list[Trials] = []
 
 
@@ -75,12 +74,9 @@ def _seed(config: pytest.Config) -> int:
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """Four ranks for the whole session; smaller worlds are their first ranks."""
-    from zerobench.engine import prepare_kernels
-    from zerobench.ranks import Pool
-    from zerobench.suites.support.trials import IDLE
+    from zerobench.suites.support.trials import four_ranks
 
-    prepare_kernels()  # here: a rank that waits until another process has built them would look like one that hangs
-    with Pool(_WORLD, covering.DEVICE, idle=IDLE) as ranks:
+    with four_ranks(covering.DEVICE) as ranks:
         yield ranks
 
 

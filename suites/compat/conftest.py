@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.compat.activation import SITE
-from zerobench.engine import prepare_kernels
 from zerobench.ranks import Pool
-from zerobench.suites.support.trials import IDLE, Trials
-
-_WORLD = 4
+from zerobench.suites.support.trials import Trials, four_ranks
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -33,8 +30,7 @@ def stand_in() -> Iterator[None]:
 @pytest.fixture(scope="package")
 def pool() -> Iterator[Pool]:
     """Four ranks of these tests' own, because a rank that has imported the stand-in never finds DeepSpeed again."""
-    prepare_kernels()
-    with Pool(_WORLD, idle=IDLE) as ranks:
+    with four_ranks() as ranks:
         yield ranks
 
 

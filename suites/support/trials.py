@@ -16,6 +16,7 @@ from zerobench import findings, subjects
 from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.runner import Reading, Runner, compared, in_order, train_canonically
 from zerobench.driver import ALL, Keep
+from zerobench.engine import prepare_kernels
 from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand, between
@@ -48,6 +49,13 @@ def prepare(device: str = "cpu") -> None:
         fix_gpu()
     torch.set_num_threads(1)
     preload("zerobench.bench.runner", "zerobench.oracles.questions", "zerobench.subjects.reference")
+
+
+def four_ranks(device: str = "cpu") -> Pool:
+    """Ranks for many Scenarios, once the kernels are there: a rank that waits until another process has built them
+    would look like one that hangs."""
+    prepare_kernels()
+    return Pool(4, device, idle=IDLE)
 
 
 class Trials:

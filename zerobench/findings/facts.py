@@ -14,8 +14,9 @@ _HIGH = 14
 
 def resumed_unstepped(scenario: Scenario) -> bool:
     """Whether a new engine loads a saved state after skipped steps only, before the first update."""
-    early = bool(scenario.resumes) and _may_overflow_at_first(scenario)
-    return early or any(scenario.bad_steps.issuperset(range(resume)) for resume in scenario.resumes)
+    return any(
+        _may_overflow_at_first(scenario) or scenario.bad_steps.issuperset(range(resume)) for resume in scenario.resumes
+    )
 
 
 def _may_overflow_at_first(scenario: Scenario) -> bool:
@@ -26,8 +27,7 @@ def _may_overflow_at_first(scenario: Scenario) -> bool:
 def resumed_before_gradient(scenario: Scenario) -> bool:
     """Whether a new engine loads a state from before a block's first update: the first block's, which was frozen or
     stopped in all steps so far, or the routed block's. A load before any update is :func:`resumed_unstepped`."""
-    early = bool(scenario.resumes) and _may_overflow_at_first(scenario)
-    return early or any(_before_gradient(scenario, resume) for resume in scenario.resumes)
+    return any(_may_overflow_at_first(scenario) or _before_gradient(scenario, resume) for resume in scenario.resumes)
 
 
 def _before_gradient(scenario: Scenario, resume: int) -> bool:

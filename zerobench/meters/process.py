@@ -6,7 +6,7 @@ import ctypes
 import re
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,14 +73,18 @@ class _Map:
 def shared() -> int:
     """Bytes in use that this process shares or may share, and may write to: maps, also of files, which malloc does not
     know, and segments. 0 if the kernel does not say."""
-    return sum(each.used for each in _maps() if each.shares)
+    return _shared(_maps())
 
 
-def _private() -> int:
+def _shared(maps: Iterable[_Map]) -> int:
+    return sum(each.used for each in maps if each.shares)
+
+
+def _private(maps: Iterable[_Map]) -> int:
     """Bytes of the maps that the process has to itself, but for malloc's heaps and the stacks of threads. Sizes, since
     malloc's account has sizes: it counts a block that nothing has touched."""
     found, before = 0, None
-    for each in _maps():
+    for each in maps:
         if each.private and each.start % _ARENA:
             of_thread = before is not None and before.guards and before.stop == each.start
             found += max(0, each.size - _STACK) if of_thread else each.size
@@ -122,5 +126,6 @@ def _beside() -> int | None:
     tensors, account = resident(live_tensors()), _malloc()
     if account is None:
         return None
+    maps = list(_maps())
     # malloc's large blocks are private maps, too
-    return int(account.uordblks) + max(int(account.hblkhd), _private()) + shared() - tensors
+    return int(account.uordblks) + max(int(account.hblkhd), _private(maps)) + _shared(maps) - tensors

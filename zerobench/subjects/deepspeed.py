@@ -66,7 +66,7 @@ class DeepSpeed(Subject):
         return deepspeed_options.unsupported(scenario) or deepspeed_config.unsupported(scenario, cls.torch_adam)
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
-        self.model, self.scenario = model, scenario
+        self.model, self.scenario, self.group = model, scenario, group
         self.zero = _imported(scenario.device)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._linear = functional.linear
@@ -238,7 +238,7 @@ class DeepSpeed(Subject):
 
     def model_parameters(self) -> State:
         if deepspeed_options.EXPORTED in self.scenario.settings:
-            return deepspeed_export.exported(self.engine, self.scenario)
+            return deepspeed_export.exported(self.engine, self.scenario, self.group)
         whole = list(self.model.parameters()) if self.scenario.placement.parameters else []
         with self.zero.zero.GatheredParameters(whole, enabled=bool(whole)):
             return {name: p.detach().clone() for name, p in self.model.named_parameters()}

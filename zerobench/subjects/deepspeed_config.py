@@ -114,7 +114,7 @@ def _unsupported_form(scenario: Scenario, torch_adam: bool) -> str | None:
 def _overflows_at_minimum(scenario: Scenario) -> bool:
     """Whether a bad step finds the dynamic loss scale at its minimum, and no hysteresis left."""
     spec, bad = scenario.loss_scale, scenario.bad_steps
-    if scenario.dtype != "fp16" or spec.static:
+    if not scenario.scales_dynamically:
         return False
     scaler = DeepSpeedScaler(spec)
     for step in range(scenario.steps):

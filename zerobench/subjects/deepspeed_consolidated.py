@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import shutil
 from contextlib import redirect_stdout
 
 import torch.distributed as dist
 
+from zerobench.driver import directory_of
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.subjects.deepspeed import DeepSpeed
-from zerobench.subjects.deepspeed_export import made_by_first_rank
 from zerobench.workload.data import DTYPES
 
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html#recovering-fp32-weights"
@@ -40,13 +39,8 @@ class DeepSpeedConsolidated(DeepSpeed):
         """The fp32 values by name, on every rank."""
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-        directory = made_by_first_rank()
-        with redirect_stdout(io.StringIO()):
+        with directory_of(self.group) as directory, redirect_stdout(io.StringIO()):
             self.save(directory)
             dist.barrier()
             found = get_fp32_state_dict_from_zero_checkpoint(str(directory))
-        copies = {name: value.float().clone() for name, value in found.items()}
-        dist.barrier()
-        if dist.get_rank() == 0:
-            shutil.rmtree(directory)
-        return copies
+            return {name: value.float().clone() for name, value in found.items()}

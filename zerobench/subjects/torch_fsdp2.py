@@ -61,13 +61,8 @@ class TorchFsdp2(Plain):
 
     @classmethod
     def needs_whole_world(cls, scenario: Scenario) -> bool:
-        return (
-            super().needs_whole_world(scenario)
-            or scenario.saving in BROADCASTS
-            or (
-                fsdp2_settings.SECOND_MESH in scenario.settings  # a process group is made by all processes
-            )
-        )
+        makes_group = fsdp2_settings.SECOND_MESH in scenario.settings
+        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS or makes_group
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}
