@@ -12,11 +12,11 @@ import pytest
 import torch
 from hypothesis import reject
 
+import zerobench
 from zerobench import findings, subjects
 from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.runner import Reading, Runner, compared, in_order, train_canonically
 from zerobench.driver import ALL, Keep
-from zerobench.engine import prepare_kernels
 from zerobench.errors import Disagreement
 from zerobench.findings import KnownFinding
 from zerobench.judge.command import ReplayCommand, between
@@ -54,7 +54,7 @@ def prepare(device: str = "cpu") -> None:
 def four_ranks(device: str = "cpu") -> Pool:
     """Ranks for many Scenarios, once the kernels are there: a rank that waits until another process has built them
     would look like one that hangs."""
-    prepare_kernels()
+    zerobench.prepare_kernels()  # this module imports nothing of the engine: automatic mutants import it anew
     return Pool(4, device, idle=IDLE)
 
 

@@ -30,6 +30,17 @@ _PATIENT = 200.0
 _MEMORY, _FILE = 8 << 30, 1 << 28
 _WORLD = 4
 _FOLDER = str(Path(zerobench.__file__).parent / "engine")
+#: The modules that the ranks start with; none of them imports the engine.
+PRELOADED = (
+    "pydantic",
+    "hypothesis",
+    "xxhash",
+    "zerobench.ranks.forkserver",
+    "zerobench.oracles.questions",
+    "zerobench.suites.support.trials",
+    "zerobench.suites.accounting.ledger",
+    __name__,
+)
 #: The implementation of the engine's operations: native kernels, or their definitions in torch.
 Kernels = Literal["native", "torch"]
 #: Lines by file, from the engine's folder.
@@ -76,16 +87,7 @@ class TracingPool(MutatedPool):
 
 def preload_ranks() -> None:
     """Let the ranks start with every module that they need, except the engine and the modules that import it."""
-    preload(
-        "pydantic",
-        "hypothesis",
-        "xxhash",
-        "zerobench.ranks.forkserver",
-        "zerobench.oracles.questions",
-        "zerobench.suites.support.trials",
-        "zerobench.suites.accounting.ledger",
-        __name__,
-    )
+    preload(*PRELOADED)
 
 
 def load_engine(group: dist.ProcessGroup, kernels: Kernels, module: str, source: bytes) -> None:

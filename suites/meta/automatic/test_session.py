@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from zerobench.suites.meta.automatic.enumeration import mutations
+from zerobench.suites.meta.automatic.mutated import PRELOADED
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
@@ -37,6 +38,22 @@ def _session(folder: Path, *arguments: str) -> str:
 def _id(file: str, before: str, after: str) -> str:
     [found] = [each for each in mutations() if (each.file, each.before, each.after) == (file, before, after)]
     return found.id
+
+
+_IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*(name for name in sys.modules if name.startswith("zerobench.engine")))
+"""
+
+
+def test_the_ranks_start_without_the_engine() -> None:
+    """A rank that has imported the engine would run it without the mutant."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS, *PRELOADED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
 
 
 @pytest.mark.slow
