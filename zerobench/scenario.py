@@ -232,6 +232,14 @@ class Scenario:
         return step in self.edits and step in self.resumes and self.loads == "all" and self.seed % 2 == 0
 
     @property
+    def carries_client_state(self) -> bool:
+        """Whether the client gives a save the state that a load has given back, with the values that have changed.
+
+        It does in Scenarios of an odd seed, if a save follows a load.
+        """
+        return len(set(self.resumes)) > 1 and self.seed % 2 == 1
+
+    @property
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
         return {step for step, leaf in self.poison if leaf < self.leaves_of(step)}

@@ -61,7 +61,8 @@ def _overflows_astray(scenario: Scenario, step: int) -> int:
 def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> None:
     """Save the state of a subject before a step, with a client's state if it keeps one. A collective."""
     if subject.keeps_client_state:
-        subject.client_state = client_state(scenario, step)
+        before = subject.client_state if scenario.carries_client_state else {}
+        subject.client_state = {**before, **client_state(scenario, step)}
     subject.save(directory)
 
 

@@ -19,7 +19,7 @@ from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
-from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options
+from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
@@ -49,7 +49,7 @@ class DeepSpeed(Subject):
     edits_gradients = True
     takes_rank_0 = True
     settings = deepspeed_options.SETTINGS
-    savings = deepspeed_options.SAVINGS
+    savings: ClassVar[tuple[str, ...]] = deepspeed_saving.SAVINGS
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
     steps_at_boundary: ClassVar[bool] = False
     #: On a CPU Adam is torch's; otherwise DeepSpeed's own, which is compiled.
@@ -301,15 +301,21 @@ class DeepSpeed(Subject):
         return [tensor for tensor in kept if isinstance(tensor, Tensor)]
 
     def save(self, directory: Path) -> None:
+        self._save(directory, self.client_state)
+
+    def _save(self, directory: Path, client_state: Mapping[str, Any]) -> None:
         with warnings.catch_warnings(action="ignore"):
-            given = deepspeed_options.save_arguments(self.scenario, directory, self.engine.global_steps)
-            self.engine.save_checkpoint(str(directory), client_state=dict(self.client_state), **given)
+            own = deepspeed_saving.folder(self.scenario, directory, self.group)
+            given = deepspeed_saving.save_arguments(self.scenario, own, self.engine.global_steps)
+            self.engine.save_checkpoint(str(own), client_state=dict(client_state), **given)
 
     def load(self, directory: Path) -> None:
         begins = self._has_no_states()
         with warnings.catch_warnings(action="ignore"), self._own_linear():
-            given = LOADS[self.scenario.loads] | deepspeed_options.load_arguments(self.scenario, directory)
-            _, self.client_state = self.engine.load_checkpoint(str(directory), **given)
+            own = deepspeed_saving.folder(self.scenario, directory, self.group)
+            given = LOADS[self.scenario.loads] | deepspeed_saving.load_arguments(self.scenario, own)
+            _, state = self.engine.load_checkpoint(str(own), **given)
+        self.client_state = state or {}  # None if it has found no checkpoint
         if self.scenario.loads != "all":
             self.not_updated = self.engine.global_steps - self.engine.skipped_steps if begins else None
 

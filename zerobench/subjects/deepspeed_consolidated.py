@@ -10,6 +10,7 @@ import torch.distributed as dist
 from zerobench.driver import directory_of
 from zerobench.scenario import Scenario
 from zerobench.subject import State
+from zerobench.subjects import deepspeed_saving
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.workload.data import DTYPES
 
@@ -20,6 +21,7 @@ class DeepSpeedConsolidated(DeepSpeed):
     """Each reading of parameters saves a checkpoint and consolidates it."""
 
     name = "deepspeed-zero-to-fp32"
+    savings = deepspeed_saving.IN_ONE_FOLDER
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -40,7 +42,7 @@ class DeepSpeedConsolidated(DeepSpeed):
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         with directory_of(self.group) as directory, redirect_stdout(io.StringIO()):
-            self.save(directory)
+            self._save(directory, {})
             dist.barrier()
             found = get_fp32_state_dict_from_zero_checkpoint(str(directory))
             return {name: value.float().clone() for name, value in found.items()}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subjects import deepspeed_leaves, plain_settings
+from zerobench.subjects import deepspeed_leaves, deepspeed_saving, plain_settings
 from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
@@ -35,8 +34,6 @@ GRANULARITY = "stage3_module_granularity_threshold"
 EXPORTED = "save_16bit_model"
 #: Ways to accumulate; a Scenario has one of them.
 ACCUMULATIONS = frozenset([UNMANAGED, NO_SYNC, COALESCED, DIVIDED, BACKWARD, SCALED])
-TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL = "tag", "exclude_frozen_parameters", "parallel_write", "node_local_storage"
-SAVINGS = TAGGED, WITHOUT_FROZEN, PARALLEL, LOCAL
 _SHARDED = (1, 2, 3)
 #: Elements of a bucket that has more than any of the odd models.
 _LARGE = 500_000_000
@@ -99,9 +96,8 @@ SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED, *plain_s
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
-    frozen = bool(scenario.frozen_steps) or (isinstance(scenario.model, Odd) and scenario.model.frozen)
-    if scenario.saving == WITHOUT_FROZEN and frozen and scenario.loads_into != "same":
-        return f"{WITHOUT_FROZEN} leaves the values of frozen parameters to the client: {_ENGINE}"
+    if (reason := deepspeed_saving.unsupported(scenario)) is not None:
+        return reason
     return next((reason for name in scenario.settings if (reason := _unsupported(name, scenario))), None)
 
 
@@ -171,14 +167,8 @@ def configured(out: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
             out["scheduler"] = {"type": kind, "params": _RATES[kind](rates)}
         if name in (NO_SYNC, COALESCED):
             out["gradient_accumulation_steps"] = 1  # the client accumulates
-    out["checkpoint"] = _CHECKPOINTS.get(scenario.saving, {})
+    out["checkpoint"] = deepspeed_saving.keys(scenario)
     return out
-
-
-_CHECKPOINTS: dict[str, dict[str, Any]] = {
-    PARALLEL: {"parallel_write": {"pipeline_stage": True}},
-    LOCAL: {"use_node_local_storage": True},
-}
 
 
 def accumulates_itself(scenario: Scenario) -> bool:
@@ -234,17 +224,3 @@ def context(engine: Any, scenario: Scenario, micro_step: int, number: int) -> tu
     if COALESCED in scenario.settings and not micro_step:
         return engine.coalesce_grad_reduction(), last
     return nullcontext(), last
-
-
-def save_arguments(scenario: Scenario, directory: Path, step: int) -> dict[str, Any]:
-    """The arguments of ``save_checkpoint``. With tags, the file "latest" has the first one."""
-    if scenario.saving == TAGGED:
-        return {"tag": f"step-{step}", "save_latest": not (directory / "latest").exists()}
-    return {"exclude_frozen_parameters": True} if scenario.saving == WITHOUT_FROZEN else {}
-
-
-def load_arguments(scenario: Scenario, directory: Path) -> dict[str, Any]:
-    """The arguments of ``load_checkpoint``. With tags, the checkpoint of the last step."""
-    if scenario.saving == TAGGED:
-        return {"tag": max((each.name for each in directory.glob("step-*")), key=lambda name: int(name[5:]))}
-    return {"load_module_strict": False} if scenario.saving == WITHOUT_FROZEN else {}

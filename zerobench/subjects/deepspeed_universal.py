@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from zerobench.scenario import Scenario
+from zerobench.subjects import deepspeed_saving
 from zerobench.subjects.deepspeed import DeepSpeed
 
 _PAGE = "https://www.deepspeed.ai/tutorials/universal-checkpointing/"
@@ -23,6 +24,7 @@ class DeepSpeedUniversal(DeepSpeed):
     name = "deepspeed-universal"
     resumes_at_any_world = True
     loads_parts = False  # DeepSpeed loads a converted checkpoint as a whole
+    savings = deepspeed_saving.IN_ONE_FOLDER
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
