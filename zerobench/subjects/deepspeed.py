@@ -20,6 +20,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving
+from zerobench.subjects.deepspeed_process import OwnProcess
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
@@ -31,8 +32,8 @@ class DeepSpeed(Subject):
     It takes a process group, but sometimes waits for all processes: if the group is a part of the world, it hangs. So
     it is used without one, in a world of its own.
 
-    Its stage 3 replaces torch's linear function in the whole process. Here the replacement is active only while
-    DeepSpeed computes, because other subjects alternate with it.
+    It changes the state of the whole process, which is its own only while it computes
+    (zerobench/subjects/deepspeed_process.py).
     """
 
     name = "deepspeed"
@@ -69,14 +70,14 @@ class DeepSpeed(Subject):
         self.model, self.scenario, self.group = model, scenario, group
         self.zero = _imported(scenario.device)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._linear = functional.linear
+        self.own = OwnProcess()
         self.micro_steps = 0  # since the last step
         self.boundary = scenario.accumulation  # the micro-step that ends the step
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
         #: The updates that the engine counts before the optimizer has states; None if it had some before a load.
         self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
-        with warnings.catch_warnings(action="ignore"), self._own_linear():
+        with warnings.catch_warnings(action="ignore"), self.own.in_place():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
@@ -94,17 +95,9 @@ class DeepSpeed(Subject):
         """DeepSpeed's configuration."""
         return deepspeed_options.configured(deepspeed_config.config(self.scenario, self.torch_adam), self.scenario)
 
-    @contextmanager
-    def _own_linear(self) -> Iterator[None]:
-        """Inside, ``functional.linear`` is DeepSpeed's latest replacement."""
-        before, functional.linear = functional.linear, self._linear
-        try:
-            yield
-        finally:
-            self._linear, functional.linear = functional.linear, before
-
     def set_micro_steps(self, number: int) -> None:
         self.boundary = number
+        deepspeed_options.set_micro_steps(self.engine, self.scenario, number)
 
     def micro_step(self, batch: Batch) -> Tensor:
         """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
@@ -112,23 +105,31 @@ class DeepSpeed(Subject):
             deepspeed_options.before_step(self.engine, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
-        if self.steps_at_boundary or (self.scenario.shortens and not self._steps_once):
+        if self._tells_boundary:
             self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary)
         self.accumulating.enter_context(context)
-        with self._own_linear():
+        with self.own.in_place():
             loss = loss_of(self.scenario, self.engine, batch)
             self._backward(loss)
             if ends:
                 self.accumulating.close()
-        if not self._steps_once and not self.engine.is_gradient_accumulation_boundary():
+        if not self._steps_once and self.micro_steps < self.boundary:
             self.engine.step()
         return loss.detach()
+
+    @property
+    def _tells_boundary(self) -> bool:
+        """Whether the caller tells the engine which micro-step ends a step."""
+        if self.steps_at_boundary:
+            return True
+        sets = deepspeed_options.BATCH_SIZE in self.scenario.settings
+        return self.scenario.shortens and not self._steps_once and not sets
 
     def _backward(self, loss: Tensor) -> None:
         if deepspeed_options.backward_of_loss(self.engine, self.scenario, loss):
             return
         divided = {"scale_wrt_gas": False} if deepspeed_options.DIVIDED in self.scenario.settings else {}
-        self.engine.backward(loss / deepspeed_options.share(self.scenario), **divided)
+        self.engine.backward(loss / deepspeed_options.share(self.scenario, self.boundary), **divided)
 
     @property
     def _steps_once(self) -> bool:
@@ -143,7 +144,8 @@ class DeepSpeed(Subject):
 
     def advance(self) -> None:
         self.micro_steps = 0
-        self.engine.step()
+        with self.own.in_place():
+            self.engine.step()
         deepspeed_options.between_steps(self.engine, self.scenario)
 
     def _loss_scale(self) -> float:
@@ -158,7 +160,7 @@ class DeepSpeed(Subject):
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
-        with torch.no_grad(), self._own_linear():
+        with torch.no_grad(), self.own.in_place():
             loss: Tensor = self.engine(**batch)
         self.engine.train()
         return loss
@@ -311,7 +313,7 @@ class DeepSpeed(Subject):
 
     def load(self, directory: Path) -> None:
         begins = self._has_no_states()
-        with warnings.catch_warnings(action="ignore"), self._own_linear():
+        with warnings.catch_warnings(action="ignore"), self.own.in_place():
             own = deepspeed_saving.folder(self.scenario, directory, self.group)
             given = LOADS[self.scenario.loads] | deepspeed_saving.load_arguments(self.scenario, own)
             _, state = self.engine.load_checkpoint(str(own), **given)
@@ -322,7 +324,7 @@ class DeepSpeed(Subject):
     def counters(self) -> Mapping[str, int]:
         """Those that its checkpoints have; the number of micro-steps is the engine's own, and begins at 0."""
         names = ["global_steps", "skipped_steps"]
-        if not deepspeed_options.accumulates_itself(self.scenario):
+        if not deepspeed_options.counts_otherwise(self.scenario):
             names.append("global_samples")
         return {name: getattr(self.engine, name) for name in names}
 

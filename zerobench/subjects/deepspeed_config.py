@@ -22,6 +22,7 @@ _TYPES = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
 _SCALER = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16/loss_scaler.py"
 _READING = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/utils/tensor_fragment.py"
+_LINEAR = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/linear.py"
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
 
 
@@ -38,6 +39,8 @@ def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
             "offload_optimizer": {"device": scenario.optimizer_at, "ratio": scenario.offload_ratio} | pin,
             "offload_param": {"device": scenario.parameters_at} | pin,
         }
+    if scenario.autocast:  # gradients are reduced in the dtype of autocast if they are of one of these modules
+        out["torch_autocast"] = {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
     out["zero_optimization"] |= {
         "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
         "stage3_max_reuse_distance": scenario.max_live,
@@ -79,10 +82,15 @@ def unsupported(scenario: Scenario, torch_adam: bool) -> str | None:
         f"accumulates in the model's dtype at stage 0, and raises NotImplementedError otherwise: {_PAGE}": (
             plain and scenario.accumulator_dtype not in (None, scenario.dtype)
         ),
+        f"casts a weight at each of its uses under autocast at stage 3, which sums other roundings: {_LINEAR}": (
+            scenario.autocast and scenario.placement.parameters and _uses_again(scenario)
+        ),
         f"offloads a part of the optimizer with its own Adam only, at stage 3: {_PAGE}": (
             scenario.optimizer_at == "cpu" and scenario.offload_ratio != 1.0 and (torch_adam or scenario.stage < 3)
         ),
-        f"turns a caller's autocast off; its own, torch_autocast, is of the whole process: {_PAGE}": scenario.autocast,
+        f"turns a caller's autocast off without torch_autocast, which is for fp32 parameters: {_PAGE}": (
+            scenario.autocast and scenario.dtype != "fp32"
+        ),
         f"checks for overflow in fp16 and bf16 only: {_PAGE}": plain and scenario.dtype == "fp32" and scenario.poison,
         f"saves the buffers of rank 0 alone below stage 3, and each rank has its own: {_SAVING}": (
             scenario.resumed and buffers
@@ -109,6 +117,12 @@ def _unsupported_form(scenario: Scenario, torch_adam: bool) -> str | None:
     if form and scenario.optimizer.name in ("adam", "adamw") and not (torch_adam and scenario.device == "cpu"):
         return f"DeepSpeed's own Adam has no {min(form)}: {_PAGE}"
     return plain_settings.unsupported_form(scenario)
+
+
+def _uses_again(scenario: Scenario) -> bool:
+    """Whether a micro-step may use a weight twice."""
+    model = scenario.model
+    return scenario.forwards != "one" or (isinstance(model, Odd) and (model.repeats or model.shares))
 
 
 def _overflows_at_minimum(scenario: Scenario) -> bool:

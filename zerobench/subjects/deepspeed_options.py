@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
@@ -30,6 +31,10 @@ MASTERS, ZEROED = "load_from_fp32_weights=false", "engine.zero_grad()"
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: All blocks are leaves, as the threshold is the granularity of the coarsest one.
 GRANULARITY = "stage3_module_granularity_threshold"
+#: An engine with ``torch_autocast`` in fp16 was built before in the process.
+NEIGHBOUR = "after an engine with torch_autocast"
+#: A short step has its number of micro-steps by the engine's function for that.
+BATCH_SIZE = "set_train_batch_size"
 #: The model's parameters are read from the file that the engine saves for a program without it.
 EXPORTED = "save_16bit_model"
 #: Ways to accumulate; a Scenario has one of them.
@@ -67,6 +72,8 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     BACKWARD: ((1, 2, 3), {}),
     SCALED: ((1, 2, 3), {}),
     SUM: ((0, 1, 2), {}),
+    NEIGHBOUR: ((0, 1, 2, 3), {}),
+    BATCH_SIZE: ((0, 1, 2, 3), {}),
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {
@@ -140,6 +147,12 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))
         ),
+        f"{name} is for steps of unlike numbers of micro-steps: {_ENGINE}": (
+            name == BATCH_SIZE and not scenario.shortens
+        ),
+        f"{name} is the number that the engine counts: {_ENGINE}": (
+            name == BATCH_SIZE and not ACCUMULATIONS.isdisjoint(scenario.settings)
+        ),
         f"{name} demands the scaled loss in fp16: {_ENGINE}": name == BACKWARD and scenario.dtype == "fp16",
         f"{name} is the only way to accumulate: {_ENGINE}": (
             name in ACCUMULATIONS and len(ACCUMULATIONS.intersection(scenario.settings)) > 1
@@ -176,18 +189,41 @@ def accumulates_itself(scenario: Scenario) -> bool:
     return not {NO_SYNC, COALESCED, UNMANAGED}.isdisjoint(scenario.settings)
 
 
-def share(scenario: Scenario) -> float:
-    """The divisor by which the client divides a loss, as the engine does not."""
+def counts_otherwise(scenario: Scenario) -> bool:
+    """Whether the engine's count of samples is not that of whole steps."""
+    return accumulates_itself(scenario) or BATCH_SIZE in scenario.settings
+
+
+def share(scenario: Scenario, number: int) -> float:
+    """The divisor by which the client divides a loss in a step of so many micro-steps, as the engine does not."""
+    if BATCH_SIZE in scenario.settings:
+        return scenario.accumulation / number
     ranks = scenario.world if SUM in scenario.settings else 1
     return ranks * (scenario.accumulation if not {NO_SYNC, COALESCED, DIVIDED}.isdisjoint(scenario.settings) else 1)
 
 
 def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[str, Any]) -> None:
     """The client's calls before the engine: partition the model, or name its blocks as leaves."""
+    if NEIGHBOUR in scenario.settings:
+        _build_neighbour(deepspeed)
     if CONVERTED in scenario.settings:
         deepspeed.zero.Init(module=model, config_dict_or_path=config)
     if LEAVES in scenario.settings:
         deepspeed.utils.set_z3_leaf_modules(model, [type(each) for each in model.get_submodule("blocks").children()])
+
+
+def _build_neighbour(deepspeed: Any) -> None:
+    """An engine of another model, with torch_autocast in fp16, which does nothing and ends."""
+    other = nn.Linear(2, 2)
+    config = {"train_micro_batch_size_per_gpu": 1, "torch_autocast": {"enabled": True, "dtype": "float16"}}
+    engine, *_ = deepspeed.initialize(model=other, optimizer=torch.optim.SGD(other.parameters()), config=config)
+    engine.destroy()
+
+
+def set_micro_steps(engine: Any, scenario: Scenario, number: int) -> None:
+    """The client's call before a step of so many micro-steps, after which the engine divides by their number."""
+    if BATCH_SIZE in scenario.settings:
+        engine.set_train_batch_size(number * engine.train_micro_batch_size_per_gpu() * scenario.world)
 
 
 def before_step(engine: Any, scenario: Scenario) -> None:
