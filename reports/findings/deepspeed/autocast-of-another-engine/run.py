@@ -1,4 +1,4 @@
-"""DeepSpeed, stages 1 to 3: an engine clips by a norm 65536 times too large if one with torch_autocast was built before.
+"""DeepSpeed, stages 1 to 3: an engine clips by a norm 65536 times too large after one with torch_autocast in fp16.
 
 Every weight has the gradient 1, so the norm is 2; clipped to 1 they are 0.5 each, and SGD with lr=1 moves them by -0.5.
 """
