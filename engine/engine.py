@@ -67,6 +67,7 @@ class Engine(CheckpointCalls):
         self.accumulation = Accumulation(self.gradient_accumulation_steps, config.managed_gradient_accumulation)
         self.global_steps = 0
         self._ended_early: str | None = None  # the call that an exception interrupted
+        self._lost: str | None = None  # the first parameter that a later engine has taken over
         check_same(module, optimizer, config, ranks)
         if config.zero_optimization.stage == 3:
             check_gathers(module)
@@ -168,8 +169,8 @@ class Engine(CheckpointCalls):
             ``loss``, unchanged.
 
         Raises:
-            RuntimeError: the engine has no optimizer, the step needs a ``step()`` first (see Accumulation), or an
-                exception ended a backward or a step.
+            RuntimeError: the engine has no optimizer, the step needs a ``step()`` first (see Accumulation),
+                an exception ended a backward or a step, or a later engine has taken over a parameter.
         """
         scale = self.outcomes.scale
         scaled = loss * scale if scale != 1 else loss * 1
@@ -255,6 +256,16 @@ class Engine(CheckpointCalls):
             raise RuntimeError(
                 "this engine has no optimizer, so it only evaluates; give config['optimizer'] or pass a torch optimizer"
             )
+        if self._lost is not None:
+            raise RuntimeError(
+                f"parameter {self._lost!r} belongs to a later engine, so steps of this one would not reach it; if two "
+                "engines share a module, give one of them a model that contains both, or freeze the module in one"
+            )
+
+    def lose(self, parameters: set[int]) -> None:
+        """A later engine has taken over these parameters, known by ``id``: this one must not train them any more."""
+        slots = (slot for state in self.states for slot in state.unit.slots)
+        self._lost = self._lost or next((slot.name for slot in slots if id(slot.parameter) in parameters), None)
 
     def _step(self) -> None:
         check = self.stepper.check_gradients(self.reducer.active, self.leaves * self.outcomes.scale)

@@ -12,9 +12,15 @@ _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
 
 
 def register(module: nn.Module, engine: object) -> None:
-    """Record that the module's parameters belong to this engine."""
+    """Record that the module's parameters belong to this engine; their earlier engines learn that they lose them."""
+    lost: dict[int, tuple[Any, set[int]]] = {}
     for parameter in module.parameters():
+        if has_engine(parameter):
+            earlier = engine_of(parameter)
+            lost.setdefault(id(earlier), (earlier, set()))[1].add(id(parameter))
         _engines[parameter] = weakref.ref(engine)
+    for earlier, parameters in lost.values():
+        earlier.lose(parameters)
 
 
 def engine_of(parameter: nn.Parameter) -> Any:

@@ -152,6 +152,26 @@ def in_two_engines(group: dist.ProcessGroup, stage: int, destroys: bool) -> list
     return results
 
 
+def in_two_models(group: dist.ProcessGroup, stage: int, frozen: bool) -> str:
+    """The error of the first engine's backward after a second engine took a layer of its model that is not its first;
+    empty if it trains on, because the layer is frozen."""
+    ds, layer = loops.deepspeed(), nn.Linear(5, 5)
+    layer.requires_grad_(not frozen)
+    keys = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    models = [nn.Sequential(nn.Linear(5, 5), layer, nn.Linear(5, 1)) for _ in range(2)]
+    engines = [ds.initialize(model=each, model_parameters=each.parameters(), config=keys)[0] for each in models]
+    said = ""
+    for engine in reversed(engines):
+        try:
+            engine.backward(engine(torch.ones(2, 5)).pow(2).mean())
+            engine.step()
+        except RuntimeError as error:
+            said += str(error)
+    for engine in engines:
+        engine.destroy()
+    return said
+
+
 def unfrozen(group: dist.ProcessGroup, stage: int) -> str:
     """The error of a step if a parameter trains that was given to initialize() frozen; its groups are as torch's."""
     ds, net = loops.deepspeed(), loops.model()

@@ -162,6 +162,16 @@ def test_a_model_of_several_engines(pool: Pool, destroys: bool) -> None:
             assert all(torch.equal(one, other) for one, other in zip(results, ranks[0][0], strict=True))
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen"])
+def test_a_layer_of_two_engines(pool: Pool, frozen: bool) -> None:
+    """The steps of the first would not reach it, at any stage: an error with the layer's name, not lost updates."""
+    words = "parameter '1.weight' belongs to a later engine" if not frozen else ""
+    for *whole, sharded in pool.run(loops.at_every_stage, model_loops.in_two_models, frozen, world=_WORLD):
+        assert [said[: len(words)] for said in whole] == [words] * 3
+        assert all(bool(said) == bool(words) for said in whole)
+        assert "this engine was destroyed" in sharded
+
+
 def test_a_parameter_is_unfrozen(pool: Pool) -> None:
     """An engine has no state for it; without an error it would keep its values."""
     for stages in pool.run(loops.at_every_stage, model_loops.unfrozen, world=_WORLD):

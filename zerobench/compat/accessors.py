@@ -161,12 +161,12 @@ class ConfigAccessors:
         return self._engine.config.communication_dtype
 
     def postscale_gradients(self) -> bool:
-        """True: the mean is taken after the sum, also if ``prescale_gradients`` is set."""
-        return True
+        """Whether ``prescale_gradients`` is not set; the mean is taken after the sum in any case."""
+        return not self._settings.raw.get("prescale_gradients", False)
 
     def gradient_predivide_factor(self) -> float:
-        """1: gradients are not divided before the sum."""
-        return 1.0
+        """The key of this name; gradients are not divided before the sum in any case."""
+        return float(self._settings.raw.get("gradient_predivide_factor", 1.0))
 
     def torch_autocast_enabled(self) -> bool:
         """Whether forwards run under torch.autocast."""
