@@ -33,8 +33,11 @@ args = parser.parse_args()
 deepspeed.init_distributed()
 rank, world = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
 print(f"rank {rank} of {world}, local {args.local_rank}, {deepspeed.__version__}", flush=True)
+print("devices", os.environ["CUDA_VISIBLE_DEVICES"])
 deepspeed.comm.barrier()
 if os.environ.get("FAILS") == str(rank):
+    if "CODE" in os.environ:
+        os._exit(int(os.environ["CODE"]))
     raise ArithmeticError("on purpose")
 deepspeed.comm.barrier()
 deepspeed.comm.destroy_process_group()
@@ -64,6 +67,7 @@ def test_ranks_and_logs(tmp_path: Path) -> None:
     assert running.returncode == 0, error
     assert _ranks(out) == [f"rank {rank} of 2, local {rank}, 0.19.8+zerobench" for rank in range(2)]
     assert out.count("is zerobench's reference engine") == 1
+    assert out.count("devices 0,1") == 2
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -79,12 +83,15 @@ def test_a_module_without_local_rank(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_failure_ends_all(tmp_path: Path) -> None:
-    """One rank's exception ends the others, which wait in a barrier; its traceback and its rank are printed."""
+    """One rank's failure ends the others, which wait in a barrier; its traceback, rank and exit code are passed on."""
     running = _launch(tmp_path, "--num_gpus", "2", "--enable_each_rank_log", "logs", "train.py", FAILS="1")
     _, error = running.communicate(timeout=_LIMIT)
     assert running.returncode == 1
     assert "rank 1 failed with exit code 1, and the other ranks were ended" in error
     assert "ArithmeticError: on purpose" in "".join(log.read_text() for log in tmp_path.rglob("stderr.log"))
+    running = _launch(tmp_path, "--num_gpus", "2", "train.py", FAILS="0", CODE="7")
+    running.communicate(timeout=_LIMIT)
+    assert running.returncode == 7  # by which a queue knows whether to start the job again
 
 
 @pytest.mark.slow

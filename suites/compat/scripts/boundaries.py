@@ -29,9 +29,12 @@ def engine_of(args: argparse.Namespace) -> deepspeed.DeepSpeedEngine:
         "gradient_accumulation_steps": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_max_lr": 1e-2}},
-        "zero_optimization": {"stage": args.stage, "stage3_param_persistence_threshold": 0},
+        "prescale_gradients": True,
+        "gradient_predivide_factor": 2.0,
+        "zero_optimization": {"stage": args.stage, "reduce_scatter": False, "stage3_param_persistence_threshold": 0},
     }
     engine, *_ = deepspeed.initialize(args=args, model=Net(), config=config)
+    say(engine.postscale_gradients(), engine.gradient_predivide_factor())
     return engine
 
 

@@ -15,7 +15,10 @@ from zerobench.machine.launch import threads_each
 
 
 def run_node(given: argparse.Namespace, slots: Sequence[int], nodes: int, node: int, address: str) -> int:
-    """Start the ranks of this node, one for each slot, and wait for them; returns the exit code.
+    """Start the ranks of this node, one for each slot, and wait for them.
+
+    Returns:
+        The exit code of the rank that failed first; below zero, a signal's number. 0, if none failed.
 
     Args:
         given: the options of ``zerobench launch``.
@@ -26,8 +29,7 @@ def run_node(given: argparse.Namespace, slots: Sequence[int], nodes: int, node: 
     """
     _bind_cores(given, len(slots))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_each(len(slots))))
-    if slots != list(range(len(slots))):
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, slots)))
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, slots)))
     pid = Path(tempfile.gettempdir(), f"{os.getpid()}.deepspeed") if given.save_pid else None
     if pid is not None:
         pid.write_text(f"{os.getpid()}\n", encoding="utf-8")
@@ -80,12 +82,8 @@ def _run(arguments: list[str]) -> int:
     try:
         run.main(arguments)
     except ChildFailedError as error:
-        print(f"zerobench launch: {_first_failure(error)}", file=sys.stderr)
-        return 1
+        rank, failure = error.get_first_failure()
+        ended = f"rank {rank} failed with exit code {failure.exitcode}, and the other ranks were ended"
+        print(f"zerobench launch: {ended}", file=sys.stderr)  # its traceback is above
+        return int(failure.exitcode)
     return 0
-
-
-def _first_failure(error: Exception) -> str:
-    """The rank that failed first; its traceback is above."""
-    rank, failure = error.get_first_failure()  # type: ignore[attr-defined]
-    return f"rank {rank} failed with exit code {failure.exitcode}, and the other ranks were ended"
