@@ -104,8 +104,8 @@ class GivenModel:
         if self._engine.destroyed:
             raise RuntimeError(
                 "this engine was destroyed, by destroy(), accelerate's free_memory() or a later initialize() of its "
-                "model; call initialize() again (with Hugging Face: evaluate before the training in a Trainer of its "
-                "own)"
+                "model, or of one that shares a layer with it at stage 3; call initialize() again (with Hugging Face: "
+                "evaluate before the training in a Trainer of its own), or give one engine a model that contains both"
             )
 
     def _check_memory(self) -> None:
