@@ -105,11 +105,13 @@ def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     if (reason := deepspeed_saving.unsupported(scenario)) is not None:
         return reason
-    return next((reason for name in scenario.settings if (reason := _unsupported(name, scenario))), None)
+    reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
+    return next((reason for each in reasons for reason, there in each.items() if there), None)
 
 
-def _unsupported(name: str, scenario: Scenario) -> str | None:
-    excluded = {
+def _unsupported(name: str, scenario: Scenario) -> dict[str, bool]:
+    """The reasons against a setting, and whether each is there."""
+    return {
         f"{name} is of stages {_ZERO.get(name, (_SHARDED,))[0]}: {_PAGE}": (
             name in _ZERO and scenario.stage not in _ZERO[name][0]
         ),
@@ -121,14 +123,6 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
             name in _SCHEDULERS and (len(scenario.settings) > 1 or bool(scenario.schedules))
         ),
         f"{name} is for groups of two ranks: {_PAGE}": name.startswith("zero_hpz") and scenario.world != 4,
-        f"{name} is for several micro-steps that one reduction follows: {_ENGINE}": (
-            name in (NO_SYNC, COALESCED) and (scenario.accumulation == 1 or scenario.reduction != "boundary")
-        ),
-        f"{name} is of stages 0 and 1: {_ENGINE}": name == NO_SYNC and scenario.stage > 1,
-        f"{name} is of stages 1 to 3: {_ENGINE}": name == COALESCED and not scenario.stage,
-        f"{name} completes the gradients in step(), after they were read: {_ENGINE}": (
-            name == UNMANAGED and (scenario.stage < 3 or scenario.offload_optimizer != "none")
-        ),
         f"{name} is for a step without clipping, and has no norm: {_PAGE}": (
             name == NO_NORM and bool(scenario.clip or scenario.dtype != "fp32" or scenario.optimizer_at != "none")
         ),
@@ -147,6 +141,20 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))
         ),
+    }
+
+
+def _unlike_accumulation(name: str, scenario: Scenario) -> dict[str, bool]:
+    """Those against a way to accumulate."""
+    return {
+        f"{name} is for several micro-steps that one reduction follows: {_ENGINE}": (
+            name in (NO_SYNC, COALESCED) and (scenario.accumulation == 1 or scenario.reduction != "boundary")
+        ),
+        f"{name} is of stages 0 and 1: {_ENGINE}": name == NO_SYNC and scenario.stage > 1,
+        f"{name} is of stages 1 to 3: {_ENGINE}": name == COALESCED and not scenario.stage,
+        f"{name} completes the gradients in step(), after they were read: {_ENGINE}": (
+            name == UNMANAGED and (scenario.stage < 3 or scenario.offload_optimizer != "none")
+        ),
         f"{name} is for steps of unlike numbers of micro-steps: {_ENGINE}": (
             name == BATCH_SIZE and not scenario.shortens
         ),
@@ -158,7 +166,6 @@ def _unsupported(name: str, scenario: Scenario) -> str | None:
             name in ACCUMULATIONS and len(ACCUMULATIONS.intersection(scenario.settings)) > 1
         ),
     }
-    return next((reason for reason, there in excluded.items() if there), None)
 
 
 def _depends_on_buckets(scenario: Scenario) -> bool:
