@@ -232,6 +232,14 @@ class Scenario:
         return step in self.edits and step in self.resumes and self.loads == "all" and self.seed % 2 == 0
 
     @property
+    def edits_in_place(self) -> bool:
+        """Whether the client edits the model's own parameters, and no master weights; for engines with calls for both.
+
+        It does in Scenarios of an odd seed. In 16 bits the two edits have different results, so it is of fp32.
+        """
+        return self.dtype == "fp32" and self.seed % 2 == 1
+
+    @property
     def carries_client_state(self) -> bool:
         """Whether the client gives a save the state that a load has given back, with the values that have changed.
 

@@ -83,6 +83,7 @@ from zerobench.suites.meta.mutants.seldom_metered import THROUGH_MAPS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
 from zerobench.suites.meta.mutants.training_loop import (
+    IN_PLACE,
     TRAINING_LOOPS,
     ForgetsMomentsOfALongRest,
     LosesAnEditAfterAnother,
@@ -221,7 +222,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize(
     "mutant",
-    [*VALUE_MUTANTS, *COUNT_MUTANTS, *HUNDREDS, *AT_A_MOMENT, *DDP, *OF_READINGS, *OVERFLOWS, *RARE_PARTS],
+    [*VALUE_MUTANTS, *COUNT_MUTANTS, *HUNDREDS, *AT_A_MOMENT, *DDP, *OF_READINGS, *OVERFLOWS, *RARE_PARTS, *IN_PLACE],
     ids=lambda mutant: mutant.__name__,
 )
 def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:

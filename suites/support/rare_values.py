@@ -264,7 +264,7 @@ RARE_VALUES |= {
         reads=(Read("gradients", 1, 2), Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
     ),
     # what a draw has once: a block rests in steps in a row and again later, and the client sets parameters and zeroes
-    # gradients in steps in a row
+    # gradients in steps in a row; it edits parameters in place, beside masters in host memory
     "changes in several steps": Scenario(
         model=Odd(width=5, hidden=(7, 3), scalar=True),
         steps=7,
@@ -274,6 +274,8 @@ RARE_VALUES |= {
         frozen_steps=(1, 2, 4),
         edits=(2, 3),
         gradient_edits=(4, 5),
+        offload_optimizer="cpu",
+        seed=3,
     ),
     # weights so large that gradients are finite where they are computed, and too large for fp16 on the wire, or for an
     # accumulator: in some elements, on some ranks, and not in each step

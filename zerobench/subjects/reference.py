@@ -136,8 +136,20 @@ class Reference(Subject):
         return Offloaded(self.engine.stores.host(), self.engine.stores.files())
 
     def set_parameters(self, values: State) -> None:
+        if self.scenario.edits_in_place:
+            self._edit(values)
+            return
         for name, value in values.items():
             zero.safe_set_full_fp32_param(self.trained[name], value)
+
+    @torch.no_grad()
+    def _edit(self, values: State) -> None:
+        """In every second Scenario only the first rank edits the parameters."""
+        rank = 0 if self.scenario.seed % 4 == 3 else None
+        with zero.GatheredParameters([self.trained[name] for name in values], modifier_rank=rank):
+            if rank in (None, self.engine.ranks.rank):
+                for name, value in values.items():
+                    self.trained[name].copy_(value)
 
     def zero_gradients(self, names: Collection[str]) -> None:
         for p in (self.trained[name] for name in names):

@@ -173,6 +173,19 @@ class LosesAnEditAtTheUpdate(_OfEdits):
         return super().step()
 
 
+class LosesAnEditInPlace(_OfEdits):
+    """If the client edits parameters in place, masters in host memory or in files keep their values."""
+
+    rare = "changes in several steps"
+
+    def set_parameters(self, values: State) -> None:
+        kept = self.parameters()
+        super().set_parameters(values)
+        if self.scenario.edits_in_place and self.scenario.offload_optimizer != "none":
+            for name in values:
+                zero.safe_set_full_fp32_param(self.trained[name], kept[name])
+
+
 class LosesAnEditAfterAnother(_OfEdits):
     """Of parameters that the client sets before two steps in a row, the second values are lost."""
 
@@ -246,3 +259,6 @@ TRAINING_LOOPS = [
     TakesTheLastRanksModel,
     KeepsEachRanksBuffers,
 ]
+
+#: Which a rare value catches.
+IN_PLACE = [LosesAnEditInPlace]
