@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 from zerobench.errors import Disagreement
 from zerobench.scenario import Scenario
+
+
+def named(test: Any) -> AbstractContextManager[Any]:
+    """Inside, this test is the present one, for messages; for a program that runs it without pytest."""
+    file = test.__module__.removeprefix("zerobench.").replace(".", "/")
+    return mock.patch.dict(os.environ, PYTEST_CURRENT_TEST=f"{file}.py::{test.__name__} (call)")
 
 
 def error_of_test(found: Any, scenario: Scenario, subject: str) -> Disagreement:

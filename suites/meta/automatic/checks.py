@@ -39,6 +39,7 @@ from zerobench.suites.meta.automatic.mutated import Kernels
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR
 from zerobench.suites.support.rare_values import RARE_VALUES
+from zerobench.suites.support.rerun import named
 from zerobench.suites.support.strategies import models, scenarios
 from zerobench.suites.support.trials import Trials
 
@@ -188,7 +189,7 @@ class Check:
         """
         engine = next(iter(inspect.signature(self.test).parameters))
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), named(self.test):
                 warnings.simplefilter("ignore", HypothesisDeprecationWarning)
                 self.test(**{engine: trials}, **self.arguments)
         except (UnsatisfiedAssumption, pytest.skip.Exception):

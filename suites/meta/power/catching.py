@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -30,6 +28,7 @@ from zerobench.suites.equivalence import (
 )
 from zerobench.suites.support import covering
 from zerobench.suites.support.drawing import course, draw
+from zerobench.suites.support.rerun import named
 from zerobench.suites.support.trials import Trials
 
 Failure = Disagreement | RankFault
@@ -140,9 +139,10 @@ class Catching:
 
     def _run(self, test: Any, check: Check) -> Failure | None:
         course().restart()
-        file = test.__module__.removeprefix("zerobench.").replace(".", "/")
-        running = mock.patch.dict(os.environ, PYTEST_CURRENT_TEST=f"{file}.py::{test.__name__} (call)")  # for messages
-        with running, suppress(Unsatisfiable, pytest.skip.Exception):  # no draw was exact, or the stage is not offered
+        with (
+            named(test),
+            suppress(Unsatisfiable, pytest.skip.Exception),
+        ):  # no draw was exact, or the stage is not offered
             return failure_of(partial(check, self.trials))
         return None
 
