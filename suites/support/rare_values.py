@@ -264,7 +264,7 @@ RARE_VALUES |= {
         reads=(Read("gradients", 1, 2), Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
     ),
     # what a draw has once: a block rests in steps in a row and again later, and the client sets parameters and zeroes
-    # gradients in steps in a row; it edits parameters in place, beside masters in host memory
+    # gradients in steps in a row; it edits parameters in place, between two readings, beside masters in host memory
     "changes in several steps": Scenario(
         model=Odd(width=5, hidden=(7, 3), scalar=True),
         steps=7,
@@ -275,6 +275,7 @@ RARE_VALUES |= {
         edits=(2, 3),
         gradient_edits=(4, 5),
         offload_optimizer="cpu",
+        reads=(Read("parameters", 1, -1), Read("parameters", 2, 0)),
         seed=3,
     ),
     # weights so large that gradients are finite where they are computed, and too large for fp16 on the wire, or for an
