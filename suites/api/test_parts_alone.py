@@ -13,6 +13,8 @@ from zerobench.ranks import Pool
 
 pytestmark = pytest.mark.usefixtures("reference")
 
+_ROW = torch.ones(6)
+
 
 class _Half(nn.Module):
     """Two blocks behind an embedding of its own, whose weight it shares with the other half."""
@@ -21,13 +23,13 @@ class _Half(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(7, 6)
         self.embed.weight = shared.weight
-        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
         self.norm = nn.LayerNorm(6)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.embed(x)
         for block in self.blocks:
-            y = y + block(y).tanh()
+            y = y + block(y)
         return functional.layer_norm(y, (6,), self.norm.weight, self.norm.bias)  # a weight by its attribute
 
 
@@ -37,13 +39,15 @@ class _Model(nn.Module):
         torch.manual_seed(0)
         self.shared = nn.Embedding(7, 6)
         self.encoder, self.decoder = _Half(self.shared), _Half(self.shared)
+        self.tied = self.decoder.blocks[0].get_submodule("0")  # a part of one block with the weight of another
+        self.tied.register_parameter("weight", self.encoder.blocks[0].get_parameter("0.weight"))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.encoder(x) + self.decoder(x)  # type: ignore[no-any-return]
 
 
 def _alone(group: dist.ProcessGroup) -> list[Tensor]:
-    """Encoder, tied embedding and the model called past the engine; a step through the engine in between."""
+    """Encoder, tied parts and the model called past the engine; a step through the engine in between."""
     model, x = _Model(), torch.arange(6).view(2, 3)
     zero = {"stage": 3, "chunk_size": 32, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}
     sgd = {"type": "SGD", "params": {"lr": 0.5}}
@@ -52,7 +56,7 @@ def _alone(group: dist.ProcessGroup) -> list[Tensor]:
     seen = []
     for _ in range(2):
         with torch.no_grad():
-            seen += [model.encoder(x), model.decoder.embed(x), model(x)]
+            seen += [model.encoder(x), model.decoder.embed(x), model.tied(_ROW), model(x)]
         engine.backward(model(x).square().sum())  # its forward is not the engine's
         engine.step()
     engine.destroy()
@@ -65,7 +69,7 @@ def test_parts_alone(pool: Pool) -> None:
     expected = []
     for _ in range(2):
         with torch.no_grad():
-            expected += [model.encoder(x), model.decoder.embed(x), model(x)]
+            expected += [model.encoder(x), model.decoder.embed(x), model.tied(_ROW), model(x)]
         model(x).square().sum().backward()
         with torch.no_grad():
             for parameter in model.parameters():

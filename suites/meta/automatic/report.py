@@ -51,6 +51,11 @@ class Row:
         """Mutants tried, without those that change nothing that a property judges."""
         return self.tried - sum(self.survived[kind] for kind in ("equivalent", "performance"))
 
+    @property
+    def shown(self) -> int:
+        """Those that training shows: neither left to another suite nor in code that no check runs."""
+        return self.noticeable - self.survived["other suite"] - self.unreached
+
     def plain(self) -> dict[str, Any]:
         """The row as JSON takes it."""
         counts = {"mutants": self.mutants, "tried": self.tried, "killed": self.killed}
@@ -136,7 +141,8 @@ def _sentences(total: Row) -> str:
         f"{total.tried} of {total.mutants} mutants of the engine were tried. Equivalence and accounting killed\n"
         f"{total.killed} of them, {share(total.killed, total.tried)}. Without the survivors that are equivalent or\n"
         f"differ in performance only, they killed {share(total.killed, total.noticeable)}. No check runs the code of\n"
-        f"{total.unreached}."
+        f"{total.unreached}, and {total.survived['other suite']} are left to other suites; of the rest they killed "
+        f"{share(total.killed, total.shown)}."
     )
 
 
