@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -262,7 +262,7 @@ class Engine(CheckpointCalls):
                 "engines share a module, give one of them a model that contains both, or freeze the module in one"
             )
 
-    def lose(self, parameters: set[int]) -> None:
+    def lose(self, parameters: Set[int]) -> None:
         """A later engine has taken over these parameters, known by ``id``: this one must not train them any more."""
         slots = (slot for state in self.states for slot in state.unit.slots)
         self._lost = self._lost or next((slot.name for slot in slots if id(slot.parameter) in parameters), None)

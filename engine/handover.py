@@ -9,7 +9,7 @@ from torch import nn
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.engine import Engine
-from zerobench.engine.registry import engine_of, has_engine
+from zerobench.engine.registry import engines_of
 from zerobench.engine.state.partitioned import partition
 from zerobench.engine.state.unit import UnitState
 
@@ -19,8 +19,8 @@ def hand_over(parameters: Iterable[nn.Parameter]) -> None:
 
     The next engine takes them over shard by shard, so no rank has more than one unit whole.
     """
-    engines: dict[int, Engine] = {id(e): e for e in (engine_of(p) for p in parameters if has_engine(p))}
-    for engine in engines.values():
+    engines: list[Engine] = engines_of(parameters)
+    for engine in engines:
         sharded = [state for state in engine.states if state.sharded]
         for state in sharded:
             _partition(state, engine.ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -13,14 +14,16 @@ _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
 
 def register(module: nn.Module, engine: object) -> None:
     """Record that the module's parameters belong to this engine; their earlier engines learn that they lose them."""
-    lost: dict[int, tuple[Any, set[int]]] = {}
-    for parameter in module.parameters():
-        if has_engine(parameter):
-            earlier = engine_of(parameter)
-            lost.setdefault(id(earlier), (earlier, set()))[1].add(id(parameter))
+    parameters = {id(parameter): parameter for parameter in module.parameters()}
+    for earlier in engines_of(parameters.values()):
+        earlier.lose(parameters.keys())
+    for parameter in parameters.values():
         _engines[parameter] = weakref.ref(engine)
-    for earlier, parameters in lost.values():
-        earlier.lose(parameters)
+
+
+def engines_of(parameters: Iterable[nn.Parameter]) -> list[Any]:
+    """The living engines of these parameters, each once."""
+    return list({id(each): each for each in (engine_of(p) for p in parameters if has_engine(p))}.values())
 
 
 def engine_of(parameter: nn.Parameter) -> Any:

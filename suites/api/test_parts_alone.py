@@ -46,8 +46,13 @@ class _Model(nn.Module):
         return self.encoder(x) + self.decoder(x)  # type: ignore[no-any-return]
 
 
+def _calls(model: _Model, x: Tensor) -> list[Tensor]:
+    """Encoder, tied parts and the whole model."""
+    return [model.encoder(x), model.decoder.embed(x), model.tied(_ROW), model(x)]
+
+
 def _alone(group: dist.ProcessGroup) -> list[Tensor]:
-    """Encoder, tied parts and the model called past the engine; a step through the engine in between."""
+    """The calls past the engine; a step through the engine in between."""
     model, x = _Model(), torch.arange(6).view(2, 3)
     zero = {"stage": 3, "chunk_size": 32, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}
     sgd = {"type": "SGD", "params": {"lr": 0.5}}
@@ -56,7 +61,7 @@ def _alone(group: dist.ProcessGroup) -> list[Tensor]:
     seen = []
     for _ in range(2):
         with torch.no_grad():
-            seen += [model.encoder(x), model.decoder.embed(x), model.tied(_ROW), model(x)]
+            seen += _calls(model, x)
         engine.backward(model(x).square().sum())  # its forward is not the engine's
         engine.step()
     engine.destroy()
@@ -69,7 +74,7 @@ def test_parts_alone(pool: Pool) -> None:
     expected = []
     for _ in range(2):
         with torch.no_grad():
-            expected += [model.encoder(x), model.decoder.embed(x), model.tied(_ROW), model(x)]
+            expected += _calls(model, x)
         model(x).square().sum().backward()
         with torch.no_grad():
             for parameter in model.parameters():
