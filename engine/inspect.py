@@ -153,12 +153,9 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
     if modifier_rank is not None:
         engine.ranks.broadcast(values, modifier_rank)
     if state.sharded:
-        lo, hi = _overlap(state.own, slot)
-        if lo < hi:
-            with state.parameter_store.edit() as shard:
-                shard[lo - state.own.start : hi - state.own.start].copy_(state.full[lo:hi])
+        state.set_shard(slot, values)
     if state.unit.trainable and state.portion.has_master_copy:
-        lo, hi = _overlap(state.extent, slot)
+        lo, hi = slot.within(state.extent)
         if lo < hi:
             _persist_master(state, lo, state.full[lo:hi])
 
@@ -168,8 +165,3 @@ def _persist_master(state: UnitState, start: int, edited: Tensor) -> None:
     at = start - state.extent.start
     with state.optimizer_store.edit_master(state.portion, at, at + edited.numel()) as master:
         master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
-
-
-def _overlap(owned: slice, slot: Slot) -> tuple[int, int]:
-    """The parameter's elements in ``owned``, as [lo, hi) of the unit; empty if lo >= hi."""
-    return max(owned.start, slot.start), min(owned.stop, slot.start + slot.numel)

@@ -36,6 +36,12 @@ class Slot:
         """This parameter's elements in ``flat`` (the whole unit), with the parameter's shape and strides."""
         return flat.as_strided(self.parameter.size(), self.stride, flat.storage_offset() + offset + self.start)
 
+    def within(self, part: slice) -> tuple[int, int]:
+        """This parameter's elements in ``part`` of the unit, as [lo, hi) of the unit; lo equals hi if it has none."""
+        end = self.start + self.numel
+        lo = min(max(part.start, self.start), end)
+        return lo, max(lo, min(part.stop, end))
+
     @cached_property
     def stride(self) -> tuple[int, ...]:
         """The parameter's strides in its unit."""
@@ -74,7 +80,7 @@ class Unit:
     def pieces(self, start: int, stop: int) -> Iterator[tuple[Slot, int, int]]:
         """The parts of parameters inside ``[start, stop)`` of the unit, as (slot, start, stop), without padding."""
         for slot in self.slots:
-            lo, hi = max(start, slot.start), min(stop, slot.start + slot.numel)
+            lo, hi = slot.within(slice(start, stop))
             if lo < hi:
                 yield slot, lo, hi
 

@@ -42,12 +42,12 @@ def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     engine, state, slot = trained(param)
     values = in_memory_order(checked(param, slot, value)) * (engine.leaves * engine.loss_scale)
     if engine.stores.steps_off_device(state.unit):
-        lo, hi = owned(state, slot)
+        lo, hi = slot.within(state.own)
         set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
     else:
         whole = state.gradient.numel() == state.unit.padded
         part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
-        lo, hi = max(offset, slot.start), min(offset + part.numel(), slot.start + slot.numel)
+        lo, hi = slot.within(slice(offset, offset + part.numel()))
         if lo < hi:
             part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
     engine.read_cache.clear()
@@ -88,9 +88,7 @@ def set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) 
     if not state.sharded:
         state.full[slot.start : slot.start + slot.numel].copy_(values)
         return
-    lo, hi = owned(state, slot)
-    with state.parameter_store.edit() as shard:
-        shard[lo - state.own.start : hi - state.own.start].copy_(values[lo - slot.start : hi - slot.start])
+    state.set_shard(slot, values)
     if engine.unsharder is not None:
         engine.unsharder.reshard_all()
 
@@ -105,12 +103,6 @@ def trained(param: nn.Parameter) -> tuple[Engine, UnitState, Slot]:
     if state is None or not state.unit.trainable:
         raise RuntimeError(f"a parameter of shape {tuple(param.shape)} is frozen and has no state to set")
     return engine, state, slot
-
-
-def owned(state: UnitState, slot: Slot) -> tuple[int, int]:
-    """The elements of the parameter that this rank owns, in the unit; empty if lo equals hi."""
-    lo = min(max(state.own.start, slot.start), slot.start + slot.numel)
-    return lo, max(lo, min(state.own.stop, slot.start + slot.numel))
 
 
 def check_kind(engine: Engine, kind: str) -> None:

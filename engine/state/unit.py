@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from zerobench.engine.layout import Slot
 from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.resharded import Binding
 from zerobench.engine.state.stores import OptimizerStore, ParameterStore
@@ -66,6 +67,13 @@ class UnitState:
         if self.own_gradient.numel() == self.unit.shard:
             return self.own_gradient[start:stop]
         return self.gradient.new_empty(stop - start)
+
+    def set_shard(self, slot: Slot, values: Tensor) -> None:
+        """Set this rank's part of a sharded parameter; ``values`` is whole, in the order of the parameter's memory."""
+        lo, hi = slot.within(self.own)
+        if lo < hi:
+            with self.parameter_store.edit() as shard:
+                shard[lo - self.own.start : hi - self.own.start].copy_(values[lo - slot.start : hi - slot.start])
 
     @property
     def aliased(self) -> bool:

@@ -12,7 +12,6 @@ from torch import nn
 import zerobench
 from zerobench.driver import run_step, start
 from zerobench.engine.inspect import locate
-from zerobench.engine.setting import owned
 from zerobench.judge.command import ReplayCommand
 from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.traffic import TrafficMeter
@@ -43,7 +42,7 @@ def _moved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> list[tupl
 def _sub_groups(parameter: nn.Parameter) -> int:
     _, state, slot = locate(parameter)
     assert state is not None
-    lo, hi = (each - state.own.start for each in owned(state, slot))
+    lo, hi = (each - state.own.start for each in slot.within(state.own))
     return -(-hi // _SUB_GROUP) - lo // _SUB_GROUP if lo < hi else 0
 
 

@@ -251,9 +251,9 @@ def edited(group: dist.ProcessGroup, stage: int) -> bool:
         utils.safe_set_full_optimizer_state(parameter, value + 1, "exp_avg")
         right &= torch.equal(utils.safe_get_full_fp32_param(parameter), value)
         right &= torch.equal(utils.safe_get_full_optimizer_state(parameter, "exp_avg"), value + 1)
-        own = utils.safe_get_local_fp32_param(parameter)
-        utils.safe_set_local_fp32_param(parameter, own + 2)
-        if stage:
+        if stage == 3:
+            own = utils.safe_get_local_fp32_param(parameter)
+            utils.safe_set_local_fp32_param(parameter, own + 2)
             right &= torch.equal(utils.safe_get_full_fp32_param(parameter), value + 2)
         with ds.zero.GatheredParameters(parameter, modifier_rank=0):
             if dist.get_rank() == 0:

@@ -46,6 +46,26 @@ def test_other_parallelism(name: str) -> None:
         loops.deepspeed().initialize(model=nn.Linear(2, 2), config={"train_batch_size": 1}, **{name: object()})
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_parts_of_a_parameter_need_stage_3(stage: int) -> None:
+    """As DeepSpeed refuses them: at stage 0 the masters of the ranks would differ after one rank's part was set."""
+    ds = loops.deepspeed()
+    engine, *_ = ds.initialize(model=nn.Linear(2, 2), config=loops.config(stage))
+    parameter, calls = engine.module.weight, ds.utils
+    refused_calls: tuple[Callable[[], object], ...] = (
+        lambda: calls.safe_get_local_fp32_param(parameter),
+        lambda: calls.safe_set_local_fp32_param(parameter, torch.zeros(4)),
+        lambda: calls.safe_get_local_optimizer_state(parameter, "exp_avg"),
+        lambda: calls.safe_set_local_optimizer_state(parameter, torch.zeros(4), "exp_avg"),
+        lambda: calls.safe_get_local_grad(parameter),
+        lambda: calls.safe_set_local_grad(parameter, torch.zeros(4)),
+    )
+    for call in refused_calls:
+        with pytest.raises(RuntimeError, match=f"at stage 3 only, and the engine has stage {stage}; use the functions"):
+            call()
+    engine.destroy()
+
+
 def test_a_long_configuration_in_base64() -> None:
     """It is longer than a file's name may be."""
     config = {"train_batch_size": 4, "a_note": "x" * 500}

@@ -1,7 +1,8 @@
 """Reading and writing the states of one sharded parameter, by DeepSpeed's names.
 
 Functions with ``full`` in their name are collectives and take or return the whole state. Those with ``local`` take or
-return the 1-dimensional part that this rank owns, which may be empty. All return None for a frozen parameter.
+return the 1-dimensional part that this rank owns, which may be empty; as with DeepSpeed, they need stage 3. All return
+None for a frozen parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from zerobench.engine import (
 from zerobench.engine.checkpoint.pieces import MASTER, in_memory_order
 from zerobench.engine.inspect import locate
 from zerobench.engine.layout import Slot
-from zerobench.engine.setting import check_kind, owned, set_offloaded, set_parameter, set_part, trained
+from zerobench.engine.registry import engine_of
+from zerobench.engine.setting import check_kind, set_offloaded, set_parameter, set_part, trained
 
 __all__ = [
     "safe_get_full_fp32_param",
@@ -52,18 +54,20 @@ def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) ->
 
 def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
     """This rank's part of the mean gradient."""
+    _check_stage(param)
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
-    lo, hi = owned(state, slot)
+    lo, hi = slot.within(state.own)
     part = state.optimizer_store.read(state.portion, "gradient", lo - state.own.start, hi - state.own.start)
     return part.float() * (1 / (engine.leaves * engine.loss_scale))
 
 
 def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
     """Set this rank's part of the mean gradient, at the same time as safe_set_full_grad."""
+    _check_stage(param)
     engine, state, slot = trained(param)
-    lo, hi = owned(state, slot)
+    lo, hi = slot.within(state.own)
     _check_local(slot, value, hi - lo)
     values = value.flatten() * (engine.leaves * engine.loss_scale)
     if engine.stores.steps_off_device(state.unit):
@@ -93,24 +97,40 @@ def safe_set_local_optimizer_state(param: nn.Parameter, value: Tensor, optim_sta
     _set_local(param, optim_state_key, value)
 
 
+def _check_stage(param: nn.Parameter) -> None:
+    """Demand stage 3: at stage 0 all ranks step the whole parameter, and one that set its part would leave the others.
+
+    Raises:
+        RuntimeError: the stage is below 3.
+    """
+    stage = engine_of(param).config.zero_optimization.stage
+    if stage < 3:
+        raise RuntimeError(
+            f"this rank's part of a parameter exists at stage 3 only, and the engine has stage {stage}; use the "
+            "functions with 'full' in their name, such as safe_get_full_fp32_param"
+        )
+
+
 def _check_local(slot: Slot, value: Tensor, owned: int) -> None:
     if value.numel() != owned:
         raise ValueError(f"this rank owns {owned} elements of {slot.name!r}, and {value.numel()} were given")
 
 
 def _get_local(param: nn.Parameter, kind: str) -> Tensor | None:
+    _check_stage(param)
     engine, state, slot = locate(param)
     if state is None or not state.unit.trainable:
         return None
     check_kind(engine, kind)
-    lo, hi = owned(state, slot)
+    lo, hi = slot.within(state.own)
     return state.optimizer_store.read(state.portion, kind, lo - state.extent.start, hi - state.extent.start)
 
 
 def _set_local(param: nn.Parameter, kind: str, value: Tensor) -> None:
+    _check_stage(param)
     engine, state, slot = trained(param)
     check_kind(engine, kind)
-    lo, hi = owned(state, slot)
+    lo, hi = slot.within(state.own)
     _check_local(slot, value, hi - lo)
     set_part(engine, state, kind, lo, value.flatten())
     if kind == MASTER:
