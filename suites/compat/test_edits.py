@@ -60,6 +60,35 @@ def test_edits_in_place(pool: Pool, keys: dict[str, Any]) -> None:
         assert all(torch.equal(after, expected) for after in stages)
 
 
+def _moved(group: dist.ProcessGroup, stage: int, edit: str) -> bool:
+    """Whether an edit that changes no value, but its place or sign, is in the masters after a step of no gradient."""
+    net, engine, loader = _engine(stage, {"bf16": {"enabled": True}})
+    batch = next(iter(loader))
+    engine.backward(loops.loss(engine, batch))
+    engine.step()
+    layer = net[0]  # type: ignore[index]
+    with loops.deepspeed().zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+        layer.weight.data.copy_(torch.arange(1.0, layer.weight.numel() + 1).view_as(layer.weight) - 40.5)
+    engine.backward(0 * loops.loss(engine, batch))
+    engine.step()
+    with loops.deepspeed().zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+        layer.weight.data.copy_(layer.weight.flip(0) if edit == "flip" else -layer.weight)
+        expected = layer.weight.detach().float().clone()
+    for options in engine.optimizer.param_groups:
+        options["lr"] = 0.0
+    engine.backward(0 * loops.loss(engine, batch))
+    engine.step()
+    after = loops.deepspeed().utils.safe_get_full_fp32_param(layer.weight)
+    engine.destroy()
+    return bool(torch.equal(after, expected))
+
+
+@pytest.mark.parametrize("edit", ["flip", "negate"])
+def test_edits_that_change_no_value(pool: Pool, edit: str) -> None:
+    """Rows that change places, and signs of as many positive as negative values: the sum of all bits stays the same."""
+    assert pool.run(loops.at_every_stage, _moved, edit, world=_WORLD) == [[True] * 4] * _WORLD
+
+
 def _replaced(group: dist.ProcessGroup, stage: int) -> str:
     net, engine, loader = _engine(stage, {})
     net[2] = nn.Linear(16, 3)  # type: ignore[operator]

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from zerobench.engine import Engine
 from zerobench.engine.inspect import keep_edits
+from zerobench.engine.state.unit import UnitState
 
 _INTEGERS = {2: torch.int16, 4: torch.int32}
+
+#: A prime, so that rows of a weight that change places come into other columns.
+_COLUMNS = 4093
 
 
 class Edits:
@@ -20,7 +24,8 @@ class Edits:
     If a master is kept apart from its parameter, in 16 bits or by offload, the next step would undo them; a parameter
     that is its own master keeps them anyway. Every rank must make the same edit. A sharded parameter refuses it.
 
-    Elements whose values are their rounded masters stay as they are, so that a change by the engine itself is no edit.
+    An edit is seen by sums of a unit's bits, one sum over every 4,093rd element. Elements whose values are their
+    rounded masters stay as they are, so that a change by the engine itself is no edit.
 
     Args:
         engine: has the model.
@@ -39,19 +44,28 @@ class Edits:
     def kept(self) -> Iterator[None]:
         """Around each step: at its boundary the masters of edited elements become the edited values."""
         boundary = self._engine.is_gradient_accumulation_boundary()
-        for state, before, now in zip(self._states, self._seen, self._sums() if boundary else self._seen, strict=True):
-            if before != now:
-                keep_edits(slot.parameter for slot in state.unit.slots)
+        for state in self._edited() if boundary else ():
+            keep_edits(slot.parameter for slot in state.unit.slots)
         yield
         if boundary:
             self._seen = self._sums()
 
-    def _sums(self) -> list[int]:
-        """The sum of the bits of each unit, as integers; the device is waited for once."""
-        sums = [_sum(state.full) for state in self._states]
-        found: list[int] = torch.stack(sums).tolist() if sums else []
-        return found
+    def _edited(self) -> list[UnitState]:
+        """The units whose bits have changed since the last step; the device is waited for once."""
+        if not self._states:
+            return []
+        changed = [(before != now).any() for before, now in zip(self._seen, self._sums(), strict=True)]
+        return [state for state, edited in zip(self._states, torch.stack(changed).tolist(), strict=True) if edited]
+
+    def _sums(self) -> list[Tensor]:
+        return [_sums(state.full) for state in self._states]
 
 
-def _sum(values: Tensor) -> Tensor:
-    return values.detach().view(_INTEGERS[values.element_size()]).sum(dtype=torch.int64)
+def _sums(values: Tensor) -> Tensor:
+    """The sums of the bits of every _COLUMNS-th element, as integers that wrap around; [_COLUMNS]."""
+    bits = values.detach().view(_INTEGERS[values.element_size()])
+    rows, rest = divmod(bits.numel(), _COLUMNS)
+    whole = rows * _COLUMNS
+    sums = bits[:whole].view(rows, _COLUMNS).sum(0, dtype=bits.dtype)
+    sums[:rest] += bits[whole:]
+    return sums
