@@ -30,6 +30,7 @@ from zerobench.engine.replicated import take_over_replicated
 from zerobench.engine.stage3.hooks import ParameterHooks
 from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.assignment import StoreAssignment
+from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.unit import UnitState
 from zerobench.engine.validate import check_gathers, check_same
 
@@ -225,6 +226,7 @@ class Engine(CheckpointCalls):
         """
         self._check_whole()
         self._check_trains()
+        self.keep_replaced()
         self.optimizer.check_options()
         boundary, complete = self.accumulation.end()
         self.read_cache.clear()
@@ -261,6 +263,16 @@ class Engine(CheckpointCalls):
                 f"parameter {self._lost!r} belongs to a later engine, so steps of this one would not reach it; if two "
                 "engines share a module, give one of them a model that contains both, or freeze the module in one"
             )
+
+    def keep_replaced(self) -> None:
+        """Train the values of tensors that a caller has put in place of parameters' ``data``, on every rank alike."""
+        if self._lost is not None:
+            return
+        whole = [state for state in self.states if not state.sharded]
+        places = [(state, slot) for state in whole for slot in state.unit.slots]
+        for state, slot in take_over(places):
+            state.keep_edit(slot)
+            self.read_cache.clear()
 
     def lose(self, parameters: Set[int]) -> None:
         """A later engine has taken over these parameters, known by ``id``: this one must not train them any more."""

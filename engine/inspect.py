@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from zerobench.engine.engine import Engine
@@ -13,6 +12,7 @@ from zerobench.engine.layout import Slot
 from zerobench.engine.registry import engine_of
 from zerobench.engine.replicated import same_values
 from zerobench.engine.stage3.unshard import Unsharder
+from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.unit import UnitState
 
 
@@ -74,6 +74,7 @@ def GatheredParameters(
         yield
         for unsharder in unsharders:
             unsharder.hold(begin=False)
+        take_over((state, slot) for _, state, slot in found if state is not None)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.read_cache.clear()
@@ -126,11 +127,16 @@ def check_state(engine: Engine, name: str) -> None:
 
 
 def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
-    """The parameter's engine, unit and slot; no unit if every rank keeps it whole and it does not train."""
+    """The parameter's engine, unit and slot; no unit if every rank keeps it whole and it does not train.
+
+    If a caller has replaced its data, the engine has the new values afterwards.
+    """
     engine: Engine = engine_of(parameter)
     for state in engine.states:
         for slot in state.unit.slots:
             if slot.parameter is parameter:
+                if not state.sharded and slot.replaced(state.full):
+                    engine.keep_replaced()
                 return engine, state, slot
     return engine, None, Slot("", parameter, -1, 0, parameter.numel())
 
@@ -154,14 +160,4 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
         engine.ranks.broadcast(values, modifier_rank)
     if state.sharded:
         state.set_shard(slot, values)
-    if state.unit.trainable and state.portion.has_master_copy:
-        lo, hi = slot.within(state.extent)
-        if lo < hi:
-            _persist_master(state, lo, state.full[lo:hi])
-
-
-def _persist_master(state: UnitState, start: int, edited: Tensor) -> None:
-    """Set the master to the edited value, except if the value is the rounded master."""
-    at = start - state.extent.start
-    with state.optimizer_store.edit_master(state.portion, at, at + edited.numel()) as master:
-        master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
+    state.keep_edit(slot)

@@ -42,6 +42,11 @@ class Slot:
         lo = min(max(part.start, self.start), end)
         return lo, max(lo, min(part.stop, end))
 
+    def replaced(self, flat: Tensor) -> bool:
+        """Whether the parameter is no view of its elements in ``flat`` (the whole unit): a caller has set its data."""
+        own, begin = self.parameter, flat.data_ptr() + self.start * flat.element_size()
+        return self.numel > 0 and (own.data_ptr() != begin or own.stride() != self.stride)
+
     @cached_property
     def stride(self) -> tuple[int, ...]:
         """The parameter's strides in its unit."""

@@ -56,6 +56,10 @@ class _Partition:
 
     def release(self, source: int | None) -> None:
         """Keep the shard alone, of the values of rank ``source`` if it is given; a collective in that case."""
+        slot = self.binding.slot
+        if slot.replaced(self.full):  # a caller has set its data
+            slot.view(self.full).copy_(slot.parameter.data)
+            slot.parameter.data = self.binding.view
         if source is not None:
             self.ranks.broadcast(self.full, source)
         self.shard = self.full[self.own].clone()

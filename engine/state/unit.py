@@ -75,6 +75,15 @@ class UnitState:
             with self.parameter_store.edit() as shard:
                 shard[lo - self.own.start : hi - self.own.start].copy_(values[lo - slot.start : hi - slot.start])
 
+    def keep_edit(self, slot: Slot) -> None:
+        """Make the parameter's master its value, except where the value is the rounded master."""
+        lo, hi = slot.within(self.extent)
+        if not (self.unit.trainable and self.portion.has_master_copy and lo < hi):
+            return
+        edited, at = self.full[lo:hi], lo - self.extent.start
+        with self.optimizer_store.edit_master(self.portion, at, at + hi - lo) as master:
+            master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
+
     @property
     def aliased(self) -> bool:
         """Whether other code than the engine and the model's parameters uses the whole unit's memory."""

@@ -29,13 +29,16 @@ _SCENARIOS = scenarios(
 )
 
 
-@drawn(st.tuples(_SCENARIOS, st.sampled_from([None, 0, 1]), st.integers(0, 3)), share=0.5)
-def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, int]) -> None:
-    """A value written inside GatheredParameters is there afterwards, on every rank, in parameter and master; reading
-    alone moves no master."""
-    one, modifier, which = scenario
+_MODIFIERS = st.sampled_from([None, 0, 1])
+
+
+@drawn(st.tuples(_SCENARIOS, _MODIFIERS, st.integers(0, 3), st.booleans()), share=0.5)
+def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, int, bool]) -> None:
+    """A value written inside GatheredParameters, in place or as new data, is there afterwards, on every rank, in
+    parameter and master; reading alone moves no master."""
+    one, modifier, which, replaces = scenario
     modifier = None if modifier is None else modifier % one.world
-    for pairs in reference.ask(ReplayCommand(one, reference.name), _edit, modifier, which):
+    for pairs in reference.ask(ReplayCommand(one, reference.name), _edit, modifier, which, replaces):
         for got, expected in pairs:
             found = across_ranks([got], [expected], ("parameters", "model_parameters"))
             if found is not None:
@@ -43,7 +46,7 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
 
 
 def _edit(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int
+    group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int, replaces: bool
 ) -> list[tuple[Trajectory, Trajectory]]:
     """One rank's part: the masters after a reading, and the written parameter and master, each beside the right
     values."""
@@ -57,7 +60,9 @@ def _edit(
     trained = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
     chosen = list(trained)[which % len(trained)]
     with zerobench.GatheredParameters([trained[chosen]], modifier_rank=modifier):
-        if modifier is None or rank == modifier:
+        if replaces and modifier in (None, rank):
+            trained[chosen].data = torch.full_like(trained[chosen].data, 0.5)
+        elif modifier in (None, rank):
             trained[chosen].data.fill_(0.5)
     subject.evaluate(held_out(scenario))
     master = zerobench.safe_get_full_fp32_param(trained[chosen])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,31 +32,40 @@ def _engine(stage: int, keys: dict[str, Any]) -> tuple[nn.Module, Any, Any]:
     return net, engine, loader
 
 
-def _clamped(group: dist.ProcessGroup, stage: int, keys: dict[str, Any]) -> Tensor:
-    """A GAN's clamp of all weights after each step, outside GatheredParameters below stage 3; then one more step."""
+def _clamped(group: dist.ProcessGroup, stage: int, keys: dict[str, Any], sets: bool, folder: str) -> Tensor:
+    """A GAN's clamp of all weights after each step, outside GatheredParameters below stage 3, in place or as new data;
+    then a save and one more step. Returns the saved masters and those after it."""
     net, engine, loader = _engine(stage, keys)
     for batch in list(loader)[:3]:
         engine.backward(loops.loss(engine, batch))
         engine.step()
         with loops.deepspeed().zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
             for parameter in net.parameters():
-                parameter.data.clamp_(-_BOUND, _BOUND)
+                if sets:
+                    parameter.data = parameter.data.clamp(-_BOUND, _BOUND)
+                else:
+                    parameter.data.clamp_(-_BOUND, _BOUND)
+    engine.save_checkpoint(f"{folder}/{stage}")
+    saved = loops.masters(net)
     engine.backward(loops.loss(engine, batch))
     engine.step()
     after = loops.masters(net)
     engine.destroy()
-    return after
+    return torch.stack([saved, after])
 
 
 _OFFLOAD = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
 
 
+@pytest.mark.parametrize("sets", [False, True], ids=["in place", "new data"])
 @pytest.mark.parametrize("keys", [{}, {"bf16": {"enabled": True}}, _OFFLOAD], ids=["fp32", "bf16", "offload"])
-def test_edits_in_place(pool: Pool, keys: dict[str, Any]) -> None:
-    """The next step begins at the edited weights, at every stage, though the masters are kept elsewhere."""
-    ranks = pool.run(loops.at_every_stage, _clamped, keys, world=_WORLD)
+def test_edits(pool: Pool, keys: dict[str, Any], sets: bool, tmp_path: Path) -> None:
+    """A save has the edited weights and the next step begins at them, at every stage, though the masters are kept
+    elsewhere."""
+    ranks = pool.run(loops.at_every_stage, _clamped, keys, sets, str(tmp_path), world=_WORLD)
     expected = ranks[0][0]
-    assert float(expected.abs().max()) < _BOUND + 2e-2  # the step's learning rate is 1e-2
+    assert float(expected[0].abs().max()) < _BOUND * 1.01
+    assert float(expected[1].abs().max()) < _BOUND + 2e-2  # the step's learning rate is 1e-2
     for stages in ranks:
         assert all(torch.equal(after, expected) for after in stages)
 

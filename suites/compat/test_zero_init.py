@@ -59,7 +59,7 @@ def _trained(group: dist.ProcessGroup, stage: int, lean: bool, dtype: str) -> Te
             net.embed.weight.norm()
         with ds.zero.GatheredParameters(net.scale, modifier_rank=1):
             if dist.get_rank() == 1:
-                net.scale.data.mul_(2)
+                net.scale.data = net.scale.data * 2  # new data, beside the edit in place of the other branch
     else:
         net.scale.data.mul_(2)
     keys = loops.config(stage, train_batch_size=8, gradient_accumulation_steps=1)

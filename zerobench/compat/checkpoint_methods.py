@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from zerobench.compat.edits import Edits
 from zerobench.compat.errors import MissingCheckpoint, raised_as
 from zerobench.compat.export import in_order_of, save_whole
 from zerobench.compat.log import notice
@@ -25,6 +26,7 @@ class _Saved(Protocol):
     module: nn.Module
     global_samples: int
     _engine: Engine
+    _edits: Edits
 
     def train_batch_size(self) -> int: ...
 
@@ -58,6 +60,7 @@ class CheckpointMethods:
         """Save a checkpoint; a collective. Rank 0 puts scripts that read its weights beside it."""
         if self._engine.accumulation.begun:
             notice("a checkpoint was saved within a step: the gradients of the step until then are not in it")
+        self._edits.keep()
         self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
         if self._engine.ranks.rank == 0:
             write_scripts(Path(save_dir))

@@ -44,11 +44,17 @@ class Edits:
     def kept(self) -> Iterator[None]:
         """Around each step: at its boundary the masters of edited elements become the edited values."""
         boundary = self._engine.is_gradient_accumulation_boundary()
-        for state in self._edited() if boundary else ():
-            keep_edits(slot.parameter for slot in state.unit.slots)
+        if boundary:
+            self.keep()
         yield
         if boundary:
             self._seen = self._sums()
+
+    def keep(self) -> None:
+        """Make the masters of edited elements the edited values now, as before a checkpoint."""
+        self._engine.keep_replaced()
+        for state in self._edited():
+            keep_edits(slot.parameter for slot in state.unit.slots)
 
     def _edited(self) -> list[UnitState]:
         """The units whose bits have changed since the last step; the device is waited for once."""

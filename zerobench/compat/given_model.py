@@ -82,11 +82,10 @@ class GivenModel:
         """Refuse a step that would not train what the model has.
 
         Raises:
-            RuntimeError: the engine was destroyed, ``Module.half()`` or the like has replaced the parameters' data, or
-                a parameter trains that was frozen or not there at ``initialize()``.
+            RuntimeError: the engine was destroyed, or a parameter trains that was frozen or not there at
+                ``initialize()``.
         """
         self.check_lives()
-        self._check_memory()
         self._check_new()
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
@@ -107,16 +106,6 @@ class GivenModel:
                 "model, or of one that shares a layer with it at stage 3; call initialize() again (with Hugging Face: "
                 "evaluate before the training in a Trainer of its own), or give one engine a model that contains both"
             )
-
-    def _check_memory(self) -> None:
-        """The first parameter of each unit stands for all."""
-        for state in self._engine.states:
-            slot = state.unit.slots[0]
-            if not state.sharded and slot.parameter.data_ptr() != slot.view(state.full).data_ptr():
-                raise RuntimeError(
-                    f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(), so the "
-                    "engine would train other values; convert the model before, or enable bf16 or fp16"
-                )
 
     def _check_new(self) -> None:
         for name, parameter in self._engine.module.named_parameters():
