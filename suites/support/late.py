@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.engine.comm.collectives import Handle, Ranks
+from zerobench.engine.comm.collectives import Done, Handle, Ranks
 from zerobench.engine.state.copies import Copies, to_device, to_host
+from zerobench.engine.state.scratch import ScratchFile
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
 
@@ -31,6 +32,7 @@ class Late(Reference):
         with (
             mock.patch("zerobench.engine.construction.Ranks", _LateRanks),
             mock.patch("zerobench.engine.state.assignment.Copies", _LateCopies),
+            mock.patch("zerobench.engine.state.assignment.ScratchFile", _LateFile),
         ):
             super().__init__(model, scenario, group)
 
@@ -78,6 +80,36 @@ class _LateCopy:
 
     def wait(self) -> None:
         self.copies.work(self)
+
+
+class _LateFile(ScratchFile):
+    """A file that is read and written during a wait. What is read is NaN before; what is written is the next value of
+    the buffer if the engine uses that again too early."""
+
+    def write(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
+        write = _LateTransfer(self._write_block, offset, values, after or Done())
+        self._writes.append(write)
+        return write
+
+    def read(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
+        values.fill_(0xFF)
+        return _LateTransfer(self._read_block, offset, values, after or Done())
+
+
+class _LateTransfer:
+    """One read or write, which the first wait makes, in the thread that waits."""
+
+    def __init__(
+        self, block: Callable[[int, memoryview, Handle], None], offset: int, values: Tensor, after: Handle
+    ) -> None:
+        self._make: Callable[[], None] | None = partial(block, offset, memoryview(values.numpy()), after)  # type: ignore[arg-type]
+        self._working = threading.Lock()
+
+    def wait(self) -> None:
+        with self._working:
+            if self._make is not None:
+                self._make()
+                self._make = None
 
 
 class _LateRanks(Ranks):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerobench.engine.comm.collectives import Done
-from zerobench.suites.meta.mutants.offload import ToHost, offloading_stores
+from zerobench.suites.meta.mutants.offload import ToFiles, ToHost, offloading_stores
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 from zerobench.suites.support.late import ChangedWhileSent, Late, LateWork
@@ -106,6 +106,18 @@ class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):
         self.engine.stepper._all_gather_updated = lambda state: _passed_by(gather(state))  # type: ignore[method-assign]
 
 
+class FillsBuffersThatAreBeingWritten(ToFiles, Mutant, Late):
+    points_at = (
+        Points("optimizer_state", "parameters", "model_parameters", "losses", "norm", "gradients"),
+        Points("raised"),
+    )
+
+    def sabotage(self) -> None:
+        for store in offloading_stores(self):
+            for buffer in store._buffers:
+                buffer.free = lambda buffer=buffer: buffer
+
+
 LATE_MUTANTS: list[type[Mutant]] = [
     StepsOnSumsThatAreStillComingDown,
     ReusesStagingThatIsStillGoingUp,
@@ -114,4 +126,5 @@ LATE_MUTANTS: list[type[Mutant]] = [
     ComputesWithUnitsThatHaveNotArrived,
     StepsOnOthersSumsThatHaveNotArrived,
     GoesOnBeforeNewParametersHaveArrived,
+    FillsBuffersThatAreBeingWritten,
 ]
