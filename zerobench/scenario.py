@@ -22,7 +22,7 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
 PoisonedBy = Literal["inf", "nan"]
 ScheduledBy = Literal["client", "engine"]
-Forwards = Literal["one", "two", "dropped", "no_grad"]
+Forwards = Literal["one", "two", "dropped", "no_grad", "metric"]
 Loads = Literal["all", "without_optimizer", "model"]
 LoadsInto = Literal["new", "trained", "same"]
 FrozenIn = Literal["all", "saved", "loaded"]
@@ -246,6 +246,14 @@ class Scenario:
         It does in Scenarios of an odd seed, if a save follows a load.
         """
         return len(set(self.resumes)) > 1 and self.seed % 2 == 1
+
+    @property
+    def moves_checkpoints(self) -> bool:
+        """Whether the client moves the directory after each save, and the load finds the state at another place.
+
+        It does in every third Scenario, by the seed.
+        """
+        return self.seed % 3 == 2
 
     @property
     def bad_steps(self) -> set[int]:

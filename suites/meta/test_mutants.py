@@ -83,6 +83,7 @@ from zerobench.suites.meta.mutants.seldom_metered import THROUGH_MAPS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
 from zerobench.suites.meta.mutants.training_loop import (
+    BEFORE_THE_BACKWARD,
     IN_PLACE,
     TRAINING_LOOPS,
     ForgetsMomentsOfALongRest,
@@ -222,7 +223,18 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize(
     "mutant",
-    [*VALUE_MUTANTS, *COUNT_MUTANTS, *HUNDREDS, *AT_A_MOMENT, *DDP, *OF_READINGS, *OVERFLOWS, *RARE_PARTS, *IN_PLACE],
+    [
+        *VALUE_MUTANTS,
+        *COUNT_MUTANTS,
+        *HUNDREDS,
+        *AT_A_MOMENT,
+        *DDP,
+        *OF_READINGS,
+        *OVERFLOWS,
+        *RARE_PARTS,
+        *IN_PLACE,
+        *BEFORE_THE_BACKWARD,
+    ],
     ids=lambda mutant: mutant.__name__,
 )
 def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:

@@ -352,6 +352,29 @@ RARE_VALUES |= {
     "image model": Scenario(
         model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32
     ),
+    # between a forward and its backward another forward, without gradients, gathers and frees what that has saved
+    "metric before the backward": Scenario(
+        model=Odd(width=5, hidden=(7, 2), tied=True, functional=True, buffers=True, recompute="non_reentrant"),
+        steps=2,
+        accumulation=2,
+        chunk=32,
+        prefetch_bucket=60,
+        forwards="metric",
+        optimizer=Optimizer(lr=1e-2),
+        reads=(Read("evaluation", 1, 1),),
+    ),
+    # more units than a word has bits, whose names are in another order by letters than by number; their step counts
+    # differ, and a checkpoint brings them back
+    "more blocks than bits": Scenario(
+        model=Odd(width=3, hidden=(1,) * 65, norm=False),
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2),
+        frozen_steps=(0,),
+        resumes=(2,),
+        loads_into="trained",
+        prefetch_bucket=100,
+    ),
 }
 
 #: More ranks than any draw has, and a number of them that divides nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch.distributed as dist
@@ -16,23 +16,41 @@ from zerobench.driver.stepping import run_step
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
 from zerobench.workload.changes import edited
-from zerobench.workload.client_values import client_state, given_back
+from zerobench.workload.client_values import client_state, given_back, saved_client_state
 
 
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
     """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective.
 
-    The client may set parameters just before the save, and not again after the load.
+    The client may set parameters just before the save, and not again after the load. It may move the directory for the
+    load.
     """
     if scenario.edits_before_save(step):
         subject.set_parameters(edited(scenario, step))
     save(subject, scenario, directory, step)
-    if scenario.loads_into == "same":
-        go_astray(subject, scenario, step, dist.get_rank(group))
-        subject.load(directory)
-        return subject
-    subject.close()
-    return loaded(type(subject), scenario, group, directory, step)
+    with _moved(directory, group) if scenario.moves_checkpoints else nullcontext(directory) as there:
+        if scenario.loads_into == "same":
+            go_astray(subject, scenario, step, dist.get_rank(group))
+            subject.load(there)
+            return subject
+        subject.close()
+        return loaded(type(subject), scenario, group, there, step)
+
+
+@contextmanager
+def _moved(directory: Path, group: dist.ProcessGroup) -> Iterator[Path]:
+    """The directory at another place, to which the client has moved it; it moves back afterwards. A collective."""
+    there = directory.with_name(f"{directory.name}-moved")
+    _rename(directory, there, group)
+    yield there
+    _rename(there, directory, group)
+
+
+def _rename(directory: Path, there: Path, group: dist.ProcessGroup) -> None:
+    dist.barrier(group)
+    if dist.get_rank(group) == 0:
+        directory.rename(there)
+    dist.barrier(group)
 
 
 def go_astray(subject: Subject, scenario: Scenario, step: int, rank: int) -> None:
@@ -83,7 +101,7 @@ def loaded(
 
 def loaded_client_state(subject: Subject, scenario: Scenario, step: int) -> State:
     """The client's state that a load before a step gave back, by name; empty if the subject keeps none."""
-    return given_back(client_state(scenario, step), subject.client_state) if subject.keeps_client_state else {}
+    return given_back(saved_client_state(scenario, step), subject.client_state) if subject.keeps_client_state else {}
 
 
 def shared_directory(group: dist.ProcessGroup) -> Path:

@@ -13,7 +13,7 @@ from zerobench.oracles.scaler import scaler_of
 from zerobench.subject import State
 from zerobench.workload import models
 from zerobench.workload.changes import first_block
-from zerobench.workload.client_values import client_state, given_back
+from zerobench.workload.client_values import given_back, saved_client_state
 from zerobench.workload.data import DTYPES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def load(trainer: Trainer, step: int) -> None:
     """Let a new engine go on with a trainer's state before ``step``."""
-    given = client_state(trainer.scenario, step)
+    given = saved_client_state(trainer.scenario, step)
     trainer.given_back = given_back(given, given)
     _forget_buffers(trainer)
     _freeze(trainer)

@@ -48,6 +48,8 @@ class Reference(Subject):
     keeps_client_state = True
     restores_generators = True
     survives_failed_loads = True
+    survives_failures = True
+    keeps_hooks = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

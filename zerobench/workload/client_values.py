@@ -28,6 +28,13 @@ def client_state(scenario: Scenario, step: int) -> dict[str, Any]:
     return {"step": step, "losses": [0.5 / (step + 1), None], "best": {"weights": _tensor(rng)}, **drawn}
 
 
+def saved_client_state(scenario: Scenario, step: int) -> dict[str, Any]:
+    """The state that the save before ``step`` is given: that of this step, and if the client carries it, under other
+    keys, what the loads before have given back."""
+    saves = sorted(each for each in set(scenario.resumes) if each < step) if scenario.carries_client_state else []
+    return {key: value for save in [*saves, step] for key, value in client_state(scenario, save).items()}
+
+
 def _value(rng: random.Random, depth: int) -> Any:
     kind = rng.choice(["plain", "tensor", "list", "dict"] if depth else ["plain", "tensor"])
     if kind == "tensor":

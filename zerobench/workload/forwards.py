@@ -1,4 +1,4 @@
-"""The forwards of a micro-step: one, or two for one backward, or one whose loss nobody uses before it."""
+"""The forwards of a micro-step: one, two for one backward, or one beside it whose loss nobody uses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch, caches
     - ``two``: a second forward on the mirrored batch; the loss is the mean of both, as in contrastive learning.
     - ``dropped``: before it a forward with gradients whose loss nobody uses, as if the client left a batch out.
     - ``no_grad``: before it a forward without gradients, as for the old probabilities of a policy.
+    - ``metric``: after it one without gradients, before the backward, as for a number that the client logs.
 
     All of them run under one :func:`casting`.
     """
@@ -43,6 +44,9 @@ def _loss_of(scenario: Scenario, module: Callable[..., Any], batch: Batch) -> Te
     if scenario.forwards == "dropped":
         module(**batch)
     loss: Tensor = module(**batch)
+    if scenario.forwards == "metric":
+        with torch.no_grad():
+            module(**mirrored(batch))
     return (loss + module(**mirrored(batch))) / 2 if scenario.forwards == "two" else loss
 
 

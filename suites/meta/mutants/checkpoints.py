@@ -257,6 +257,19 @@ class KeepsAStaleLatest(Mutant):
         self.engine.save_checkpoint(directory, client_state=dict(self.client_state), save_latest=first)
 
 
+class ReadsWhereItHasSaved(Mutant):
+    """The checkpoint names its directory in full, and a load reads the files there, wherever the checkpoint is now."""
+
+    points_at = (Points("progress", *_ANYTHING.parts), Points("raised"))
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        (directory / "place").write_text(str(directory), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        super().load(Path((directory / "place").read_text(encoding="utf-8")))
+
+
 class _LoadsLate(Mutant):
     """What a load gives is there once a step has been trained; :attr:`loaded` until then."""
 
@@ -351,6 +364,7 @@ RESUMING: list[type[Mutant]] = [
     GathersNothingAfterALoad,
     LeavesTheRoundedParameters,
     KeepsAStaleLatest,
+    ReadsWhereItHasSaved,
     SavesTheFullHysteresisAfterALoad,
     ForgetsTheScheduler,
 ]

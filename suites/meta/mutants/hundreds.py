@@ -6,6 +6,7 @@ Class of escape: a counter that overflows. No draw has as many parameters, updat
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -27,6 +28,31 @@ class FlagsParametersInAWord(ValueMutant):
             return replace(check, active=check.active & first)
 
         self.patch_check(masked)
+
+
+class AgreesOnUnitsInAWord(ValueMutant):
+    """A mask of 64 bits has no place for the gradients of the units that come later."""
+
+    rare = "more blocks than bits"
+    points_at = Points("gradients", *STEPPED.parts)
+
+    def sabotage(self) -> None:
+        for name, parameter in self.trained.items():
+            if name.startswith("blocks.64."):
+                parameter.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
+
+
+class LoadsStepCountsByLetters(ValueMutant):
+    """A load gives the step counts to the parameters in the order of their names: block 10 comes before block 2."""
+
+    rare = "more blocks than bits"
+    points_at = STEPPED
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        named, counts = list(self.trained), self.engine.stepper.steps
+        by_letters = sorted(named)
+        self.engine.stepper.steps = [counts[named.index(name)] for name in by_letters]
 
 
 class CountsUpdatesInAByte(ValueMutant):
@@ -67,6 +93,8 @@ class CountsLeavesIn16Bits(ValueMutant):
 #: Each is caught by the Scenario that it names in ``rare``.
 HUNDREDS: list[type[ValueMutant]] = [
     FlagsParametersInAWord,
+    AgreesOnUnitsInAWord,
+    LoadsStepCountsByLetters,
     CountsUpdatesInAByte,
     CountsGoodStepsInAByte,
     CountsLeavesIn16Bits,

@@ -255,6 +255,23 @@ class KeepsTheFirstClientState(Mutant):
         super().save(directory)
 
 
+class ForgetsWhatALoadReturned(Mutant):
+    """A save leaves out the values of the client that an earlier load has returned, if they have not changed."""
+
+    points_at = _PROGRESS
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.returned = dict(self.client_state)
+
+    def save(self, directory: Path) -> None:
+        returned = getattr(self, "returned", {})
+        self.client_state = {
+            key: each for key, each in self.client_state.items() if key not in returned or each is not returned[key]
+        }
+        super().save(directory)
+
+
 class _ReadsOtherBytes(_Patched):
     """Reads blocks wrongly, and checks none of them."""
 
@@ -325,6 +342,7 @@ OF_PROGRESS: list[type[Mutant]] = [
     CountsSkippedStepsAsNone,
     *_ChangesTheClientState.__subclasses__(),
     KeepsTheFirstClientState,
+    ForgetsWhatALoadReturned,
 ]
 #: Wrong beyond the first block of a piece.
 OF_BLOCKS: list[type[Mutant]] = [*_ReadsOtherBytes.__subclasses__()]

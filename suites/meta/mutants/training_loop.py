@@ -72,6 +72,19 @@ class ReducesADroppedForward(_OfForwards):
         return loss + (unused - unused.detach())
 
 
+class GoesBackThroughTheLastForward(_OfForwards):
+    """A forward without gradients, between another one and its backward, replaces what that has saved."""
+
+    rare = "metric before the backward"
+
+    def loss(self, batch: Batch) -> Tensor:
+        loss = super().loss(batch)
+        if self.scenario.forwards != "metric":
+            return loss
+        last: Tensor = self.engine(**mirrored(batch))
+        return loss.detach() + (last - last.detach())
+
+
 class LosesTheBlockOfAForwardWithoutGradients(Mutant):
     """A forward without gradients takes the first block's hooks away, and the next forward does not set them."""
 
@@ -262,3 +275,5 @@ TRAINING_LOOPS = [
 
 #: Which a rare value catches.
 IN_PLACE = [LosesAnEditInPlace]
+#: So does another.
+BEFORE_THE_BACKWARD = [GoesBackThroughTheLastForward]
