@@ -18,6 +18,7 @@ from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.histories import (
     after_evaluation,
+    after_forward,
     after_reading,
     after_saving,
     after_short_step,
@@ -249,6 +250,7 @@ COSTS: Mapping[str, Cost] = {
         closed,
         files,
         after_evaluation,
+        after_forward,
         after_reading,
         after_saving,
         after_skip,

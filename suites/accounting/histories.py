@@ -7,6 +7,7 @@ from functools import lru_cache
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
+from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, history
 from zerobench.suites.accounting.forms import Form, demand_traffic, less, plus
@@ -75,6 +76,32 @@ def after_short_step(trials: Trials, scenario: Scenario) -> None:
         if trials.subject.promises_bits:
             form = Form.exactly("as with so many micro-steps", one.traffic[short])
             demand_traffic(trials, scenario, got.rank, "the short step", short, got.traffic[short], form)
+
+
+def after_forward(trials: Trials, scenario: Scenario) -> None:
+    """The steps of a training with further forwards, beside those of the training without, and an evaluation.
+
+    A further forward may free units that the backward would have found whole: no more than half of them. If it has a
+    backward, that gathers all of them.
+    """
+    single = scenario.but(forwards="one")
+    found, usual, evaluated = (
+        traced(trials, one, between)
+        for one, between in ((scenario, "nothing"), (single, "nothing"), (single, "evaluation"))
+    )
+    for got, expected, other in zip(found, usual, evaluated, strict=True):
+        one_more = other.calls[-1].traffic
+        gathered = plus(one_more, one_more if scenario.forwards == "two" else _half(one_more))
+        further = plus(*[gathered] * scenario.accumulation)
+        for step in range(scenario.steps):
+            one = expected.traffic[step]
+            words = "as with one forward, or more by one and a half evaluations, or by two if a backward follows"
+            form = Form(words, one if trials.subject.promises_bits else {}, plus(one, further))
+            _demand_step(trials, scenario, expected, got, step, form)
+
+
+def _half(costs: Costs) -> Costs:
+    return {name: Traffic(*(-(-each // 2) for each in (t.calls, t.sent, t.received))) for name, t in costs.items()}
 
 
 def skips(trials: Trials, scenario: Scenario) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume
 
-from zerobench.scenario import LossScale, Optimizer, Read, Scenario
+from zerobench.scenario import Forwards, LossScale, Optimizer, Read, Scenario
 from zerobench.suites.accounting import costs, grid, histories
 from zerobench.suites.accounting.forms import Form, demand_traffic
 from zerobench.suites.accounting.ledger import judge, known, offered, offers, theory_of
@@ -87,6 +87,18 @@ def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: in
     contract's bits sends in the short step what it sends in a step of so many micro-steps."""
     short = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=3, short_steps=((1, 2),), prefetch_bucket=0)
     histories.after_short_step(trials, offered(trials, short, histories.after_short_step))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("forwards", ["two", "dropped", "no_grad", "metric"])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_further_forward_costs_what_an_evaluation_does(trials: Trials, stage: int, forwards: Forwards) -> None:
+    """A micro-step's second forward, whatever its loss is for, sends at most one and a half times what an evaluation
+    does, or twice as much if a backward follows, and leaves as many bytes resident."""
+    further = Scenario(
+        model=grid.DEEP, stage=stage, chunk=32, forwards=forwards, accumulation=2, prefetch_bucket=0, max_live=0
+    )
+    judge(trials, further, histories.after_forward, "forwards")
 
 
 @drawn(_SCENARIOS, share=0.125)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.equivalence import test_client, test_loads, test_neighbours
+from zerobench.suites.equivalence import test_client, test_loads, test_neighbours, test_own_code
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.client import FAILING, HOOKS, NUMBERS, SAVING, TOUCHING, UNREAD
 from zerobench.suites.meta.mutants.ddp_rules import BY_PROPERTY
 from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_VALUES
+from zerobench.suites.meta.mutants.own_code import AFTER_FAILURES, IN_THREADS, WITHOUT_HOOKS
 from zerobench.suites.meta.mutants.parts import PARTS
 from zerobench.suites.meta.mutants.returned import RETURNED_LOSSES, RETURNED_READINGS
 from zerobench.suites.meta.mutants.seldom_metered import IN_FAILED_LOADS
@@ -27,6 +28,9 @@ _CASES = [
     *((mutant, test_loads.test_a_load_that_fails_changes_nothing) for mutant in [*FAILING, *IN_FAILED_LOADS]),
     *((mutant, test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out) for mutant in PARTS),
     *((mutant, test_neighbours.test_torch_is_left_as_it_was) for mutant in HOOKS),
+    *((mutant, test_own_code.test_threads_change_nothing) for mutant in IN_THREADS),
+    *((mutant, test_own_code.test_a_failure_changes_nothing) for mutant in AFTER_FAILURES),
+    *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
 ]
 
 

@@ -18,6 +18,7 @@ from zerobench.suites.meta.mutants.events import (
     LEFT_BY_EVENTS,
     LEFT_BY_THE_FIRST_EDIT,
     SENT_AFTER_EVENTS,
+    SENT_IN_FURTHER_FORWARDS,
     SENT_IN_SHORT_STEPS,
 )
 from zerobench.suites.meta.mutants.seldom_metered import (
@@ -109,6 +110,10 @@ _CASES: list[tuple[Any, Check]] = [
     *(
         (mutant, _at(test_history.test_a_short_step_costs_as_much_as_its_micro_steps, 1))
         for mutant in SENT_IN_SHORT_STEPS
+    ),
+    *(
+        (mutant, _at(test_history.test_a_further_forward_costs_what_an_evaluation_does, 3, "dropped"))
+        for mutant in SENT_IN_FURTHER_FORWARDS
     ),
     *((mutant, _at(_LONG_RUN, 2)) for mutant in GROWN_WITH_THE_SCALE),
     *((mutant, _at(_IN_BACKWARD, 2, 3)) for mutant in ACCUMULATED),

@@ -193,6 +193,26 @@ class SendsForMicroStepsThatDoNotCome(Mutant):
         return super().step()
 
 
+class GathersAgainInAFurtherForward(Mutant):
+    """Each forward of a micro-step after the first one begins with a gather of all parameters."""
+
+    points_at = Points("traffic")
+    forwards = 0
+
+    def sabotage(self) -> None:
+        self.model.register_forward_pre_hook(self._gather)
+
+    def _gather(self, *_: object) -> None:
+        self.forwards += 1
+        for state in self.engine.states if self.forwards > 1 and self.model.training else ():
+            whole = torch.empty(state.unit.padded, dtype=state.dtype)
+            self.engine.ranks.all_gather(whole, state.parameter_store.load()).wait()
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.forwards = 0
+        return super().micro_step(batch)
+
+
 class SendsAgainAtTheLeastScale(Mutant):
     """If the loss scale is at its minimum, one number more is sent, to see if gradients vanish."""
 
@@ -223,6 +243,7 @@ class KeepsMastersWhenTheScaleGrows(Mutant):
 
 #: By the property that catches them.
 SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
+SENT_IN_FURTHER_FORWARDS = [GathersAgainInAFurtherForward]
 GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]
 LEFT_BY_EVENTS = [
     KeepsTheSumsOfAShortStep,

@@ -24,6 +24,7 @@ from zerobench.suites.equivalence import (
     test_every_step,
     test_loads,
     test_neighbours,
+    test_own_code,
     test_steps,
 )
 from zerobench.suites.support import covering
@@ -74,6 +75,12 @@ WEAK: list[Any] = [
 ]
 #: A property of engines that load a part of a state.
 _OF_LOADS: list[Any] = [test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out]
+#: Properties of code of the client.
+_OF_OWN_CODE: list[Any] = [
+    test_own_code.test_threads_change_nothing,
+    test_own_code.test_a_failure_changes_nothing,
+    test_own_code.test_hooks_of_parameters_hold,
+]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios, and the arguments of each.
 _FIXED: list[tuple[Any, list[tuple[Any, ...]]]] = [
@@ -180,7 +187,7 @@ def _fixed(test: Any, arguments: list[tuple[Any, ...]]) -> Iterator[Check]:
 #: By its name, a property and what makes its checks.
 PROPERTIES: dict[str, tuple[Any, Callable[[], Iterator[Check]]]] = {
     **{test.__name__: (test, partial(_drawn, test)) for test in _DRAWN},
-    **{test.__name__: (test, partial(_at_each_stage, test)) for test in [*WEAK, *_OF_LOADS]},
+    **{test.__name__: (test, partial(_at_each_stage, test)) for test in [*WEAK, *_OF_LOADS, *_OF_OWN_CODE]},
     **{test.__name__: (test, partial(_fixed, test, arguments)) for test, arguments in _FIXED},
 }
 #: The properties that judge numbers, and not bytes or edits.

@@ -1,0 +1,85 @@
+"""The client's own code: threads, errors that it catches, and hooks that it sets change nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume
+
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import PARTS_OF_STEPS, Part
+from zerobench.scenario import Scenario
+from zerobench.suites.support import own_code
+from zerobench.suites.support.covering import among
+from zerobench.suites.support.own_code import Failing
+from zerobench.suites.support.rerun import error_of_test
+from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
+from zerobench.suites.support.trials import Trials
+
+pytestmark = pytest.mark.ci
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=3), share=0.05)
+def test_threads_change_nothing(trials: Trials, scenario: Scenario) -> None:
+    """An engine that is built in one thread and trains each step in another one has the bits of a single thread."""
+    one = trials.nearest(scenario)
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_in_threads)
+    _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
+
+
+#: A leaf that the client leaves out has no other effect: it moves no buffer, and ends no step early.
+_LEFT_OUT: dict[str, Any] = {"model": models(buffers=False), "steps": 3, "short_steps": (), "reads": ()}
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(stage=stage, **_LEFT_OUT),
+        among("failing at", "last", "first", "backward"),
+        st.integers(0, 5),
+    ),
+    share=0.1,
+    least=0.0,
+)
+def test_a_failure_changes_nothing(trials: Trials, scenario: tuple[Scenario, own_code.Place, int]) -> None:
+    """If the client's code raises in a forward on all ranks, and the client leaves the batch out, the run has the bits
+    of one without it. If it raises in a backward, the engine refuses to go on, or has these bits."""
+    if not trials.subject.survives_failures:
+        pytest.skip(f"{trials.name} does not promise that it goes on after an error of the client's code")
+    drawn_one, place, leaf = scenario
+    one = drawn_one.but(world=1) if place == "backward" else drawn_one  # the ranks of others are reduced meanwhile
+    one = trials.nearest(one, "world")
+    failing = Failing(place, leaf % (one.steps * one.accumulation))
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_over_a_failure, failing)
+    if whole := [each for each in got if each is not None]:
+        _demand_same(trials, one, whole, trials.run(one, PARTS_OF_STEPS))
+
+
+#: What a step shows besides its loss.
+_TRAINED: tuple[Part, ...] = ("norm", "skipped", "gradients", "parameters", "model_parameters", "optimizer_state")
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(stage=stage, dtype=among("dtype", "fp32", "bf16"), steps=2, autocast=False, reads=()),
+    share=0.05,
+)
+def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
+    """If hooks of the client halve the gradient of each parameter, the run has the bits of one with half of the
+    losses."""
+    if not trials.subject.keeps_hooks:
+        pytest.skip(f"{trials.name} does not promise that hooks on parameters hold")
+    one = trials.nearest(scenario, "dtype", "autocast")
+    assume(one.dtype != "fp16")
+    command = ReplayCommand(one, trials.name)
+    hooked, halved = (trials.ask(command, own_code.train_with_halves, hooks) for hooks in (True, False))
+    _demand_same(trials, one, hooked, halved, _TRAINED)
+
+
+def _demand_same(
+    trials: Trials, scenario: Scenario, got: Any, expected: Any, parts: tuple[Part, ...] = PARTS_OF_STEPS
+) -> None:
+    found = across_ranks(got, expected, parts)
+    if found is not None:
+        raise error_of_test(found, scenario, trials.name)
