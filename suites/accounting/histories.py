@@ -96,7 +96,7 @@ def after_forward(trials: Trials, scenario: Scenario) -> None:
         for step in range(scenario.steps):
             one = expected.traffic[step]
             words = "as with one forward, or more by one and a half evaluations, or by two if a backward follows"
-            form = Form(words, one if trials.subject.promises_bits else {}, plus(one, further))
+            form = Form(words, one, plus(one, further))
             _demand_step(trials, scenario, expected, got, step, form)
 
 

@@ -94,7 +94,10 @@ def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: in
 @pytest.mark.parametrize("stage", range(4))
 def test_a_further_forward_costs_what_an_evaluation_does(trials: Trials, stage: int, forwards: Forwards) -> None:
     """A micro-step's second forward, whatever its loss is for, sends at most one and a half times what an evaluation
-    does, or twice as much if a backward follows, and leaves as many bytes resident."""
+    does, or twice as much if a backward follows, and leaves as many bytes resident. Another engine than the contract's
+    may agree on an order of gathers in its first forwards, as DeepSpeed's stage 3 does."""
+    if not trials.subject.promises_bits:
+        pytest.skip("a rule of engines that promise the contract's bits")
     further = Scenario(
         model=grid.DEEP, stage=stage, chunk=32, forwards=forwards, accumulation=2, prefetch_bucket=0, max_live=0
     )
