@@ -14,6 +14,7 @@ from zerobench.model_specs import Odd
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.oracles.scaler import scaler_of
 from zerobench.scenario import Dtype, Loads, LossScale, Optimizer, Scaler, Scenario
+from zerobench.workload.models import shapes
 
 
 @pytest.mark.parametrize("machine", ["deepspeed", "torch"])
@@ -203,3 +204,14 @@ def test_a_block_that_is_sharded(persistence: int, shards: bool) -> None:
     """The larger block's matrices have 9 elements; they stay whole if that is not above the threshold."""
     scenario = Scenario(model=Odd(width=3, hidden=(1, 3)), stage=3, persistence=persistence)
     assert facts.shards_a_block(scenario) == shards
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "model", [Odd(), Odd(width=8, hidden=(4, 12)), Odd(width=6, hidden=(3,)), Odd(width=4, hidden=(4,), scalar=True)]
+)
+def test_a_parameter_that_ranks_cannot_share(model: Odd, world: int) -> None:
+    """Its number of elements is no multiple of theirs."""
+    scenario = Scenario(model=model, world=world)
+    sizes = [p.numel() for p in shapes(scenario).parameters()]
+    assert facts.shares_unevenly(scenario) == any(size % world for size in sizes)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zerobench import subjects
 from zerobench.errors import Disagreement
-from zerobench.model_specs import Odd
+from zerobench.model_specs import Gpt, Odd
 from zerobench.ranks import Pool
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
@@ -43,6 +43,8 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "compute_grad_norm=false": {"clip": 0.0, "short_steps": ((1, 1),)},
     "set_train_batch_size": {"clip": 0.0, "short_steps": ((1, 1),)},
     "PeriodicModelAverager of ranks alone": {"optimizer": _PLAIN_SGD, "clip": 0.0, "data": "dyadic"},
+    "Embedding(sparse=True)": {"model": Gpt(width=8, layers=1, heads=2), "optimizer": _PLAIN_SGD, "clip": 0.0},
+    "safe_update_full_grad_vectorized": {"gradient_edits": (0,)},
     "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
     "add_param_group": {"optimizer": Optimizer(second_group=True)},
     "ignored_params": {"model": Odd(frozen=True)},

@@ -349,6 +349,16 @@ RARE_VALUES |= {
     "language model": Scenario(
         model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
     ),
+    # for engines that have the setting; the embeddings' gradients are a part of the norm
+    "sparse gradients": Scenario(
+        model=Gpt(width=8, layers=1, heads=2, context=4, vocab=16),
+        steps=2,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        optimizer=Optimizer(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0),
+        settings=("Embedding(sparse=True)",),
+    ),
     "image model": Scenario(
         model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32
     ),

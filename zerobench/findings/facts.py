@@ -211,6 +211,14 @@ def empties_a_shard(scenario: Scenario) -> bool:
     return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
 
 
+def shares_unevenly(scenario: Scenario) -> bool:
+    """Whether some trained parameter has a number of elements that is no multiple of the number of ranks."""
+    if not isinstance(scenario.model, Odd):
+        return scenario.world > 2  # their sizes are even
+    single = {1} if scenario.model.scalar else set()
+    return any(each % scenario.world for each in scenario.model.rows | single)
+
+
 def unscales(scenario: Scenario) -> bool:
     """Whether a client unscales the gradients by a GradScaler before the update."""
     return _has_grad_scaler(scenario) and "GradScaler.step without unscale_" not in scenario.settings
@@ -252,6 +260,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         skips_before_update,
         reduces_in_another_dtype,
         empties_a_shard,
+        shares_unevenly,
         unscales,
         shards_a_block,
         evaluated_before_update,

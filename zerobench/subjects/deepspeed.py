@@ -22,6 +22,7 @@ from zerobench.subject import Batch, Outcome, Policies, State, Subject
 from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving
 from zerobench.subjects.deepspeed_process import OwnProcess
 from zerobench.subjects.plain import storages, tensors_of
+from zerobench.subjects.plain_settings import dense
 from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
 
@@ -218,9 +219,13 @@ class DeepSpeed(Subject):
         return {name: value / scale for name, value in self._read(self.zero.utils.safe_get_full_grad).items()}
 
     def zero_gradients(self, names: Collection[str]) -> None:
-        utils = self.zero.utils
+        utils, edited = self.zero.utils, [self.trained[name] for name in names]
         with self._thawed():
-            for p in (self.trained[name] for name in names):
+            if deepspeed_options.VECTORIZED in self.scenario.settings:
+                some = [p for p in edited if not _is_empty(p) and utils.safe_get_full_grad(p) is not None]
+                utils.safe_update_full_grad_vectorized(some, lambda gradient, _: torch.zeros_like(gradient))
+                return
+            for p in edited:
                 if not _is_empty(p) and (gradient := utils.safe_get_full_grad(p)) is not None:
                     self._set_gradient(p, torch.zeros_like(gradient))
 
@@ -236,7 +241,7 @@ class DeepSpeed(Subject):
     def _read(self, get: Any, *key: str) -> State:
         with self._thawed():
             found = {name: p if _is_empty(p) else get(p, *key) for name, p in self.trained.items()}
-        return {name: value.detach().float() for name, value in found.items() if value is not None}
+        return {name: dense(value.detach().float()) for name, value in found.items() if value is not None}
 
     def model_parameters(self) -> State:
         if deepspeed_options.EXPORTED in self.scenario.settings:

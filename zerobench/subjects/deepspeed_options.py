@@ -33,6 +33,8 @@ CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "off
 GRANULARITY = "stage3_module_granularity_threshold"
 #: An engine with ``torch_autocast`` in fp16 was built before in the process.
 NEIGHBOUR = "after an engine with torch_autocast"
+#: The client zeroes gradients by the function for a list of parameters.
+VECTORIZED = "safe_update_full_grad_vectorized"
 #: A short step has its number of micro-steps by the engine's function for that.
 BATCH_SIZE = "set_train_batch_size"
 #: The model's parameters are read from the file that the engine saves for a program without it.
@@ -74,6 +76,8 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     SUM: ((0, 1, 2), {}),
     NEIGHBOUR: ((0, 1, 2, 3), {}),
     BATCH_SIZE: ((0, 1, 2, 3), {}),
+    VECTORIZED: ((0, 1, 2, 3), {}),
+    plain_settings.SPARSE: ((0,), {}),
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {
@@ -104,6 +108,8 @@ SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED, *plain_s
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     if (reason := deepspeed_saving.unsupported(scenario)) is not None:
+        return reason
+    if (reason := plain_settings.unsupported_sparse(scenario)) is not None:
         return reason
     reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
     return next((reason for each in reasons for reason, there in each.items() if there), None)
@@ -138,6 +144,7 @@ def _unsupported(name: str, scenario: Scenario) -> dict[str, bool]:
         f"{name} is for blocks that are finer than the model: {_PAGE}": (
             name == GRANULARITY and not deepspeed_leaves.threshold(scenario.model)
         ),
+        f"{name} sets gradients of the client's": name == VECTORIZED and not scenario.gradient_edits,
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))
         ),
@@ -211,6 +218,7 @@ def share(scenario: Scenario, number: int) -> float:
 
 def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[str, Any]) -> None:
     """The client's calls before the engine: partition the model, or name its blocks as leaves."""
+    plain_settings.make_sparse(model, scenario)
     if NEIGHBOUR in scenario.settings:
         _build_neighbour(deepspeed)
     if CONVERTED in scenario.settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -251,7 +252,7 @@ class Plain(Subject):
 
     def gradients(self) -> State:
         gradients = {name: p.grad for name, p in self.working.items() if p.grad is not None}
-        return {name: self._full(grad).float() / self.scale for name, grad in gradients.items()}
+        return {name: self._full(plain_settings.dense(grad.float())) / self.scale for name, grad in gradients.items()}
 
     def optimizer_state(self) -> dict[str, State]:
         states = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)
@@ -299,7 +300,8 @@ def summed(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 def storages(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Each storage behind ``tensors`` once, as a flat tensor over all of its bytes."""
     whole: dict[int, Tensor] = {}
-    for tensor in tensors:
+    parts = ((each._indices(), each._values()) if each.is_sparse else (each,) for each in tensors)
+    for tensor in itertools.chain.from_iterable(parts):
         storage = tensor.detach().untyped_storage()
         if storage.nbytes():
             whole.setdefault(storage.data_ptr(), tensor.detach().new_empty(0).set_(storage))

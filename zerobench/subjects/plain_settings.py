@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from zerobench.model_specs import Gpt
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import Scenario
 
 _ZERO_GRAD = "https://docs.pytorch.org/docs/2.13/generated/torch.optim.Optimizer.zero_grad.html"
 _FORMS = "https://docs.pytorch.org/docs/2.13/optim.html#algorithms"
+_EMBEDDING = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.Embedding.html"
+_SPARSE = "https://docs.pytorch.org/docs/2.13/sparse.html#supported-operations"
 _AMP = "https://docs.pytorch.org/docs/2.13/amp.html#gradient-scaling"
 
 ZEROS = "zero_grad(set_to_none=False)"
@@ -31,6 +34,8 @@ CLOSURE = "step(closure)"
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
 ADDITIONS = ADDED, ADDED_FROZEN
+#: Of a language model: the gradients of its embeddings have the rows of the tokens of a leaf alone.
+SPARSE = "Embedding(sparse=True)"
 SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE
 
 
@@ -75,6 +80,41 @@ def unsupported_form(scenario: Scenario) -> str | None:
     if FUSED in forms and scenario.device == "cuda" and not rule.fuses:
         return f"{FUSED} of {scenario.optimizer.name} is for the CPU: {_FORMS}"
     return None
+
+
+def unsupported_sparse(scenario: Scenario) -> str | None:
+    """The reason against sparse gradients in a Scenario that has them, or None."""
+    model, rule = scenario.model, scenario.optimizer
+    if SPARSE not in scenario.settings:
+        return None
+    if not isinstance(model, Gpt) or model.tied:
+        return f"{SPARSE} is of a language model whose embeddings have weights of their own"
+    if rule.name != "sgd" or rule.weight_decay or rule.momentum or FUSED in scenario.settings:
+        return f"only some of torch's optimizers take sparse gradients, such as SGD without decay: {_EMBEDDING}"
+    if scenario.dtype == "fp16":
+        return f"torch does not add sparse gradients in fp16 on a CPU: {_SPARSE}"
+    if scenario.gradient_edits:
+        return f"the client's zeros of a gradient are no sparse tensor: {_EMBEDDING}"
+    return None
+
+
+def unsupported_sparse_norm(scenario: Scenario) -> str | None:
+    """The reason against a norm of sparse gradients by torch, or None."""
+    if SPARSE in scenario.settings and scenario.clip:
+        return f"torch has no norm of sparse gradients that share rows: {_SPARSE}"
+    return None
+
+
+def make_sparse(model: nn.Module, scenario: Scenario) -> None:
+    """Let the gradients of the model's embeddings be sparse, if the Scenario says so."""
+    for each in model.modules() if SPARSE in scenario.settings else ():
+        if isinstance(each, nn.Embedding):
+            each.sparse = True
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """The gradient as a tensor with all of its elements."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def form(scenario: Scenario) -> dict[str, bool]:

@@ -43,7 +43,9 @@ class TorchDdp(Plain):
     takes_buffers_of_rank_0 = True
     loads_parts = True
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
-    settings = (*plain_settings.SETTINGS, *ddp_settings.SETTINGS, *ddp_settings.OF_OPTIMIZER)
+    settings = (
+        *plain_settings.SETTINGS, plain_settings.SPARSE, *ddp_settings.SETTINGS, *ddp_settings.OF_OPTIMIZER
+    )  # fmt: skip
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -64,6 +66,9 @@ class TorchDdp(Plain):
         looks = cls.looks_for_unused(scenario)
         reason = ddp_settings.unsupported(scenario, looks_for_unused=looks, static_graph=cls.static_graph)
         reason = reason or not_distributed(scenario)
+        reason = (
+            reason or plain_settings.unsupported_sparse(scenario) or plain_settings.unsupported_sparse_norm(scenario)
+        )
         return reason or _unsupported_sum(scenario) or cls._unsupported_model(scenario)
 
     @classmethod
@@ -97,6 +102,7 @@ class TorchDdp(Plain):
         return super().needs_whole_world(scenario) or ddp_settings.ALONE in scenario.settings
 
     def _wrap(self) -> nn.Module:
+        plain_settings.make_sparse(self.model, self.scenario)
         self.averager = ddp_settings.averager(self.scenario, self.group)
         reduced_over = ddp_settings.own_group(self.scenario, self.group)
         module = DistributedDataParallel(

@@ -1,4 +1,7 @@
-"""DeepSpeed with the optimizer in host memory: clipping takes the norm from before safe_set_full_grad."""
+"""DeepSpeed with the optimizer in host memory: clipping takes the norm from before safe_set_full_grad.
+
+safe_update_full_grad_vectorized does the same to a list of gradients.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 RANKS = 2
+_PLACES = [(stage, device) for stage in (1, 2, 3) for device in ("none", "cpu")]
 
 
 class Model(torch.nn.Module):
@@ -28,7 +32,7 @@ class Model(torch.nn.Module):
         return self.first.sum() + self.second.sum()
 
 
-def train(stage: int, device: str) -> tuple[float, float]:
+def train(stage: int, device: str, setter: str) -> tuple[float, float]:
     """The norm, and an element of the first weight after a step in which the client zeroes the second gradient."""
     import deepspeed
 
@@ -48,7 +52,10 @@ def train(stage: int, device: str) -> tuple[float, float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     engine.backward(engine())
-    deepspeed.utils.safe_set_full_grad(model.second, torch.zeros(8))
+    if setter == "full":
+        deepspeed.utils.safe_set_full_grad(model.second, torch.zeros(8))
+    else:
+        deepspeed.utils.safe_update_full_grad_vectorized([model.second], lambda gradient, _: torch.zeros_like(gradient))
     engine.step()
     first = deepspeed.utils.safe_get_full_fp32_param(model.first)
     return round(float(engine.get_global_grad_norm()), 3), round(float(first[0]), 3)
@@ -60,7 +67,8 @@ def on_rank(rank: int, folder: str) -> None:
     os.environ |= {"LOCAL_RANK": "0", "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    found = {f"stage {stage}, {device}": train(stage, device) for stage in (1, 2, 3) for device in ("none", "cpu")}
+    cases = [(*each, setter) for setter in ("full", "vectorized") for each in _PLACES]
+    found = {f"{setter}, stage {stage}, {device}": train(stage, device, setter) for stage, device, setter in cases}
     Path(folder, str(rank)).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -51,6 +51,9 @@ def assign(size: int) -> dict[str, str]:
         "safe_set_full_optimizer_state": lambda: deepspeed.utils.safe_set_full_optimizer_state(
             model.weight, ones, "exp_avg"
         ),
+        "safe_update_full_grad_vectorized": lambda: deepspeed.utils.safe_update_full_grad_vectorized(
+            [model.weight], lambda *_: ones
+        ),
     }
     for name, setter in setters.items():
         try:
