@@ -19,6 +19,8 @@ from zerobench.workload.data import DTYPES
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
 
 ROOT_ALONE, MESH, SYNC = "FSDP of the root alone", "device_mesh", "sync_module_states"
+#: The layers of a block are FSDP instances inside it.
+LAYERS = "FSDP of layers"
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "backward_prefetch=BACKWARD_POST": {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
     "backward_prefetch=None": {"backward_prefetch": None},
@@ -34,7 +36,7 @@ INPUTS = "cast_forward_inputs=False"
 APPLIED, SUMMONED = "apply", "summon_full_params(with_grads=True)"
 #: Of parameters that keep their names.
 OF_NAMED = frozenset([IGNORED, META, SUMMONED])
-SETTINGS = (*_ARGUMENTS, ROOT_ALONE, MESH, IGNORED, META, HOOK, COMPRESSED, INPUTS, APPLIED, SUMMONED)
+SETTINGS = (*_ARGUMENTS, ROOT_ALONE, LAYERS, MESH, IGNORED, META, HOOK, COMPRESSED, INPUTS, APPLIED, SUMMONED)
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -52,6 +54,7 @@ def unsupported(scenario: Scenario) -> str | None:
         "the client freezes parameters that it no longer has": (
             META in scenario.settings and bool(scenario.frozen_steps)
         ),
+        "the blocks have FSDP instances or they do not": {ROOT_ALONE, LAYERS}.issubset(scenario.settings),
         "the client builds the parameters that FSDP1 ignores": {META, IGNORED}.issubset(scenario.settings),
         f"communication hooks are not of hybrid shards: {_PAGE}": (
             bool({HOOK, COMPRESSED}.intersection(scenario.settings)) and scenario.replicate > 1

@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from zerobench.model_specs import Odd
+from zerobench.model_specs import Odd, Vit
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
 from zerobench.subjects.device_mesh import fsdp_mesh
@@ -27,6 +27,10 @@ COLUMNS = "shard_placement_fn=Shard(1)"
 #: Matrices are in a group of parameters of their own, with a second mesh of the same ranks.
 SECOND_MESH = "shard_placement_fn=ShardPlacementResult"
 ROOT_ALONE = "fully_shard of the root alone"
+#: The layers of a block are groups of parameters inside it, of which it is a group with few or none.
+LAYERS = "fully_shard of layers"
+#: The layer that the model's input meets is a group that is not gathered for its backward, which does not use it.
+NOT_IN_BACKWARD = "set_unshard_in_backward(False)"
 BY_HAND = "unshard(async_op=True)"
 UNUSED = "set_reduce_scatter_unused_params"
 LAST_BACKWARD = "set_is_last_backward"
@@ -68,6 +72,8 @@ SETTINGS = (
     COLUMNS,
     SECOND_MESH,
     ROOT_ALONE,
+    LAYERS,
+    NOT_IN_BACKWARD,
     BY_HAND,
     LAST_BACKWARD,
     KEPT_AFTER_BACKWARD,
@@ -90,7 +96,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"set_reshard_after_forward(True) is stage 3: {_PAGE}"
     if UNUSED in scenario.settings and _rests_everywhere(scenario):
         return f"{UNUSED} gives a parameter that no rank uses a gradient of zeros: {_PAGE}"
-    if {ROOT_ALONE, PAIRS}.issubset(scenario.settings):
+    if len({ROOT_ALONE, PAIRS, LAYERS}.intersection(scenario.settings)) > 1:
         return "the blocks are groups or they are not"
     if OUTPUT in scenario.settings and scenario.autocast:
         return f"{OUTPUT} casts the output of a block, whose dtype autocast has chosen: {_PAGE}"
@@ -122,6 +128,8 @@ def _unsupported_model(scenario: Scenario) -> str | None:
         return "without memory a model has no parameter at two places"
     if META in scenario.settings and scenario.frozen_steps:
         return "the client freezes parameters that it no longer has"
+    if NOT_IN_BACKWARD in scenario.settings and not isinstance(scenario.model, Vit) and scenario.model.tied:
+        return f"{NOT_IN_BACKWARD} is for parameters that the backward does not use: {_PAGE}"
     if RAISED in scenario.settings and (odd.buffers or odd.dropout):
         return "a forward that raises changes buffers, and takes random numbers"
     return None
@@ -242,6 +250,13 @@ def grouped(groups: Sequence[list[nn.Module]], scenario: Scenario) -> Sequence[l
     return [[block for group in pair for block in group] for pair in pairs]
 
 
+def first_layer(model: nn.Module, scenario: Scenario) -> list[nn.Module]:
+    """The layer that is a group of its own because its backward does not use its parameters; else none."""
+    if NOT_IN_BACKWARD not in scenario.settings:
+        return []
+    return [each for name, each in model.named_children() if name in ("stem", "tokens")]
+
+
 def set_up(model: nn.Module, scenario: Scenario) -> None:
     """Apply a Scenario's settings to a model that is wrapped."""
     modules = list(_sharded(model))
@@ -250,6 +265,9 @@ def set_up(model: nn.Module, scenario: Scenario) -> None:
             _OF_ALL[name](modules[0])
         for each in modules if name in _OF_EACH else ():
             _OF_EACH[name](each, scenario.world)
+    for each in first_layer(model, scenario):
+        assert isinstance(each, FSDPModule)
+        each.set_unshard_in_backward(False)
     _prefetch(modules, scenario)
 
 

@@ -33,7 +33,7 @@ from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
-from zerobench.workload.models.blocks import block_groups
+from zerobench.workload.models.blocks import block_groups, layers_of
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/fsdp.html"
 #: One group, or with replicas two.
@@ -93,7 +93,8 @@ class TorchFsdp1(Plain):
         model = scenario.model
         if isinstance(model, Odd) and model.scalar:
             return f"FSDP1 refuses a scalar parameter: {_SOURCE}"
-        if isinstance(model, Odd) and model.part_alone:
+        has_layers = fsdp1_settings.LAYERS in scenario.settings
+        if isinstance(model, Odd) and model.part_alone and (model.shares or not has_layers):
             return f"FSDP1 does not support the forward of a submodule of an FSDP instance: {_PAGE}"
         return fsdp1_settings.unsupported(scenario) or not_saved(scenario)
 
@@ -130,10 +131,17 @@ class TorchFsdp1(Plain):
         alone = [group[0] for group in block_groups(self.model) if len(group) == 1]
         if fsdp1_settings.ROOT_ALONE in self.scenario.settings:
             alone = []
+        for block in alone if fsdp1_settings.LAYERS in self.scenario.settings else ():
+            self._wrap_layers(block)
         sharded = {block: self._sharded(block) for block in alone}
         for place, block in enumerate(blocks):  # the list may have a block twice
             blocks[place] = sharded.get(block, block)
         return self._sharded(self.model)
+
+    def _wrap_layers(self, block: nn.Module) -> None:
+        for name, layer in layers_of(block):
+            parent, _, own = name.rpartition(".")
+            setattr(block.get_submodule(parent), own, self._sharded(layer))
 
     def _sharded(self, module: nn.Module) -> FullyShardedDataParallel:
         scenario = self.scenario

@@ -21,7 +21,7 @@ from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
-from zerobench.workload.models.blocks import block_groups
+from zerobench.workload.models.blocks import block_groups, layers_of
 
 _SOURCE = "https://github.com/pytorch/pytorch/tree/v2.13.0/torch/distributed/fsdp/_fully_shard"
 
@@ -51,7 +51,7 @@ class TorchFsdp2(Plain):
         accumulator = "fp32" if scenario.reduction == "micro_step" else wire
         if scenario.accumulator_dtype not in (None, accumulator):
             return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}: {_SOURCE}"
-        if isinstance(scenario.model, Odd) and (reason := _unsupported_model(scenario.model)) is not None:
+        if isinstance(scenario.model, Odd) and (reason := _unsupported_model(scenario)) is not None:
             return reason
         return fsdp2_settings.unsupported(scenario) or not_saved(scenario)
 
@@ -73,11 +73,21 @@ class TorchFsdp2(Plain):
         if fsdp2_settings.ROOT_ALONE not in scenario.settings:
             # fully_shard demands that modules with a tied weight be one group
             for blocks in fsdp2_settings.grouped(block_groups(self.model), scenario):
+                for layer in self._layers(blocks):
+                    unit(layer, mp_policy=_policy(scenario), **self._kept())
                 unit(blocks, mp_policy=_policy(scenario), **self._kept())
+        for layer in fsdp2_settings.first_layer(self.model, scenario):
+            unit(layer, mp_policy=_policy(scenario), **self._kept())
         unit(self.model, mp_policy=_policy(scenario, root=True))
         fsdp2_settings.fill(self.model, scenario, kept)
         fsdp2_settings.set_up(self.model, scenario)
         return self.model
+
+    def _layers(self, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+        """The layers of a group of blocks that are groups of parameters themselves."""
+        if fsdp2_settings.LAYERS not in self.scenario.settings or len(blocks) > 1:
+            return []
+        return [layer for _, layer in layers_of(blocks[0])]
 
     def _unit(self) -> Callable[..., Any]:
         """The function that makes modules a unit."""
@@ -160,17 +170,19 @@ def _policy(scenario: Scenario, *, root: bool = False) -> MixedPrecisionPolicy:
     )
 
 
-def _unsupported_model(model: Odd) -> str | None:
+def _unsupported_model(scenario: Scenario) -> str | None:
     """The peculiarities that FSDP2 refuses by name.
 
     It does so in torch/distributed/fsdp/_fully_shard/_fsdp_param.py and _fsdp_init.py. Any other failure is a finding:
     see :mod:`zerobench.findings`.
     """
+    model = scenario.model
+    assert isinstance(model, Odd)
     refused = {
         "a scalar parameter": model.scalar,
         "a parameter that is not contiguous": model.transposed,
         "a linear of a block that is called without the block, as it gathers before the block's forward alone": (
-            model.part_alone
+            model.part_alone and (fsdp2_settings.LAYERS not in scenario.settings or model.tied_blocks)
         ),
     }
     return next((f"fully_shard refuses {what}: {_SOURCE}" for what, there in refused.items() if there), None)

@@ -16,3 +16,9 @@ def block_groups(model: nn.Module) -> list[list[nn.Module]]:
         else:
             groups.append([block])
     return groups
+
+
+def layers_of(block: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules inside a block that have parameters of their own, by name, those inside others first."""
+    named = list(block.named_modules())[1:]
+    return [(name, each) for name, each in reversed(named) if any(True for _ in each.parameters(recurse=False))]
