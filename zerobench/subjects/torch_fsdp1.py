@@ -28,7 +28,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
-from zerobench.subjects import fsdp1_settings, plain_settings
+from zerobench.subjects import fsdp1_saving, fsdp1_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -63,7 +63,7 @@ class TorchFsdp1(Plain):
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     settings = (plain_settings.ZEROS, *plain_settings.FORMS, *plain_settings.SCALERS, *fsdp1_settings.SETTINGS)
     scales_shards = True
-    savings = SHARDED_SAVINGS
+    savings = (*SHARDED_SAVINGS, *fsdp1_saving.SAVINGS)
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False
     #: A parameter keeps its name and is a view into the flat one; otherwise the flat one is the module's only one.
@@ -251,12 +251,20 @@ class TorchFsdp1(Plain):
     def save(self, directory: Path) -> None:
         self._save_scale(directory)
         with warnings.catch_warnings(action="ignore"):
-            save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
+            if (saving := self.scenario.saving) in fsdp1_saving.SAVINGS:
+                assert isinstance(self.module, FullyShardedDataParallel)
+                fsdp1_saving.save(self.module, self.optimizer, directory, self.group, saving)
+            else:
+                save_sharded(self.module, self.optimizer, directory, self.group, saving)
 
     def load(self, directory: Path) -> None:
         self._load_scale(directory)
         with warnings.catch_warnings(action="ignore"):
-            load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
+            if self.scenario.saving in fsdp1_saving.SAVINGS:
+                assert isinstance(self.module, FullyShardedDataParallel)
+                fsdp1_saving.load(self.module, self.optimizer, directory, self.group, self.scenario)
+            else:
+                load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(self.model.parameters())
