@@ -54,9 +54,11 @@ def load_scaler(scaler: torch.amp.GradScaler, directory: Path) -> None:
 #: dicts, and the function that loads or saves them.
 FULL, BROADCAST, BROADCAST_AT_ONCE = "full_state_dict", "broadcast_from_rank0", "set_state_dict(broadcast_from_rank0)"
 FLAT, COPIED, ASYNC = "flatten_optimizer_state_dict", "cpu_offload", "async_save"
+#: Without the frozen parameters, of which the client has the values.
+TRAINED = "ignore_frozen_params"
 #: Of an engine whose usual way is torch.save.
 DISTRIBUTED = "torch.distributed.checkpoint"
-SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC)
+SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC, TRAINED)
 #: They send over the default group, as set_state_dict takes no other.
 BROADCASTS = frozenset([BROADCAST, BROADCAST_AT_ONCE])
 _OF_RANK_0 = BROADCASTS | {FULL}
@@ -149,6 +151,8 @@ def _options(saving: str, *, loads: bool = False) -> Any:
         cpu_offload=saving == COPIED or (full and not loads),
         broadcast_from_rank0=loads and full and saving != FULL,
         flatten_optimizer_state_dict=saving == FLAT,
+        ignore_frozen_params=saving == TRAINED,
+        strict=saving != TRAINED,
     )
 
 
@@ -156,6 +160,9 @@ def not_saved(scenario: Scenario) -> str | None:
     """The states of a Scenario that torch.distributed.checkpoint does not save; None if it saves them all."""
     if scenario.resumes and isinstance(scenario.model, Odd) and scenario.model.buffers and scenario.world > 1:
         return f"torch.distributed.checkpoint saves one rank's buffers, and each rank has its own: {_PAGE}"
+    frozen = isinstance(scenario.model, Odd) and scenario.model.frozen and scenario.loads_into != "same"
+    if scenario.saving == TRAINED and (frozen or scenario.frozen_steps):
+        return f"{TRAINED} leaves the values of frozen parameters to the client: {_PAGE}"
     return None
 
 
