@@ -160,7 +160,7 @@ class _Job:
 
     def write_outside(self, p: nn.Parameter) -> object:
         p.data.mul_(2.0)
-        return 0
+        return self.train(p)  # from which on the masters have it
 
     def save_outside(self, p: nn.Parameter) -> object:
         torch.save(self.net.state_dict(), io.BytesIO())
