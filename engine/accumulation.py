@@ -44,6 +44,7 @@ class Accumulation:
         self._declared: bool | None = None
         self._pending: MicroStep | None = None  # a backward that no step() has followed
         self._divided = True
+        self._dropped = False  # the caller has zeroed the gradients since the last backward
 
     @property
     def several(self) -> bool:
@@ -124,6 +125,8 @@ class Accumulation:
         if self._pending is not None:
             counted = self._declared is None and not self._pending.declared
             if self._pending.last or (self.managed and counted):
+                if self.repeats and self._dropped:
+                    return replace(self._pending, first=True, repeated=False, divided=divided)
                 if self.repeats and divided == self._divided:
                     return replace(self._pending, first=False, repeated=True)
                 raise RuntimeError(
@@ -137,9 +140,16 @@ class Accumulation:
             )
         return MicroStep(self._micro_step == 0, self.managed and self.at_boundary, self._declared is not None, divided)
 
+    def drop(self) -> None:
+        """The caller has zeroed the gradients of a whole step: a backward in place of ``step()`` begins the step anew.
+
+        A ``step()`` applies them all the same. Between micro-steps the call has no effect.
+        """
+        self._dropped = self._pending is not None and self._pending.last
+
     def done(self, micro_step: MicroStep) -> None:
         """A backward has ended."""
-        self._pending, self._divided = micro_step, micro_step.divided
+        self._pending, self._divided, self._dropped = micro_step, micro_step.divided, False
 
     def end(self) -> tuple[bool, bool]:
         """A ``step()`` follows: whether it is the boundary, and whether the last backward was known to be the last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
@@ -19,6 +20,24 @@ _NO_CHECKPOINT = (
     "the optimizer's state lies in shards over the ranks, so the optimizer alone cannot save or load it; call "
     "engine.save_checkpoint() and engine.load_checkpoint()"
 )
+
+
+class NoState(defaultdict[torch.Tensor, Any]):
+    """The ``state`` of an optimizer whose state lies in the engine's shards: it has none of it, and changes are errors.
+
+    A client that clears it to begin with fresh moments would go on with the old ones.
+    """
+
+    def __missing__(self, key: object) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise RuntimeError(
+            "the optimizer's state lies in shards over the ranks, and optimizer.state has none of it; read and set it "
+            "by safe_get_full_optimizer_state() and safe_set_full_optimizer_state()"
+        )
+
+    clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse
 
 
 class StateDict(dict[str, Any]):
@@ -47,6 +66,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
     kept: tuple[str, ...] | None = None
     #: The step of a surface whose callers may step the optimizer; the engine's own API has none.
     stepped_by: Callable[[], object] | None = None
+    #: What a surface does when its callers zero the gradients.
+    zeroed_by: Callable[[], object] | None = None
     #: The gradient's norm in the last step, of a surface whose callers read it here.
     norm_by: Callable[[], Any] | None = None
 
@@ -60,6 +81,23 @@ class ZeroOptimizer(torch.optim.Optimizer):
             self.stepped_by()
             return
         raise RuntimeError("call engine.step(), not optimizer.step(): the gradients and the state live in the engine")
+
+    @property
+    def state(self) -> NoState:
+        """Empty; see NoState."""
+        return NoState()
+
+    @state.setter
+    def state(self, state: object) -> None:
+        """Refuse, once an engine has the state; torch's constructor sets an empty one."""
+        if self.outcomes is not None:
+            self.state.clear()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop what other engines' backwards left in ``grad``; on a surface that offers it, a step's gradients, too."""
+        super().zero_grad(set_to_none)
+        if self.zeroed_by is not None:
+            self.zeroed_by()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as long as no engine has laid out the parameters."""

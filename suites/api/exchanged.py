@@ -83,4 +83,4 @@ def demand_equal(got: State, expected: State) -> None:
 
 def to_universal(group: dist.ProcessGroup, directory: Path) -> None:
     """Convert the latest checkpoint, in one process."""
-    convert_to_universal(directory)
+    convert_to_universal(directory, (directory / "latest").read_text(encoding="utf-8"))

@@ -213,6 +213,25 @@ def twice(group: dist.ProcessGroup, stage: int, steps: int, device: str, managed
     return after
 
 
+def zeroed(group: dist.ProcessGroup, stage: int, steps: int, device: str, zeroing: str | None) -> Tensor:
+    """The gradients of each step are zeroed after its last backward, and that one is made again; without zeroing, the
+    backwards before the last one give zeros."""
+    net = model()
+    keys = config(stage, gradient_accumulation_steps=steps, train_batch_size=8 * steps)
+    keys["zero_optimization"] |= {"offload_optimizer": {"device": device}} if stage else {}
+    engine, optimizer, loader, _ = deepspeed().initialize(model=net, training_data=data(), config=keys)
+    for number, batch in enumerate(loader):
+        last = number % steps == steps - 1
+        engine.backward(loss(engine, batch) * (1.0 if last or zeroing else 0.0))
+        if last and zeroing:
+            {"engine": engine, "optimizer": optimizer}[zeroing].zero_grad()
+            engine.backward(loss(engine, batch))
+        engine.step()
+    after = masters(net)
+    engine.destroy()
+    return after
+
+
 def evaluating(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, Tensor]:
     """An engine without an optimizer, and one in an evaluation between steps; the models' outputs."""
     ds, x = deepspeed(), torch.ones(2, 5)

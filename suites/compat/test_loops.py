@@ -112,6 +112,15 @@ def test_two_backwards(pool: Pool, steps: int, device: str) -> None:
         assert all(torch.equal(after, first) for after in stages)
 
 
+@pytest.mark.parametrize("zeroing", ["engine", "optimizer"])
+@pytest.mark.parametrize(("steps", "device"), [(1, "none"), (1, "cpu"), (2, "none"), (2, "cpu")])
+def test_gradients_are_zeroed(pool: Pool, steps: int, device: str, zeroing: str) -> None:
+    """A client that leaves a batch out after its backward trains the next one alone."""
+    expected = pool.run(loops.zeroed, 0, steps, "none", None, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, loops.zeroed, steps, device, zeroing, world=_WORLD):
+        assert all(torch.equal(after, expected[0]) for after in stages)
+
+
 def test_two_backwards_that_offload_refuses(pool: Pool) -> None:
     """Gradients that leave the device at once cannot be added to."""
     with pytest.raises(RankFault, match="offload_optimizer keeps no sum of gradients between micro-steps"):

@@ -66,6 +66,26 @@ def test_parts_of_a_parameter_need_stage_3(stage: int) -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+def test_the_state_of_an_optimizer(stage: int) -> None:
+    """A client that clears it, to begin with fresh moments, would go on with the old ones."""
+    net = nn.Linear(2, 2)
+    client = torch.optim.Adam(net.parameters(), lr=1e-3)
+    engine, optimizer, *_ = loops.deepspeed().initialize(model=net, optimizer=client, config=loops.config(stage))
+    refused_calls: tuple[Callable[[], object], ...] = (
+        optimizer.state.clear,
+        client.state.clear,
+        lambda: setattr(optimizer, "state", {}),
+        lambda: optimizer.state[net.weight],
+        lambda: optimizer.state.update({net.weight: {}}),
+    )
+    for call in refused_calls:
+        with pytest.raises(RuntimeError, match=r"read and set it by safe_get_full_optimizer_state\(\) and safe_set"):
+            call()
+    assert not optimizer.state
+    engine.destroy()
+
+
 def test_a_long_configuration_in_base64() -> None:
     """It is longer than a file's name may be."""
     config = {"train_batch_size": 4, "a_note": "x" * 500}

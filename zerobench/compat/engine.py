@@ -79,6 +79,7 @@ class DeepSpeedEngine(
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
         engine.optimizer.stepped_by = self.step  # as the optimizer that DeepSpeed returns, which Lightning Fabric steps
+        engine.optimizer.zeroed_by = engine.accumulation.drop
         engine.optimizer.norm_by = lambda: self.get_global_grad_norm() or 0.0  # DeepSpeed has 0 before the first step
         setattr(engine.optimizer, "zero_stage", self.zero_optimization_stage())  # noqa: B010  # for DeepSpeed's classes
         if self.zero_optimization_partition_weights():
@@ -172,8 +173,10 @@ class DeepSpeedEngine(
         self._progress.step(self._stepped)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop gradients that the backward of another engine has left; a step begins its own sum anew."""
+        """Drop gradients that the backward of another engine has left, and those of a step that has had its last
+        backward, if another backward follows in place of ``step()``; between micro-steps they stay."""
         self.module.zero_grad(set_to_none)
+        self._engine.accumulation.drop()
 
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` updated the parameters."""

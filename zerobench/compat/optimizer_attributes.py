@@ -9,6 +9,7 @@ import torch
 
 from zerobench.compat.loss_scalers import has_overflow, scaler_of
 from zerobench.engine import Engine
+from zerobench.engine.optim.optimizer import NoState
 
 
 class BasicOptimizer(torch.optim.Optimizer):
@@ -49,6 +50,7 @@ def add_attributes(engine: Engine, client: Any) -> torch.optim.Optimizer:
         for group in groups:
             group["lr"] = lr
 
+    inner.state = NoState(None, inner.state)
     optimizer.__dict__ |= {
         "optimizer": inner,
         "loss_scaler": scaler_of(engine),

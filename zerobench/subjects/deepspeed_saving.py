@@ -60,8 +60,14 @@ def save_arguments(scenario: Scenario, directory: Path, step: int) -> dict[str, 
     return {"exclude_frozen_parameters": True} if scenario.saving == WITHOUT_FROZEN else {}
 
 
+def last_tag(directory: Path) -> str:
+    """The tag of the last save with a tag; that of its conversion, if it has been converted."""
+    tags = [each.name for each in directory.glob("step-*")]
+    return max(tags, key=lambda tag: (int(tag.removeprefix("step-").partition("_")[0]), tag))
+
+
 def load_arguments(scenario: Scenario, directory: Path) -> dict[str, Any]:
     """The arguments of ``load_checkpoint``. With tags, the checkpoint of the last step."""
     if scenario.saving in _TAGS:
-        return {"tag": max((each.name for each in directory.glob("step-*")), key=lambda name: int(name[5:]))}
+        return {"tag": last_tag(directory)}
     return {"load_module_strict": False} if scenario.saving == WITHOUT_FROZEN else {}

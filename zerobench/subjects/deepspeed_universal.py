@@ -40,15 +40,19 @@ class DeepSpeedUniversal(DeepSpeed):
     def save(self, directory: Path) -> None:
         super().save(directory)
         if dist.get_rank() == 0:
-            convert_to_universal(directory)
+            convert_to_universal(directory, self._last_tag(directory))
         dist.barrier()
 
+    def _last_tag(self, directory: Path) -> str:
+        if self.scenario.saving == deepspeed_saving.TAGGED:
+            return deepspeed_saving.last_tag(directory)
+        return (directory / "latest").read_text(encoding="utf-8")
 
-def convert_to_universal(directory: Path) -> None:
-    """Make a universal checkpoint of the latest one, as ``ds_to_universal.py`` does; in one process."""
+
+def convert_to_universal(directory: Path, tag: str) -> None:
+    """Make a universal checkpoint of this one, as ``ds_to_universal.py`` does; in one process."""
     from deepspeed.checkpoint import ds_to_universal
 
-    tag = (directory / "latest").read_text(encoding="utf-8")
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
     paths = {"input_folder": str(directory / tag), "output_folder": str(directory / f"{tag}_universal")}
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
