@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from zerobench.compat.activation import SITE
 from zerobench.ranks import Pool
@@ -25,6 +26,14 @@ def stand_in() -> Iterator[None]:
     if SITE in Path(getattr(sys.modules.get("deepspeed"), "__file__", "")).parents:
         for name in [each for each in sys.modules if each.partition(".")[0] == "deepspeed"]:
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def one_process() -> Iterator[None]:
+    """A test that makes the process of pytest a rank fails itself, in place of the command lines tested after it."""
+    before = "RANK" in os.environ or dist.is_initialized()
+    yield
+    assert before or not ("RANK" in os.environ or dist.is_initialized()), "run initialize() in the pool"
 
 
 @pytest.fixture(scope="package")

@@ -46,44 +46,59 @@ def test_other_parallelism(name: str) -> None:
         loops.deepspeed().initialize(model=nn.Linear(2, 2), config={"train_batch_size": 1}, **{name: object()})
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_parts_of_a_parameter_need_stage_3(stage: int) -> None:
-    """As DeepSpeed refuses them: at stage 0 the masters of the ranks would differ after one rank's part was set."""
-    ds = loops.deepspeed()
-    engine, *_ = ds.initialize(model=nn.Linear(2, 2), config=loops.config(stage))
-    parameter, calls = engine.module.weight, ds.utils
-    refused_calls: tuple[Callable[[], object], ...] = (
-        lambda: calls.safe_get_local_fp32_param(parameter),
-        lambda: calls.safe_set_local_fp32_param(parameter, torch.zeros(4)),
-        lambda: calls.safe_get_local_optimizer_state(parameter, "exp_avg"),
-        lambda: calls.safe_set_local_optimizer_state(parameter, torch.zeros(4), "exp_avg"),
-        lambda: calls.safe_get_local_grad(parameter),
-        lambda: calls.safe_set_local_grad(parameter, torch.zeros(4)),
+def _parts(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of the calls for a rank's part of a parameter."""
+    ds, net, one = loops.deepspeed(), nn.Linear(2, 2), torch.zeros(4)
+    engine, *_ = ds.initialize(model=net, config=loops.config(stage))
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ds.utils.safe_get_local_fp32_param(net.weight),
+        lambda: ds.utils.safe_set_local_fp32_param(net.weight, one),
+        lambda: ds.utils.safe_get_local_optimizer_state(net.weight, "exp_avg"),
+        lambda: ds.utils.safe_set_local_optimizer_state(net.weight, one, "exp_avg"),
+        lambda: ds.utils.safe_get_local_grad(net.weight),
+        lambda: ds.utils.safe_set_local_grad(net.weight, one),
     )
-    for call in refused_calls:
-        with pytest.raises(RuntimeError, match=f"at stage 3 only, and the engine has stage {stage}; use the functions"):
-            call()
+    errors = [_error_of(call) for call in calls]
     engine.destroy()
+    return errors
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_the_state_of_an_optimizer(stage: int) -> None:
-    """A client that clears it, to begin with fresh moments, would go on with the old ones."""
+def _error_of(call: Callable[[], object]) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_parts_of_a_parameter_need_stage_3(pool: Pool, stage: int) -> None:
+    """As DeepSpeed refuses them: at stage 0 the masters of the ranks would differ after one rank's part was set."""
+    for errors in pool.run(_parts, stage, world=4):
+        assert all(f"at stage 3 only, and the engine has stage {stage}; use the functions" in each for each in errors)
+
+
+def _of_the_state(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of uses of an optimizer's state."""
     net = nn.Linear(2, 2)
     client = torch.optim.Adam(net.parameters(), lr=1e-3)
     engine, optimizer, *_ = loops.deepspeed().initialize(model=net, optimizer=client, config=loops.config(stage))
-    refused_calls: tuple[Callable[[], object], ...] = (
+    calls: tuple[Callable[[], object], ...] = (
         optimizer.state.clear,
         client.state.clear,
         lambda: setattr(optimizer, "state", {}),
         lambda: optimizer.state[net.weight],
         lambda: optimizer.state.update({net.weight: {}}),
     )
-    for call in refused_calls:
-        with pytest.raises(RuntimeError, match=r"read and set it by safe_get_full_optimizer_state\(\) and safe_set"):
-            call()
+    errors = [_error_of(call) for call in calls]
     assert not optimizer.state
     engine.destroy()
+    return errors
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_the_state_of_an_optimizer(pool: Pool, stage: int) -> None:
+    """A client that clears it, to begin with fresh moments, would go on with the old ones."""
+    for errors in pool.run(_of_the_state, stage, world=4):
+        assert all("read and set it by safe_get_full_optimizer_state() and safe_set" in each for each in errors)
 
 
 def test_a_long_configuration_in_base64() -> None:
