@@ -264,13 +264,17 @@ class Engine(CheckpointCalls):
                 "engines share a module, give one of them a model that contains both, or freeze the module in one"
             )
 
-    def keep_replaced(self) -> None:
-        """Train the values of tensors that a caller has put in place of parameters' ``data``, on every rank alike."""
+    def keep_replaced(self, leave_converted: bool = False) -> None:
+        """Train the values of tensors that a caller has put in place of parameters' ``data``, on every rank alike.
+
+        Raises:
+            RuntimeError: such a tensor has another shape, dtype or device, and ``leave_converted`` is not set.
+        """
         if self._lost is not None:
             return
         whole = [state for state in self.states if not state.sharded]
         places = [(state, slot) for state in whole for slot in state.unit.slots]
-        for state, slot in take_over(places):
+        for state, slot in take_over(places, leave_converted):
             state.keep_edit(slot)
             self.read_cache.clear()
 

@@ -136,7 +136,7 @@ def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
         for slot in state.unit.slots:
             if slot.parameter is parameter:
                 if not state.sharded and slot.replaced(state.full):
-                    engine.keep_replaced()
+                    engine.keep_replaced(leave_converted=True)
                 return engine, state, slot
     return engine, None, Slot("", parameter, -1, 0, parameter.numel())
 

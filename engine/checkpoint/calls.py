@@ -26,7 +26,7 @@ class CheckpointCalls(Parts):
     saves_within_steps = False
     _pending_save: PendingSave | None = None
     _check_whole: Callable[[], None]
-    keep_replaced: Callable[[], None]
+    keep_replaced: Callable[..., None]
     _to_its_end: Callable[[str], AbstractContextManager[None]]
 
     def save_checkpoint(
@@ -85,7 +85,7 @@ class CheckpointCalls(Parts):
     def _begin_save(self, tag: str | int | None) -> str:
         """The tag, if a checkpoint can be saved now; an earlier save is over then."""
         self._check_whole()
-        self.keep_replaced()
+        self.keep_replaced(leave_converted=True)  # as by Module.half() for an export
         self._end_save()
         if self.accumulation.begun and not self.saves_within_steps:
             raise CheckpointError(
@@ -162,12 +162,12 @@ class CheckpointCalls(Parts):
             CheckpointError: the name does not end with .safetensors, or the file cannot be written.
         """
         self._check_whole()
-        self.keep_replaced()
+        self.keep_replaced(leave_converted=True)
         whole.write(self, Path(save_dir, save_filename), frozen=not exclude_frozen_parameters)
         return True
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Tensor] | None:
         """The module's whole state dict on the CPU of rank 0, None on the others; at every stage. A collective."""
         self._check_whole()
-        self.keep_replaced()
+        self.keep_replaced(leave_converted=True)
         return whole.state_dict(self, frozen=not exclude_frozen_parameters)

@@ -125,18 +125,22 @@ def test_an_edit_is_read(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(_read_at_once, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
 
 
-def _converted(group: dist.ProcessGroup) -> str:
+def _converted(group: dist.ProcessGroup, folder: str) -> str:
     engine, parameters, batch = _engine(group, 0, {})
     _train(engine, batch)
+    before = _masters(parameters)[2]
     parameters[2].data = parameters[2].data.double()
+    engine.save_checkpoint(folder)
+    assert torch.equal(_masters(parameters)[2], before)
+    engine.backward(engine.module[:2](batch).square().mean())
     with pytest.raises(RuntimeError) as caught:
-        engine.save_checkpoint("unused")
+        engine.step()
     engine.destroy()
     return str(caught.value)
 
 
-def test_data_of_another_dtype(pool: Pool) -> None:
-    """An error names the parameter and both dtypes."""
-    for text in pool.run(_converted, world=_WORLD):
+def test_data_of_another_dtype(pool: Pool, tmp_path: Path) -> None:
+    """A save has the masters, as after a conversion for an export; the next step is an error with both dtypes."""
+    for text in pool.run(_converted, str(tmp_path), world=_WORLD):
         assert "the data of parameter '2.weight' was replaced after initialize()" in text
         assert "torch.float64 (6, 6) on cpu, and the engine trains torch.float32 (6, 6) on cpu" in text

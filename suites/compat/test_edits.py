@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from pathlib import Path
@@ -97,6 +98,31 @@ def _moved(group: dist.ProcessGroup, stage: int, edit: str) -> bool:
 def test_edits_that_change_no_value(pool: Pool, edit: str) -> None:
     """Rows that change places, and signs of as many positive as negative values: the sum of all bits stays the same."""
     assert pool.run(loops.at_every_stage, _moved, edit, world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def _averaged(group: dist.ProcessGroup, stage: int) -> list[Tensor]:
+    """A copy of the model that follows it, as an average of its weights does; below stage 3."""
+    net, engine, loader = _engine(stage, {"bf16": {"enabled": True}})
+    average = copy.deepcopy(engine.module)
+    for batch in list(loader)[:2]:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        with torch.no_grad():
+            for own, of in zip(average.parameters(), net.parameters(), strict=True):
+                own.lerp_(of, 0.5)
+    values = [each.detach().clone() for each in average.parameters()]
+    average.load_state_dict(net.state_dict())
+    assert all(map(torch.equal, average.parameters(), net.parameters()))
+    engine.destroy()
+    return values
+
+
+def test_a_copy_of_the_model(pool: Pool) -> None:
+    """It belongs to no engine; what the model loads has nothing to do with what the copy loads."""
+    expected = pool.run(_averaged, 0, world=_WORLD)[0]
+    for stage in (0, 1, 2):
+        for values in pool.run(_averaged, stage, world=_WORLD):
+            assert all(map(torch.equal, values, expected))
 
 
 def _replaced(group: dist.ProcessGroup, stage: int) -> str:

@@ -11,6 +11,7 @@ from zerobench.compat.config import Settings
 from zerobench.compat.log import notice
 from zerobench.engine import Engine
 from zerobench.engine.inspect import keep_edits
+from zerobench.engine.registry import has_engine
 
 #: The configuration that keeps parameters of a dtype as they are.
 _KEPT: dict[torch.dtype, dict[str, Any]] = {
@@ -122,7 +123,8 @@ class GivenModel:
 
 
 def _keep_loaded(module: nn.Module, _: object) -> None:
-    keep_edits(module.parameters(recurse=False))
+    loaded = list(module.parameters(recurse=False))
     for child in module.children():
         if isinstance(child, torch.jit.ScriptModule):
-            keep_edits(child.parameters())
+            loaded += child.parameters()
+    keep_edits(each for each in loaded if has_engine(each))  # a copy of the model has this hook, too
