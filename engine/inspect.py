@@ -74,7 +74,7 @@ def GatheredParameters(
         yield
         for unsharder in unsharders:
             unsharder.hold(begin=False)
-        take_over((state, slot) for _, state, slot in found if state is not None)
+        take_over((state, slot) for _, state, slot in found if state is not None and state.bound)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.read_cache.clear()

@@ -34,7 +34,7 @@ class Slot:
 
     def view(self, flat: Tensor, offset: int = 0) -> Tensor:
         """This parameter's elements in ``flat`` (the whole unit), with the parameter's shape and strides."""
-        return flat.as_strided(self.parameter.size(), self.stride, flat.storage_offset() + offset + self.start)
+        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + offset + self.start)
 
     def within(self, part: slice) -> tuple[int, int]:
         """This parameter's elements in ``part`` of the unit, as [lo, hi) of the unit; lo equals hi if it has none."""
@@ -45,7 +45,13 @@ class Slot:
     def replaced(self, flat: Tensor) -> bool:
         """Whether the parameter is no view of its elements in ``flat`` (the whole unit): a caller has set its data."""
         own, begin = self.parameter, flat.data_ptr() + self.start * flat.element_size()
-        return self.numel > 0 and (own.data_ptr() != begin or own.stride() != self.stride)
+        elsewhere = self.numel > 0 and (own.data_ptr() != begin or own.stride() != self.stride)
+        return elsewhere or own.shape != self.shape
+
+    @cached_property
+    def shape(self) -> torch.Size:
+        """The parameter's shape when it was laid out."""
+        return self.parameter.shape
 
     @cached_property
     def stride(self) -> tuple[int, ...]:

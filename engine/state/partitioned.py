@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.layout import Slot
+from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.resharded import Binding
 
 _partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
@@ -56,10 +57,7 @@ class _Partition:
 
     def release(self, source: int | None) -> None:
         """Keep the shard alone, of the values of rank ``source`` if it is given; a collective in that case."""
-        slot = self.binding.slot
-        if slot.replaced(self.full):  # a caller has set its data
-            slot.view(self.full).copy_(slot.parameter.data)
-            slot.parameter.data = self.binding.view
+        take_over([(self, self.binding.slot)])
         if source is not None:
             self.ranks.broadcast(self.full, source)
         self.shard = self.full[self.own].clone()

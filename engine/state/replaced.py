@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn, Protocol, TypeVar
 
 from torch import Tensor
 
 from zerobench.engine.layout import Slot
-from zerobench.engine.state.unit import UnitState
 
 
-def take_over(places: Iterable[tuple[UnitState, Slot]], leave_converted: bool = False) -> list[tuple[UnitState, Slot]]:
-    """Copy the values of replaced data into their units, and make the parameters views of the units again.
+class _Whole(Protocol):
+    """What has the memory of whole parameters."""
+
+    full: Tensor
+
+
+T = TypeVar("T", bound=_Whole)
+
+
+def take_over(places: Iterable[tuple[T, Slot]], leave_converted: bool = False) -> list[tuple[T, Slot]]:
+    """Copy the values of replaced data into ``full``, and make the parameters views of it again.
 
     ``p.data = p.data.clamp(-1, 1)`` and ``torch.nn.utils.vector_to_parameters`` give a parameter other memory than the
-    engine's, in which it would not be trained. Nothing is communicated. Sharded parameters that are not whole refuse
-    new data by themselves.
+    engine's, in which it would not be trained. Nothing is communicated.
 
     Args:
-        places: the parameters.
+        places: the parameters, all of which are whole; one that is sharded refuses new data by itself.
         leave_converted: leave new data of another shape, dtype or device as they are, in place of the error.
 
     Returns:
@@ -27,29 +35,31 @@ def take_over(places: Iterable[tuple[UnitState, Slot]], leave_converted: bool = 
     Raises:
         RuntimeError: new data have another shape, dtype or device.
     """
-    found = [(state, slot) for state, slot in places if state.bound and slot.replaced(state.full)]
+    found = []
+    for each, slot in places:
+        if slot.replaced(each.full):
+            if _fits(slot, each.full):
+                found.append((each, slot))
+            elif not leave_converted:
+                _refuse(slot, each.full)
     # New data may be that of another parameter, as in an exchange of two.
-    if leave_converted:
-        found = [(state, slot) for state, slot in found if _fits(state, slot)]
-    values = [_checked(state, slot).clone() for state, slot in found]
-    for (state, slot), new in zip(found, values, strict=True):
-        view = slot.view(state.full)
+    values = [slot.parameter.data.clone() for _, slot in found]
+    for (each, slot), new in zip(found, values, strict=True):
+        view = slot.view(each.full)
         view.copy_(new)
         slot.parameter.data = view
     return found
 
 
-def _fits(state: UnitState, slot: Slot) -> bool:
-    new, own = slot.parameter.data, slot.view(state.full)
-    return (new.shape, new.dtype, new.device) == (own.shape, own.dtype, own.device)
+def _fits(slot: Slot, full: Tensor) -> bool:
+    new = slot.parameter
+    return (new.shape, new.dtype, new.device) == (slot.shape, full.dtype, full.device)
 
 
-def _checked(state: UnitState, slot: Slot) -> Tensor:
-    new, own = slot.parameter.data, slot.view(state.full)
-    if not _fits(state, slot):
-        raise RuntimeError(
-            f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(): it is "
-            f"{new.dtype} {tuple(new.shape)} on {new.device}, and the engine trains {own.dtype} {tuple(own.shape)} on "
-            f"{own.device}; convert the model before, or enable bf16 or fp16"
-        )
-    return new
+def _refuse(slot: Slot, full: Tensor) -> NoReturn:
+    new = slot.parameter
+    raise RuntimeError(
+        f"the data of parameter {slot.name!r} was replaced after initialize(), as by Module.half(): it is {new.dtype} "
+        f"{tuple(new.shape)} on {new.device}, and the engine trains {full.dtype} {tuple(slot.shape)} on {full.device}; "
+        "convert the model before, or enable bf16 or fp16"
+    )

@@ -144,3 +144,30 @@ def test_data_of_another_dtype(pool: Pool, tmp_path: Path) -> None:
     for text in pool.run(_converted, str(tmp_path), world=_WORLD):
         assert "the data of parameter '2.weight' was replaced after initialize()" in text
         assert "torch.float64 (6, 6) on cpu, and the engine trains torch.float32 (6, 6) on cpu" in text
+
+
+_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "fewer rows of another tensor": lambda own: own[:3].clone(),
+    "fewer rows of its own memory": lambda own: own[:3],
+    "one dimension": lambda own: own.flatten(),
+    "as many elements": lambda own: own.view(4, 9).clone(),
+}
+
+
+def _reshaped(group: dist.ProcessGroup, shape: str) -> str:
+    engine, parameters, batch = _engine(group, 0, {})
+    _train(engine, batch)
+    parameters[2].data = _SHAPES[shape](parameters[2].data)
+    engine.backward(engine.module[:2](batch).square().mean())
+    with pytest.raises(RuntimeError) as caught:
+        engine.step()
+    engine.destroy()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("shape", _SHAPES)
+def test_data_of_another_shape(pool: Pool, shape: str) -> None:
+    """The next step is an error with both shapes."""
+    for text in pool.run(_reshaped, shape, world=_WORLD):
+        assert "the data of parameter '2.weight' was replaced after initialize()" in text
+        assert "and the engine trains torch.float32 (6, 6) on cpu" in text

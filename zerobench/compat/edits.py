@@ -52,7 +52,6 @@ class Edits:
 
     def keep(self) -> None:
         """Make the masters of edited elements the edited values now, as before a checkpoint."""
-        self._engine.keep_replaced(leave_converted=True)  # the step itself refuses them
         for state in self._edited():
             keep_edits(slot.parameter for slot in state.unit.slots)
 
