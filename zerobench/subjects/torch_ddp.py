@@ -44,8 +44,11 @@ class TorchDdp(Plain):
     loads_parts = True
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
     settings = (
-        *plain_settings.SETTINGS, plain_settings.SPARSE, *ddp_settings.SETTINGS, *ddp_settings.OF_OPTIMIZER
-    )  # fmt: skip
+        *plain_settings.SETTINGS,
+        plain_settings.SPARSE,
+        *ddp_settings.SETTINGS,
+        *ddp_settings.OF_OPTIMIZER,
+    )
     #: Arguments of DistributedDataParallel; by default it looks for unused parameters only if there may be some.
     bucket_view: ClassVar[bool] = True
     static_graph: ClassVar[bool] = False
@@ -64,12 +67,14 @@ class TorchDdp(Plain):
         if scenario.ranks_differ and scenario.dtype != "fp32":
             return f"DDP broadcasts its parameters, and not the client's master weights: {_PAGE}"
         looks = cls.looks_for_unused(scenario)
-        reason = ddp_settings.unsupported(scenario, looks_for_unused=looks, static_graph=cls.static_graph)
-        reason = reason or not_distributed(scenario)
-        reason = (
-            reason or plain_settings.unsupported_sparse(scenario) or plain_settings.unsupported_sparse_norm(scenario)
+        return (
+            ddp_settings.unsupported(scenario, looks_for_unused=looks, static_graph=cls.static_graph)
+            or not_distributed(scenario)
+            or plain_settings.unsupported_sparse(scenario)
+            or plain_settings.unsupported_sparse_norm(scenario)
+            or _unsupported_sum(scenario)
+            or cls._unsupported_model(scenario)
         )
-        return reason or _unsupported_sum(scenario) or cls._unsupported_model(scenario)
 
     @classmethod
     def _unsupported_model(cls, scenario: Scenario) -> str | None:

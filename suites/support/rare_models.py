@@ -1,0 +1,50 @@
+"""Scenarios with models, and parts of models, that few draws or none have; see rare_values.py."""
+
+from __future__ import annotations
+
+from zerobench.model_specs import Gpt, Odd, Vit
+from zerobench.scenario import Optimizer, Read, Scenario
+
+RARE_MODELS = {
+    # what few models have: three names of a weight, strides of images, buffers of fp64, hooks of their own
+    "rare parts of a model": Scenario(
+        model=Odd(width=5, hidden=(7, 2), transposed=True, rare_parts="all"),
+        world=3,
+        dtype="bf16",
+        steps=3,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2, second_group=True),
+        resumes=(2,),
+        reads=(Read("evaluation", 0, -1), Read("parameters", 1, 1)),
+    ),
+    "language model": Scenario(
+        model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
+    ),
+    # for engines that have the setting; the embeddings' gradients are a part of the norm
+    "sparse gradients": Scenario(
+        model=Gpt(width=8, layers=1, heads=2, context=4, vocab=16),
+        steps=2,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        optimizer=Optimizer(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0),
+        settings=("Embedding(sparse=True)",),
+    ),
+    "image model": Scenario(
+        model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32
+    ),
+    # more units than a word has bits, whose names are in another order by letters than by number; their step counts
+    # differ, and a checkpoint brings them back
+    "more blocks than bits": Scenario(
+        model=Odd(width=3, hidden=(1,) * 65, norm=False),
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2),
+        frozen_steps=(0,),
+        resumes=(2,),
+        loads_into="trained",
+        prefetch_bucket=100,
+    ),
+}
