@@ -63,10 +63,10 @@ class Edits:
         return [state for state, edited in zip(self._states, torch.stack(changed).tolist(), strict=True) if edited]
 
     def _sums(self) -> list[Tensor]:
-        return [_sums(state.full) for state in self._states]
+        return [_column_sums(state.full) for state in self._states]
 
 
-def _sums(values: Tensor) -> Tensor:
+def _column_sums(values: Tensor) -> Tensor:
     """The sums of the bits of every _COLUMNS-th element, as integers that wrap around; [_COLUMNS]."""
     bits = values.detach().view(_INTEGERS[values.element_size()])
     rows, rest = divmod(bits.numel(), _COLUMNS)
