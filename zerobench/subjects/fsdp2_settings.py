@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+from torch.distributed.fsdp._fully_shard import _fsdp_common
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from zerobench.model_specs import Odd, Vit
@@ -68,7 +68,17 @@ _PREFETCHES = "set_modules_to_forward_prefetch", "set_modules_to_backward_prefet
 #: Of shards, which an engine with whole parameters has not.
 OF_SHARDS = frozenset([COLUMNS, SECOND_MESH, "set_separate_reduce_scatter_group", "set_reshard_after_forward"])
 
-SETTINGS = (
+#: Methods of FSDPModule that torch 2.11 lacks.
+_NEWER = (UNUSED, "set_reduce_scatter_max_input_buffers", "set_separate_reduce_scatter_group", RAISED)
+
+
+def _is_in_torch(setting: str) -> bool:
+    if setting == SECOND_MESH:
+        return hasattr(_fsdp_common, "ShardPlacementResult")
+    return setting not in _NEWER or hasattr(FSDPModule, setting)
+
+
+_NEWEST = (
     COLUMNS,
     SECOND_MESH,
     ROOT_ALONE,
@@ -88,6 +98,9 @@ SETTINGS = (
     *_OF_ALL,
     *_PREFETCHES,
 )
+
+#: Those that the installed torch has: 2.11 lacks a class and some methods.
+SETTINGS = tuple(name for name in _NEWEST if _is_in_torch(name))
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -181,18 +194,23 @@ def _routed_by_rank(scenario: Scenario, model: Odd) -> bool:
 
 def placement(
     scenario: Scenario, group: dist.ProcessGroup
-) -> Callable[[nn.Parameter], Shard | ShardPlacementResult | None] | None:
+) -> Callable[[nn.Parameter], Shard | _fsdp_common.ShardPlacementResult | None] | None:
     """The dimension or the mesh in which each parameter is sharded: the second dimension, if the ranks can share it
     evenly, or a second mesh for matrices. A collective."""
     if SECOND_MESH in scenario.settings:
         second = dist.new_group(dist.get_process_group_ranks(group))
         assert isinstance(second, dist.ProcessGroup)
-        mesh = FSDPMeshInfo(fsdp_mesh(second, scenario), shard_mesh_dim=0)
-        return lambda p: ShardPlacementResult(Shard(0), mesh) if p.ndim > 1 else None
+        mesh = _fsdp_common.FSDPMeshInfo(fsdp_mesh(second, scenario), shard_mesh_dim=0)
+        return lambda p: _fsdp_common.ShardPlacementResult(Shard(0), mesh) if p.ndim > 1 else None
     if COLUMNS not in scenario.settings:
         return None
     shards = scenario.mesh.shard
     return lambda p: Shard(1) if p.ndim > 1 and p.shape[1] and p.shape[1] % shards == 0 else None
+
+
+#: Later torch deprecates the names that 2.11 has.
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 class _AllGather(AllGather):
@@ -204,7 +222,7 @@ class _AllGather(AllGather):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        found: dist.Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+        found: dist.Work | None = _gather(output_tensor, input_tensor, group=group, async_op=async_op)
         return found
 
 
@@ -221,9 +239,7 @@ class _ReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> dist.Work | None:
-        found: dist.Work | None = dist.reduce_scatter_single(
-            output_tensor, input_tensor, op=op, group=group, async_op=async_op
-        )
+        found: dist.Work | None = _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         return found
 
 
