@@ -122,15 +122,17 @@ def searches(quick: bool, device: str, world: int) -> list[Search]:
 
 
 _MOST_LAYERS = 256
-#: Subjects, stages, offload targets and bytes on each rank. On a CPU host memory is the device's own. On CUDA the least
-#: limit is for a host of 128 GiB: it has no room for ten times the model that 16 GiB hold without offload.
+#: Bytes on a GPU. The least is for a host of 128 GiB: it has no room for ten times the model that 16 GiB hold without
+#: offload.
+_LIMITS = 8 << 30, 16 << 30, 32 << 30
+#: Subjects, stages, offload targets and bytes on each rank. On a CPU host memory is the device's own.
 _CAPACITY: dict[
     tuple[str, bool], tuple[tuple[str, ...], tuple[int, ...], tuple[OffloadTarget, ...], tuple[int, ...]]
 ] = {
     ("cpu", True): (("reference",), (0, 3), ("none", "nvme"), (96 << 20,)),
     ("cpu", False): (SUBJECTS, STAGES_OF_ZERO, ("none", "nvme"), (512 << 20,)),
     ("cuda", True): (("reference",), (0, 3), ("none", "cpu"), (16 << 30,)),
-    ("cuda", False): (("reference", "torch-ddp", "torch-fsdp2"), STAGES_OF_ZERO, OFFLOADS, (8 << 30, 16 << 30, 32 << 30)),
+    ("cuda", False): (("reference", "torch-ddp", "torch-fsdp2"), STAGES_OF_ZERO, OFFLOADS, _LIMITS),
 }
 
 

@@ -96,7 +96,8 @@ def _fits(results: Json) -> Table:
         for each in fits
     ]
     legend = [
-        "parameters: of the largest model that trained; too many: of the next one, which did not.",
+        "parameters: of the largest model that trained.",
+        "too many: of the next one; it did not train, or its states exceed the limit or 0.8 of the host's memory.",
         "x first: as many times those of the first line with this limit.",
     ]
     return Table("Largest model within a limit of memory", columns, lines, legend)

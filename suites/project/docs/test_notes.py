@@ -35,14 +35,14 @@ def test_kernels() -> None:
     assert shown[: len(of_kernels())] == of_kernels()
 
 
-def of_gpu_kernels() -> list[list[str]]:
+def of_gpu_kernels(report: str = "h200/kernels") -> list[list[str]]:
     """Of each kernel and size: microseconds, GB/s, and its speed as a multiple of a copy's and of torch's."""
     lines = []
-    for (kernel, elements), rivals in _by_kernel("h200/kernels").items():
+    for (kernel, elements), rivals in _by_kernel(report).items():
         own = rivals["copy"]
         took = f"{own['seconds'] * 1e6:,.1f}", f"{own['bandwidth'] / 1e9:,.0f}"
         times = [f"{rivals[name]['ratio']:.2f}" for name in ("copy", "torch")]
-        lines.append([kernel, f"{elements >> 20}M", *took, *times])
+        lines.append([kernel, f"{elements >> 20:,}M", *took, *times])
     return lines
 
 
@@ -51,3 +51,15 @@ def test_kernels_on_a_gpu() -> None:
     [_, _, *shown] = markdown_tables(read("kernels/NOTES.md"))["H200"]
     assert shown[: len(of_gpu_kernels())] == of_gpu_kernels()
     assert all(float(line[4]) >= 0.9 for line in of_gpu_kernels())
+
+
+def test_small_and_large_kernels_on_a_gpu() -> None:
+    """Every number of the sizes that the other table has not, and what the page says about them."""
+    [_, _, *shown] = markdown_tables(read("kernels/NOTES.md"))["H200, small and large"]
+    measured = of_gpu_kernels("h200/kernel-sizes")
+    assert shown == [line for line in measured if line[1] in ("1M", "2,048M")]
+    assert all(float(line[4]) >= 0.94 for line in measured if line[1] == "2,048M")
+    assert {line[0] for line in measured if float(line[4]) < 0.9} == _SLOW_ON_LITTLE
+
+
+_SLOW_ON_LITTLE = {"pack", "unpack", "pack to bf16", "chunk_sumsq bf16"}
