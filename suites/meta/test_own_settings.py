@@ -15,6 +15,7 @@ from zerobench.errors import Disagreement
 from zerobench.model_specs import Gpt, Odd
 from zerobench.ranks import Pool
 from zerobench.scenario import LossScale, Optimizer, Scenario
+from zerobench.subjects import fsdp2_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.own_settings import FIRST, set_up
 from zerobench.suites.support.trials import Trials
@@ -76,10 +77,11 @@ def test_no_output_dtype_under_autocast() -> None:
     assert "whose dtype autocast has chosen" in str(fsdp2.not_offered(forward.but(autocast=True)))
 
 
+@pytest.mark.skipif(fsdp2_settings.UNUSED not in fsdp2_settings.SETTINGS, reason="torch 2.11 has not this method")
 @pytest.mark.parametrize(("short", "offered"), [((), True), (((0, 1),), True), (((1, 1),), False)])
 def test_zeros_of_a_block_that_rests_in_a_short_step(short: tuple[tuple[int, int], ...], offered: bool) -> None:
     """FSDP2 makes gradients of zeros, so some leaf of each step must use the block: of step 1 it is the second leaf."""
-    model, settings = Odd(routed=True), ("set_reduce_scatter_unused_params",)
+    model, settings = Odd(routed=True), (fsdp2_settings.UNUSED,)
     scenario = Scenario(model=model, world=1, stage=3, steps=2, accumulation=2, short_steps=short, settings=settings)
     scenario = scenario.but(seed=1)  # the first leaf of step 0
     assert (subjects.load("torch-fsdp2").not_offered(scenario) is None) == offered

@@ -213,12 +213,14 @@ class _Follower:
     def _readings(self, index: int, step: Step, *, after: bool = False) -> State:
         """The values of the readings in a step, or ``after`` it, on the engine's own weights, by their names.
 
-        An evaluation between micro-steps has buffers that are on their way.
+        An evaluation between micro-steps has buffers that are on their way. A reading after more micro-steps than the
+        step has does not take place.
         """
         found: State = {}
         for read in self.scenario.reads:
             moving = read.what == "evaluation" and read.at > 0 and self.trainer.leaves.buffers[0]
-            if read.step == index and (read.at < 0) == after and not moving:
+            takes_place = read.step == index and read.at <= self.scenario.micro_steps_of(index)
+            if takes_place and (read.at < 0) == after and not moving:
                 for time in range(read.times):
                     found |= labelled(read, time, self._value(read, index, step))
         return found

@@ -16,7 +16,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.model_specs import Odd
 from zerobench.ranks import Pool
 from zerobench.ranks.pool import TIME_LIMIT
-from zerobench.scenario import Scenario
+from zerobench.scenario import Read, Scenario
 
 _STALE = "zerobench.suites.project.cli.broken:Stale"
 
@@ -50,6 +50,16 @@ def test_a_run_that_goes_on_after_a_save() -> None:
     scenario = Scenario(model=Odd(hidden=(4,)), world=1, stage=2)
     verdict = compare_again(ReplayCommand(scenario, "reference", saved_by=scenario.but(steps=1)))
     assert verdict.text == "reference: right, the same bits as the run that nothing interrupts"
+
+
+@pytest.mark.parametrize("each_step", [False, True])
+def test_a_reading_that_does_not_take_place(each_step: bool) -> None:
+    """A step of one micro-step has no reading after two, so that none is missing."""
+    reads = (Read("gradients", at=2), Read("model_parameters", step=1, at=2))
+    scenario = Scenario(model=Odd(hidden=(4,)), world=1, steps=2, reads=reads)
+    assert compare_again(ReplayCommand(scenario, "reference", each_step=each_step)).right
+    short = scenario.but(accumulation=2, short_steps=((1, 1),))
+    assert compare_again(ReplayCommand(short, "reference", each_step=each_step)).right
 
 
 def test_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
