@@ -51,14 +51,17 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "ignored_params": {"model": Odd(frozen=True)},
     "ignored_states": {"model": Odd(frozen=True)},
     "register_comm_hook(compress)": {"communication_dtype": "fp16"},
+    "split_batches and adjust_scheduler=False": {"lr_factors": (1.0, 0.5), "scheduled_by": "engine"},
 }
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2"])
+@pytest.mark.parametrize(
+    "name", ["deepspeed", "torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2", "accelerate-ddp"]
+)
 def test_everything_is_chosen(name: str) -> None:
     """Every setting, every way to save and every type of norm that a subject declares, at one of its stages."""
-    if name == "deepspeed" and find_spec(name) is None:
-        pytest.skip("DeepSpeed is not installed")
+    if (package := name.partition("-")[0]) in ("deepspeed", "accelerate") and find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
     subject = subjects.load(name)
     needed = [needs for setting, needs in _NEEDS.items() if setting in subject.settings]
     scenarios = [_SCENARIO.but(stage=stage, **needs) for stage in range(4) for needs in ({}, *needed)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
@@ -27,10 +29,17 @@ _States = dict[str, dict[str, Any]]
 _PAGE = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/accelerator"
 
 
-#: A setting: gradients are reduced in each micro-step.
-EACH_BATCH = "sync_each_batch"
+_SCHEDULER = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/torch_wrappers"
+
+#: A setting: the forward is in ``no_sync``, and the client asks for the reduction before the backward.
+TRIGGERED = "trigger_sync_in_backward"
+#: A setting: a scheduler counts steps. Otherwise it counts the micro-steps of all ranks, as its documentation says:
+#: "scheduler lengths should not be changed accordingly, Accelerate will always step the scheduler to account for it".
+COUNTS_STEPS = "split_batches and adjust_scheduler=False"
 #: A way to save.
 STATE = "save_state"
+#: The file of the scheduler's state, if the client saves it.
+_OWN = "scheduler.pt"
 
 
 class AccelerateDdp(TorchDdp):
@@ -45,7 +54,8 @@ class AccelerateDdp(TorchDdp):
     distribution = "accelerate"
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
-    settings = (EACH_BATCH, *plain_settings.FORMS)
+    steps_scheduler = True
+    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS)
     savings = (STATE,)
 
     @classmethod
@@ -54,9 +64,8 @@ class AccelerateDdp(TorchDdp):
             return "Accelerate is not installed; pip install 'zerobench[peers]'"
         if scenario.dtype != "fp32":
             return f"Accelerate casts operations, not the model, in 16 bits: {_PAGE}"
-        each_batch = EACH_BATCH in scenario.settings
-        if scenario.accumulation > 1 and (scenario.reduction == "micro_step") != each_batch:
-            return f"Accelerate reduces in each micro-step with {EACH_BATCH} alone: {_PAGE}"
+        if COUNTS_STEPS in scenario.settings and not scenario.engine_schedules:
+            return f"{COUNTS_STEPS} is of a scheduler: {_SCHEDULER}"
         if scenario.saving == STATE and scenario.loads_part:
             return f"{STATE} and load_state take the whole state: {_PAGE}"
         if scenario.saving == STATE and isinstance(scenario.model, Odd) and scenario.model.buffers:
@@ -72,7 +81,9 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             self.accelerator = _accelerator(scenario, self.looks_for_unused(scenario))
             super().__init__(model, scenario, group)
+            made = _scheduler(scenario, self.optimizer)
             self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+            self.scheduler = None if made is None else self.accelerator.prepare_scheduler(made)
 
     @contextmanager
     def _own_states(self) -> Iterator[None]:
@@ -98,9 +109,26 @@ class AccelerateDdp(TorchDdp):
             if self.micro_steps == 0:
                 self._zero_grad()
             self.micro_steps += 1
-            loss = loss_of(self.scenario, self.module, batch)
-            self.accelerator.backward(loss)
+            with ExitStack() as reduced:
+                if TRIGGERED in self.scenario.settings:
+                    reduced.enter_context(self.accelerator.no_sync(self.module))
+                loss = loss_of(self.scenario, self.module, batch)
+                if TRIGGERED in self.scenario.settings and self._reduces:
+                    reduced.enter_context(self.accelerator.trigger_sync_in_backward(self.module))
+                self.accelerator.backward(loss)
+            if not self.accelerator.sync_gradients:
+                self._schedule()
         return loss.detach()
+
+    @property
+    def _reduces(self) -> bool:
+        """Whether gradients are reduced in this micro-step."""
+        return self.scenario.reduction == "micro_step" or bool(self.accelerator.sync_gradients)
+
+    def _schedule(self) -> None:
+        """The client steps the scheduler after each micro-step, of which Accelerate makes steps of the schedule."""
+        if self.scheduler is not None:
+            self.scheduler.step()
 
     def step(self) -> Outcome:
         norm, skipped = self._update()
@@ -112,6 +140,7 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             norm = self._clip()
             self.optimizer.step()
+            self._schedule()
             return norm, bool(self.accelerator.optimizer_step_was_skipped)
 
     def _clip(self) -> Tensor | None:
@@ -125,16 +154,32 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             if self.scenario.saving == STATE:
                 self.accelerator.save_state(str(directory))
-            else:
-                super().save(directory)
+                return
+            if self.scheduler is not None and dist.get_rank() == 0:
+                torch.save(self.scheduler.state_dict(), directory / _OWN)
+            super().save(directory)
 
     def load(self, directory: Path) -> None:
         with self._own_states():
             if self.scenario.saving == STATE:
                 self.accelerator.load_state(str(directory))
                 self.accelerator.step = 0  # a step begins: reports/findings/accelerate/accumulation-after-load
-            else:
-                super().load(directory)
+                return
+            super().load(directory)
+            if self.scheduler is not None and self.scenario.loads != "model":
+                self.scheduler.load_state_dict(torch.load(directory / _OWN, weights_only=True))
+
+
+def _scheduler(scenario: Scenario, optimizer: torch.optim.Optimizer) -> LambdaLR | None:
+    """The scheduler, which counts steps or the micro-steps of all ranks; None if the client sets the rates itself."""
+    if not scenario.engine_schedules:
+        return None
+    unit = 1 if COUNTS_STEPS in scenario.settings else scenario.leaves
+    return LambdaLR(optimizer, [partial(_factor, scenario, unit, g) for g in range(len(optimizer.param_groups))])
+
+
+def _factor(scenario: Scenario, unit: int, group: int, count: int) -> float:
+    return scenario.factors(count // unit, group)["lr"]
 
 
 def _end_of_epoch(batch: Batch) -> Iterable[Batch]:
@@ -159,17 +204,21 @@ def _exchanged(states: _States) -> _States:
 
 def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
     from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.utils import GradientAccumulationPlugin
+    from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 
     rank, world = dist.get_rank(), dist.get_world_size()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
     options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=looks_for_unused)
+    counts_steps = COUNTS_STEPS in scenario.settings
     plugin = GradientAccumulationPlugin(
-        num_steps=scenario.accumulation, sync_each_batch=EACH_BATCH in scenario.settings
+        num_steps=scenario.accumulation,
+        adjust_scheduler=not counts_steps,
+        sync_each_batch=scenario.reduction == "micro_step",
     )
     return Accelerator(
         cpu=scenario.device == "cpu",
         gradient_accumulation_plugin=plugin,
+        dataloader_config=DataLoaderConfiguration(split_batches=counts_steps),
         kwargs_handlers=[options],
     )
