@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
-from zerobench.subjects import fsdp2_settings, plain_settings
+from zerobench.subjects import fsdp2_chunks, fsdp2_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -38,7 +38,7 @@ class TorchFsdp2(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = (*plain_settings.SETTINGS, *fsdp2_settings.SETTINGS)
+    settings = (*plain_settings.SETTINGS, *fsdp2_settings.SETTINGS, *fsdp2_chunks.SETTINGS)
     savings = SHARDED_SAVINGS
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
@@ -53,7 +53,7 @@ class TorchFsdp2(Plain):
             return f"{cls.name} accumulates in {accumulator} here, not in {scenario.accumulator_dtype}: {_SOURCE}"
         if isinstance(scenario.model, Odd) and (reason := _unsupported_model(scenario)) is not None:
             return reason
-        return fsdp2_settings.unsupported(scenario) or not_saved(scenario)
+        return fsdp2_settings.unsupported(scenario) or fsdp2_chunks.unsupported(scenario) or not_saved(scenario)
 
     @classmethod
     def theory(cls) -> Theory:
@@ -81,6 +81,7 @@ class TorchFsdp2(Plain):
         unit(self.model, mp_policy=_policy(scenario, root=True))
         fsdp2_settings.fill(self.model, scenario, kept)
         fsdp2_settings.set_up(self.model, scenario)
+        self.chunk = fsdp2_chunks.chunk(self.model, unit, scenario)
         return self.model
 
     def _layers(self, blocks: Sequence[nn.Module]) -> list[nn.Module]:
@@ -109,7 +110,17 @@ class TorchFsdp2(Plain):
     def micro_step(self, batch: Batch) -> Tensor:
         first, last = not self.micro_steps, self.micro_steps == self.boundary - 1
         fsdp2_settings.before_micro_step(self.model, self.scenario, batch, first=first, last=last)
+        self._train_chunk(fsdp2_chunks.SHARED)
         return super().micro_step(batch)
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        self._train_chunk(fsdp2_chunks.BETWEEN)
+        return super()._scaled(loss)
+
+    def _train_chunk(self, setting: str) -> None:
+        """Train the second model, if a setting does it here."""
+        if self.chunk is not None and setting in self.scenario.settings:
+            self.chunk.train()
 
     @property
     def _called(self) -> Callable[..., Any]:
