@@ -1,7 +1,7 @@
 """FSDP2: with share_comm_ctx the backward of one model makes the backward of another, which ran before it, raise.
 
-Two chunks of a model, each a root of FSDP2, on one rank, as in an interleaved pipeline: forwards of the first and of the
-second, then the backward of the second and that of the first.
+Two chunks of a model, each a root of FSDP2, on one rank, as in an interleaved pipeline: forwards of the first and of
+the second, then the backward of the second and that of the first.
 """
 
 from __future__ import annotations
