@@ -19,6 +19,7 @@ from zerobench.engine.checkpoint.record import (
     ScheduleEntry,
 )
 from zerobench.engine.config.schema import DTYPES
+from zerobench.engine.errors import CheckpointError
 from zerobench.engine.layout import dense_stride
 
 
@@ -42,7 +43,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         skipped_steps=parts.skipped_steps,
         micro_steps=parts.accumulation.finished,
         gradient_accumulation_steps=parts.accumulation.steps,
-        client_state={key: encode(value, f"client_state[{key!r}]") for key, value in client_state.items()},
+        client_state=encode(dict(client_state), "client_state"),
     )
 
 
@@ -78,8 +79,18 @@ def buffer_entry(buffer: Tensor) -> BufferEntry:
 
 
 def group_members(parts: Parts) -> list[tuple[str, ...]]:
-    """The names of each group's parameters, in the group's order."""
+    """The names of each group's parameters, in the group's order.
+
+    Raises:
+        CheckpointError: the model has lost a parameter since the engine was built, as with a layer that was deleted.
+    """
     names: dict[nn.Parameter, str] = {each: name for name, each in parts.module.named_parameters()}
+    for slot in parts.stepper.layout.trainable:
+        if slot.parameter not in names:
+            raise CheckpointError(
+                f"the engine trains parameter {slot.name!r}, which the model does not have any more, as of a layer "
+                "that was deleted or replaced; put it back before a checkpoint is saved or loaded"
+            )
     return [tuple(names[each] for each in group["params"]) for group in parts.optimizer.param_groups]
 
 

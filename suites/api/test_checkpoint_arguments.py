@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import zerobench
 from zerobench.suites.api import saved
@@ -32,6 +33,15 @@ def test_a_client_state_that_needs_pickle(tmp_path: Path) -> None:
     with pytest.raises(zerobench.CheckpointError, match=r"client_state\['a'\]\[1\] is a torch.*Linear, .*state_dict"):
         running.save_checkpoint(tmp_path / "new", client_state={"a": [1, torch.nn.Linear(1, 1)]})
     assert not (tmp_path / "new").exists()
+
+
+def test_a_layer_that_was_deleted(tmp_path: Path) -> None:
+    """The engine still has its parameters: the error names one, in place of a lookup that fails."""
+    model = saved.Model()
+    engine = saved.engine(0, model)
+    model.body[2] = nn.Identity()
+    with pytest.raises(zerobench.CheckpointError, match=r"'body\.2\.weight', which the model does not have any more"):
+        engine.save_checkpoint(tmp_path)
 
 
 def test_within_a_step(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import zerobench
 from zerobench.engine.checkpoint import plain
 from zerobench.suites.api import saved
 
-_VALUES: dict[str, Any] = {
+_VALUES: dict[Any, Any] = {
     "random": random.getstate(),
     "numpy's random": np.random.RandomState(1).get_state(),
     "torch's random": torch.Generator().manual_seed(3).get_state(),
@@ -40,6 +40,7 @@ _VALUES: dict[str, Any] = {
     "number of two parts": 1 + 2j,
     "when": dt.datetime(2024, 5, 6, 7, 8, 9, tzinfo=dt.UTC),
     "how long": dt.timedelta(days=1, microseconds=3),
+    7: "a key that is no string",
     "nested": {("a", 1): [np.ones(2), {"$type": "tensor"}]},
 }
 
