@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -89,6 +90,71 @@ def penalised(group: dist.ProcessGroup, stage: int) -> int:
         engine.step()
     engine.destroy()
     return int(engine.micro_steps)
+
+
+def balanced(group: dist.ProcessGroup, stage: int) -> list[Tensor]:
+    """Two losses weighted by the norms of their gradients in the last layer, as VQGAN weighs its discriminator's.
+
+    The weight of each step, that of a model without an engine for the first one, and the masters at the end.
+    """
+    net, plain, seen = loops.model(), loops.model(), []
+    engine, _, loader, _ = loops.deepspeed().initialize(
+        model=net, training_data=loops.data(), config=loops.config(stage)
+    )
+    for x, y in loader:
+        losses = _losses(engine(x), y)
+        seen.append(_balance(losses, net[-1].weight))
+        if len(seen) == 1:
+            seen.append(_balance(_losses(plain(x), y), plain[-1].weight))
+        engine.backward(losses[0] + seen[-1] * losses[1])
+        engine.step()
+    seen.append(loops.masters(net))
+    engine.destroy()
+    return seen
+
+
+def _losses(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return nn.functional.mse_loss(outputs, y), nn.functional.l1_loss(outputs, y)
+
+
+def _balance(losses: tuple[Tensor, Tensor], weight: Any) -> Any:
+    of_first, of_second = (torch.autograd.grad(each, weight, retain_graph=True)[0].norm() for each in losses)
+    return of_first / of_second
+
+
+@dataclass
+class _Outputs:
+    """Outputs as in diffusers, and as of transformers' models, which are mappings besides."""
+
+    loss: Tensor
+    others: tuple[Tensor, ...] = ()
+
+
+class _WithOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = loops.model()
+
+    def forward(self, x: Tensor, y: Tensor) -> _Outputs:
+        return _Outputs(nn.functional.mse_loss(self.net(x), y))
+
+
+def of_dataclass(group: dist.ProcessGroup, stage: int, direct: bool) -> Tensor:
+    """The loss is a field of the outputs; the masters at the end."""
+    net = _WithOutputs()
+    engine, _, loader, _ = loops.deepspeed().initialize(
+        model=net, training_data=loops.data(), config=loops.config(stage)
+    )
+    for x, y in loader:
+        loss = engine(x, y).loss
+        if direct:
+            loss.backward()
+        else:
+            engine.backward(loss)
+        engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
 
 
 def interrupted(group: dist.ProcessGroup, stage: int) -> str:

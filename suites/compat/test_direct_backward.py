@@ -48,6 +48,24 @@ def test_gradients_of_inputs(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, direct_loops.penalised, world=_WORLD) == [[6] * 4] * _WORLD
 
 
+def test_gradients_of_parameters(pool: Pool) -> None:
+    """``torch.autograd.grad`` of a parameter has its values, is no micro-step, and all stages are one trajectory."""
+    by_stage = pool.run(loops.at_every_stage, direct_loops.balanced, world=_WORLD)
+    for stages in by_stage:
+        first, of_plain = stages[0][:2]
+        assert torch.equal(first, of_plain)
+        for seen in stages:
+            assert all(torch.equal(a, b) for a, b in zip(seen, stages[0], strict=True))
+    assert all(torch.equal(stages[0][-1], by_stage[0][0][-1]) for stages in by_stage)
+
+
+def test_dataclass(pool: Pool) -> None:
+    """A loss in a dataclass, as of diffusers' outputs, begins a micro-step as one in a dict does."""
+    [expected, *_] = pool.run(direct_loops.of_dataclass, 1, False, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, direct_loops.of_dataclass, True, world=_WORLD):
+        assert all(torch.equal(each, expected) for each in stages)
+
+
 def test_interrupted(pool: Pool) -> None:
     """After an exception in backward the engine refuses to go on, as after one in its own backward."""
     for stages in pool.run(loops.at_every_stage, direct_loops.interrupted, world=_WORLD):

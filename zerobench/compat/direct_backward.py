@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar
@@ -106,11 +107,14 @@ def _receives_gradient(parameter: nn.Parameter) -> bool:
     """Whether the running backward accumulates into the parameter's ``grad``."""
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # one that is not whole refuses every use
         view: Any = parameter.view_as(parameter)
-    return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
+    try:
+        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
+    except RuntimeError:  # it is a torch.autograd.grad of this parameter, which accumulates nothing
+        return False
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """The tensors in nested dicts, lists and tuples."""
+    """The tensors in nested dicts, lists, tuples and dataclasses."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, Mapping):
@@ -118,3 +122,5 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
     elif isinstance(outputs, list | tuple):
         for each in outputs:
             yield from _tensors(each)
+    elif dataclasses.is_dataclass(outputs):
+        yield from _tensors([getattr(outputs, field.name, None) for field in dataclasses.fields(outputs)])
