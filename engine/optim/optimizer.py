@@ -109,6 +109,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     _opt_called = True
 
+    # torch runs no hooks around step(): the surface that offers it runs them around engine.step().
+    step.hooked = True  # type: ignore[attr-defined]
+
     def state_dict(self) -> StateDict:
         """The groups alone; an object that refuses to be saved and has no state."""
         return StateDict(param_groups=[options_of(group) for group in self.param_groups])

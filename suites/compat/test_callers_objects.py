@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
@@ -74,3 +75,96 @@ def _drawn(group: dist.ProcessGroup, stage: int, folder: str) -> bool:
 def test_random_numbers_after_a_load(pool: Pool, tmp_path: Path) -> None:
     """They are the script's, as in DeepSpeed: Trainer's samplers draw the order of the samples after the load."""
     assert pool.run(loops.at_every_stage, _drawn, str(tmp_path), world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def _hooked(group: dist.ProcessGroup, stage: int, kind: str) -> list[str]:
+    """Two steps of two micro-steps, the first of which overflows; the calls of hooks of optimizers."""
+    ds, net, calls = loops.deepspeed(), nn.Linear(5, 5), []
+    client = torch.optim.AdamW(net.parameters(), lr=1e-2) if kind == "torch" else None
+    if kind == "deepspeed":
+        client = ds.ops.adam.DeepSpeedCPUAdam(net.parameters(), lr=1e-2)
+    config = loops.config(stage, fp16={"enabled": True, "initial_scale_power": 4, "hysteresis": 1}, scheduler={})
+    engine, returned, *_ = ds.initialize(model=net, optimizer=client, config=config)
+    inner = engine.basic_optimizer
+    assert client is None or inner is client
+    for name, optimizer in (("inner", inner), ("returned", returned)):
+        optimizer.register_step_pre_hook(lambda of, args, keys, name=name: calls.append(f"{name} before"))
+        optimizer.register_step_post_hook(lambda of, args, keys, name=name: calls.append(f"{name} after"))
+    everyones = register_optimizer_step_post_hook(lambda of, args, keys: calls.append("all after"))
+    for scale in (1e30, 1, 1, 1):
+        engine.backward(engine(torch.ones(2, 5, dtype=torch.half)).float().sum() * scale)
+        (engine if scale > 1 else returned).step()
+        calls.append("micro-step")
+    everyones.remove()
+    engine.destroy()
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["torch", "deepspeed", "configured"])
+def test_hooks_of_steps(pool: Pool, kind: str) -> None:
+    """Hooks of the caller's optimizer and of the returned one run once in each step, those after only if it is applied,
+    also if the caller steps the optimizer."""
+    before = ["inner before", "returned before"]
+    after = ["all after", "inner after", "returned after"]
+    expected = ["micro-step", *before, "micro-step", "micro-step", *before, *after, "micro-step"]
+    for stages in pool.run(loops.at_every_stage, _hooked, kind, world=_WORLD):
+        assert stages == [expected] * 4
+
+
+def _clamped(group: dist.ProcessGroup, stage: int, by_hook: bool) -> torch.Tensor:
+    """Weights that are clamped after each step, by a hook or in the loop; the masters at the end."""
+    ds, net = loops.deepspeed(), loops.model()
+    client = torch.optim.AdamW(net.parameters(), lr=1e-2)
+
+    def clamp(*_: object) -> None:
+        with ds.zero.GatheredParameters(list(net.parameters()), modifier_rank=0, enabled=stage == 3):
+            for parameter in net.parameters():
+                parameter.data.clamp_(-0.1, 0.1)
+
+    if by_hook:
+        client.register_step_post_hook(clamp)
+    config = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8, bf16={"enabled": True})
+    engine, _, loader, _ = ds.initialize(model=net, optimizer=client, training_data=loops.data(), config=config)
+    for batch in loader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        if not by_hook:
+            clamp()
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def test_edits_in_a_hook(pool: Pool) -> None:
+    """Edits in a hook after the step are those of an edit after engine.step(), in 16 bits, too."""
+    ours = pool.run(loops.at_every_stage, _clamped, True, world=_WORLD)
+    theirs = pool.run(loops.at_every_stage, _clamped, False, world=_WORLD)
+    for hooked, edited in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(hooked, edited, strict=True))
+
+
+def _replaced(group: dist.ProcessGroup, stage: int, later: bool) -> str:
+    """The error of an optimizer whose step the caller has wrapped, before or after initialize()."""
+    ds, net = loops.deepspeed(), nn.Linear(5, 5)
+    client = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    torch.optim.lr_scheduler.StepLR(client, 1)  # its wrapper is allowed
+    config = loops.config(stage, gradient_accumulation_steps=1, train_batch_size=8)
+    if not later:
+        client.step = partial(client.step)  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError) as caught:
+            ds.initialize(model=net, optimizer=client, config=config)
+        return str(caught.value)
+    engine, *_ = ds.initialize(model=net, optimizer=client, config=config)
+    engine.backward(engine(torch.ones(2, 5)).sum())
+    client.step = partial(client.step)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError) as caught:
+        engine.step()
+    engine.destroy()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_replaced_step(pool: Pool, later: bool) -> None:
+    """The engine would not call it, so it is an error that names the hooks."""
+    for stages in pool.run(loops.at_every_stage, _replaced, later, world=_WORLD):
+        assert all("use register_step_pre_hook() or register_step_post_hook()" in text for text in stages)

@@ -34,6 +34,7 @@ from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.parameter_offload import ParameterOffload
 from zerobench.compat.progress import Progress
 from zerobench.compat.refused_methods import RefusedMethods
+from zerobench.compat.step_hooks import StepHooks
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
@@ -69,6 +70,7 @@ class DeepSpeedEngine(
         self._micro_batch = self._config.train_micro_batch_size_per_gpu
         self.optimizer: Any = engine.optimizer if engine.optimizer.trains else None
         self.basic_optimizer: Any = None
+        self.step_hooks: StepHooks | None = None
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self.global_samples = 0
         self._stepped = self._destroyed = False
@@ -163,14 +165,22 @@ class DeepSpeedEngine(
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
         self._direct.adopt()
-        before = self._engine.global_steps
-        with self._progress.timing("step"), comms_logger.recording(), self._edits.kept(), self._overflows.watching():
-            self._engine.step()
+        with self._progress.timing("step"), comms_logger.recording(), self._hooks_of_step():
+            before = self._engine.global_steps
+            with self._edits.kept(), self._overflows.watching():
+                self._engine.step()
+            self._stepped = self._engine.global_steps > before
         self._end_coalesced()
-        self._stepped = self._engine.global_steps > before
         if self._stepped:
             self.global_samples += self.train_batch_size()
         self._progress.step(self._stepped)
+
+    def _hooks_of_step(self) -> AbstractContextManager[None]:
+        """Runs the hooks of optimizers; they are outside of what sees edits, so that the masters follow theirs."""
+        if self.step_hooks is None:
+            return nullcontext()
+        self.step_hooks.check()
+        return self.step_hooks.around(self.is_gradient_accumulation_boundary(), self.was_step_applied)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients that the backward of another engine has left, and those of a step that has had its last

@@ -27,6 +27,7 @@ from zerobench.compat.log import notice
 from zerobench.compat.optimizer_attributes import add_attributes
 from zerobench.compat.optimizers import as_client
 from zerobench.compat.parallelism import refuse_parallelism
+from zerobench.compat.step_hooks import StepHooks
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.handover import hand_over
 
@@ -81,6 +82,7 @@ def initialize(
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
     _attach(wrapped, optimizer, lr_scheduler, training_data)
     wrapped.basic_optimizer = add_attributes(built, optimizer if isinstance(optimizer, Optimizer) else client)
+    wrapped.step_hooks = StepHooks(built.optimizer, wrapped.basic_optimizer)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
 
 

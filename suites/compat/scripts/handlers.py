@@ -1,5 +1,5 @@
-"""What a script gets from the package besides training: lines of the logger in a file, a monitor's files, and the
-functions of runtime.utils over gradients of its own."""
+"""What a script gets from the package besides training: lines of the logger in a file, a monitor's files, calls
+of hooks of the optimizer, and the functions of runtime.utils over gradients of its own."""
 
 import argparse
 import logging
@@ -52,6 +52,9 @@ def main() -> None:
         "zero_optimization": {"stage": args.stage, "stage3_param_persistence_threshold": 0},
     }
     engine, *_ = deepspeed.initialize(model=nn.Linear(8, 4), config=config)
+    hooked: list = []
+    engine.basic_optimizer.register_step_pre_hook(lambda *_: hooked.append("before"))
+    engine.basic_optimizer.register_step_post_hook(lambda *_: hooked.append("after"))
     for step in range(4):
         engine.backward(engine(torch.full((2, 8), 1.0 + rank)).square().mean())
         engine.step()
@@ -75,7 +78,7 @@ def main() -> None:
                 print("seen", line.partition(", RunningAvg")[0])
         for path in sorted(Path(f"csv-{args.stage}").rglob("*.csv")):
             print("seen", path.name, path.read_text().split())
-        for each in everybodys:
+        for each in [*everybodys, hooked]:
             print("seen", each, flush=True)
     engine.destroy()
     torch.distributed.destroy_process_group()
