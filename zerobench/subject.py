@@ -145,6 +145,8 @@ class Subject(ABC):
     loads_parts: ClassVar[bool] = False
     #: Such a load also takes parameters that were frozen in the saved engine and train in this one, or the reverse.
     loads_refrozen: ClassVar[bool] = False
+    #: :meth:`load` may come between two micro-steps of a step, whose gradients are then gone.
+    loads_within_steps: ClassVar[bool] = False
     #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.
     keeps_client_state: ClassVar[bool] = False
     #: :meth:`load` sets each rank's generators of torch, the device, Python and numpy to their states at the save.
@@ -156,6 +158,10 @@ class Subject(ABC):
     survives_failures: ClassVar[bool] = False
     #: Hooks of the client on trained parameters change the gradients, if they are set before the engine is built.
     keeps_hooks: ClassVar[bool] = False
+    #: So they do if they are set after it, and so do hooks of the client on the given model.
+    keeps_late_hooks: ClassVar[bool] = False
+    #: Several engines, each of a group of its own, train at the same time in threads of one process.
+    trains_side_by_side: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
     schedules: ClassVar[bool] = False
     #: Steps the Scenario's scheduler after each update (``zerobench.oracles.optimizer.scheduler_of`` makes it).
@@ -360,7 +366,7 @@ class Subject(ABC):
         raise NotImplementedError(f"{self.name} sets resumes and has no save()")
 
     def load(self, directory: Path) -> None:
-        """Load the last state that a subject of the same class and Scenario saved; before the first step.
+        """Load the last state that a subject of the same class and Scenario saved in the directory; between steps.
 
         The client may have moved the directory since.
 

@@ -216,6 +216,16 @@ def closed(trials: Trials, scenario: Scenario) -> None:
         demand(trials, scenario, rank, entry, first.files, 0, "a closed engine leaves no file")
 
 
+def failures(trials: Trials, scenario: Scenario) -> None:
+    """All that a process has after a step before which forwards raise, beside the step before."""
+    for rank, (before, after) in enumerate(
+        trials.ask(ReplayCommand(scenario, trials.name), within.held_after_failures)
+    ):
+        for name, most in vars(before).items():
+            entry = Entry("left", f"{name} after forwards that raise, and a step", name)
+            demand_at_most(trials, scenario, rank, entry, vars(after)[name], most, "as before the forwards that raise")
+
+
 def files(trials: Trials, scenario: Scenario) -> None:
     """The bytes in files of all ranks, after loads too if the engine offers them."""
     loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
@@ -248,6 +258,7 @@ COSTS: Mapping[str, Cost] = {
         undeclared,
         building,
         closed,
+        failures,
         files,
         after_evaluation,
         after_forward,

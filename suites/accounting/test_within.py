@@ -132,6 +132,15 @@ def _in_files(trials: Trials, stage: int) -> Scenario:
     return next(offered, plain)
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_nothing_is_left_of_forwards_that_raise(trials: Trials, stage: int) -> None:
+    """After two forwards that raise in code of the client, and a step, a process has no more tensors, open descriptors
+    and threads than after the step before; also if the step has several micro-steps."""
+    if not trials.subject.survives_failures:
+        pytest.skip(f"{trials.name} does not promise that it goes on after an error of the client's code")
+    judge(trials, _SMALL.but(stage=stage, steps=5, accumulation=2), costs.failures)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_files_have_what_is_declared(trials: Trials, stage: int) -> None:
     """The files of all ranks together have the bytes that the engine declares, and a tenth more at most."""

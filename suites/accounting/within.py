@@ -17,6 +17,7 @@ from zerobench.driver import directory_of, draw_batches, run_step, save, start
 from zerobench.meters import PeakMeter, TrafficMeter, read_so_far
 from zerobench.scenario import Scenario
 from zerobench.subject import Subject
+from zerobench.suites.support.own_code import Place, broken, fail
 from zerobench.workload.data import held_out
 
 #: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, or a
@@ -130,6 +131,21 @@ def held_after_closing(
             dist.barrier(group)
             found.append(Held.now(directory))
     return found[0], found[-1]
+
+
+def held_after_failures(group: dist.ProcessGroup, name: str, scenario: Scenario) -> tuple[Held, Held]:
+    """One rank's part: after the step before the last, and after the last, before which two forwards raise in code of
+    the client: before the model's first module has run, and after its last one."""
+    rank, last = dist.get_rank(group), scenario.steps - 1
+    with closing(start(subjects.load(name), scenario, group)) as engine:
+        for index in range(last):
+            run_step(engine, scenario, index, rank)
+        before = Held.now()
+        places: tuple[Place, ...] = ("first", "last")
+        for place in places:
+            fail(partial(engine.micro_step, broken(draw_batches(scenario, last, rank)[0], place)))
+        run_step(engine, scenario, last, rank)
+        return before, Held.now()
 
 
 def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool) -> tuple[int, int]:

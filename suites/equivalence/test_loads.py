@@ -116,3 +116,27 @@ def test_a_trained_engine_keeps_what_a_load_leaves_out(
     found = across_ranks(loaded, edited, _TRAINED)
     if found is not None:
         raise error_of_test(found, one, trials.name)
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(stage=stage, steps=3, accumulation=among("accumulation", 2, 1, 3), reads=()),
+        st.sampled_from([(0, 2), (1, 2), (0, 1)]),
+        among("load within a step", 1, 0, 2),
+    ),
+    share=0.1,
+    of_bits=0.1,
+    least=0.0,
+)
+def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+    """If an engine that has saved two states goes back to the older one, it trains again with the bits of the first
+    time. It may go back within a step, if it offers that: the gradients of this step are gone."""
+    trials.skip_unless_it_saves()
+    drawn_one, saves, begun = scenario
+    one = trials.nearest(drawn_one.but(resumes=(1,), loads_into="same"), "resumes", "loads_into").but(resumes=())
+    begun = begun if trials.subject.loads_within_steps else 0
+    got = trials.ask(ReplayCommand(one, trials.name), loads.train_and_return, saves, begun)
+    found = across_ranks([again for _, again in got], [first for first, _ in got], PARTS_OF_STEPS)
+    if found is not None:
+        raise error_of_test(found, one, trials.name)

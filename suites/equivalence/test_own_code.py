@@ -61,20 +61,60 @@ def test_a_failure_changes_nothing(trials: Trials, scenario: tuple[Scenario, own
 _TRAINED: tuple[Part, ...] = ("norm", "skipped", "gradients", "parameters", "model_parameters", "optimizer_state")
 
 
-@drawn_at_each_stage(
-    lambda stage: scenarios(stage=stage, dtype=among("dtype", "fp32", "bf16"), steps=2, autocast=False, reads=()),
-    share=0.05,
-)
+#: Halves of gradients are exact in these.
+_HALVED: dict[str, Any] = {"dtype": among("dtype", "fp32", "bf16"), "steps": 2, "autocast": False, "reads": ()}
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **_HALVED), share=0.05)
 def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
     """If hooks of the client halve the gradient of each parameter, the run has the bits of one with half of the
     losses."""
     if not trials.subject.keeps_hooks:
         pytest.skip(f"{trials.name} does not promise that hooks on parameters hold")
+    _demand_halves(trials, scenario, "parameters")
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(stage=stage, **_HALVED), among("late hooks", "output", "late parameters", "output's gradient")
+    ),
+    share=0.075,
+)
+def test_hooks_that_come_late_hold(trials: Trials, scenario: tuple[Scenario, own_code.Hooks]) -> None:
+    """So it does if hooks that the client sets after the engine is built halve the model's output, the gradient of the
+    output, or the gradient of each parameter."""
+    if not trials.subject.keeps_late_hooks:
+        pytest.skip(f"{trials.name} does not promise that hooks hold that are set after it is built")
+    _demand_halves(trials, *scenario)
+
+
+def _demand_halves(trials: Trials, scenario: Scenario, hooks: own_code.Hooks) -> None:
     one = trials.nearest(scenario, "dtype", "autocast")
     assume(one.dtype != "fp16")
     command = ReplayCommand(one, trials.name)
-    hooked, halved = (trials.ask(command, own_code.train_with_halves, hooks) for hooks in (True, False))
+    hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, None))
     _demand_same(trials, one, hooked, halved, _TRAINED)
+
+
+#: torch has one generator for all threads of a process, from which the client draws the values of an edit, too, and one
+#: cache of autocast, which the end of a forward in any thread clears.
+_SIDE_BY_SIDE: dict[str, Any] = {"model": models(dropout=0.0), "steps": 4, "edits": (), "autocast": False}
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(scenarios(stage=stage, **_SIDE_BY_SIDE), scenarios(**_SIDE_BY_SIDE)), share=0.05
+)
+def test_engines_train_side_by_side(trials: Trials, scenario: tuple[Scenario, Scenario]) -> None:
+    """If two threads of each rank train an engine each at the same time, in groups of their own, each has the bits that
+    it has alone."""
+    if not trials.subject.trains_side_by_side:
+        pytest.skip(f"{trials.name} does not promise that several engines train at the same time")
+    one, other = (trials.nearest(each, "autocast", "edits") for each in scenario)
+    other = other.but(world=one.world, poison=())
+    assume(trials.offers(other))
+    trials.pool.run(own_code.make_second_groups, world=trials.pool.world)
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_side_by_side, other)
+    _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
 
 
 def _demand_same(

@@ -12,7 +12,14 @@ from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.client import FAILING, HOOKS, NUMBERS, SAVING, TOUCHING, UNREAD
 from zerobench.suites.meta.mutants.ddp_rules import BY_PROPERTY
 from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_VALUES
-from zerobench.suites.meta.mutants.own_code import AFTER_FAILURES, IN_THREADS, WITHOUT_HOOKS
+from zerobench.suites.meta.mutants.goes_back import GOES_BACK
+from zerobench.suites.meta.mutants.own_code import (
+    AFTER_FAILURES,
+    IN_THREADS,
+    SIDE_BY_SIDE,
+    WITHOUT_HOOKS,
+    WITHOUT_LATE_HOOKS,
+)
 from zerobench.suites.meta.mutants.parts import PARTS
 from zerobench.suites.meta.mutants.returned import RETURNED_LOSSES, RETURNED_READINGS
 from zerobench.suites.meta.mutants.seldom_metered import IN_FAILED_LOADS
@@ -31,6 +38,9 @@ _CASES = [
     *((mutant, test_own_code.test_threads_change_nothing) for mutant in IN_THREADS),
     *((mutant, test_own_code.test_a_failure_changes_nothing) for mutant in AFTER_FAILURES),
     *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
+    *((mutant, test_own_code.test_hooks_that_come_late_hold) for mutant in WITHOUT_LATE_HOOKS),
+    *((mutant, test_own_code.test_engines_train_side_by_side) for mutant in SIDE_BY_SIDE),
+    *((mutant, test_loads.test_a_return_to_an_older_state) for mutant in GOES_BACK),
 ]
 
 

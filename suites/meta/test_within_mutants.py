@@ -21,6 +21,7 @@ from zerobench.suites.meta.mutants.events import (
     SENT_IN_FURTHER_FORWARDS,
     SENT_IN_SHORT_STEPS,
 )
+from zerobench.suites.meta.mutants.own_code import LEFT_BY_FAILURES
 from zerobench.suites.meta.mutants.seldom_metered import (
     BESIDE_MAPS,
     IN_MAPS,
@@ -122,6 +123,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "none")) for mutant in IN_MAPS),
     *((mutant, _at(test_bounds.test_memory_is_in_tensors, 1, "files")) for mutant in BESIDE_MAPS),
     *((mutant, _at(_LONG_RUN, 2)) for mutant in OF_SCHEDULERS),
+    *((mutant, _at(test_within.test_nothing_is_left_of_forwards_that_raise, 2)) for mutant in LEFT_BY_FAILURES),
 ]
 
 

@@ -14,10 +14,23 @@ import torch
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import ALL, Keep, directory_of, go_astray, loaded, run_step, save, start, to_cpu
+from zerobench.driver import (
+    ALL,
+    Keep,
+    directory_of,
+    draw_batches,
+    go_astray,
+    loaded,
+    prepare,
+    run_step,
+    save,
+    start,
+    to_cpu,
+)
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
+from zerobench.workload.data import seed_leaf
 
 #: The change of a file: it is gone, its second half is, or a byte in its middle is another one.
 Damage = Literal["missing", "cut", "flipped"]
@@ -122,6 +135,40 @@ def train_over_a_load_of_a_part(
             kept: Keep = ALL if index >= loads else frozenset()
             steps.append(run_step(subject, scenario, index, rank, kept))
     return Trajectory(name, scenario, rank, steps)
+
+
+def train_and_return(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, int], begun: int
+) -> tuple[Trajectory, Trajectory]:
+    """One rank's part: save before two steps, train to the end, begin a further step of ``begun`` micro-steps at most,
+    and load the older one of the two states; the recordings of the steps after the older save, and after the load."""
+    older, rank, steps, again = saves[0], dist.get_rank(group), list[Step](), list[Step]()
+    with (
+        closing(start(subjects.load(name), scenario, group)) as subject,
+        directory_of(group) as first,
+        directory_of(group) as second,
+    ):
+        for index in range(scenario.steps):
+            if index in saves:
+                save(subject, scenario, first if index == older else second, index)
+            steps.append(run_step(subject, scenario, index, rank, ALL))
+        _begin(subject, scenario, rank, begun)
+        subject.load(first)
+        again += [run_step(subject, scenario, index, rank, ALL) for index in range(older, scenario.steps)]
+    return Trajectory(name, scenario, rank, steps[older:]), Trajectory(name, scenario, rank, again)
+
+
+def _begin(subject: Subject, scenario: Scenario, rank: int, micro_steps: int) -> None:
+    """Begin a step on other data, and do not end it."""
+    last = scenario.steps - 1
+    other = scenario.but(seed=scenario.seed + 1, poison=(), edits=())
+    batches = draw_batches(other, last, rank)[:-1][:micro_steps]
+    if not batches:
+        return
+    prepare(subject, other, last)
+    for micro_step, batch in enumerate(batches):
+        seed_leaf(other, last, micro_step * scenario.world + rank)
+        subject.micro_step(batch)
 
 
 def _fails(subject: Subject, directory: Path, group: dist.ProcessGroup) -> bool:

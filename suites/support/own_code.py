@@ -7,11 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench import subjects
 from zerobench.driver import ALL, Keep, Run, draw_batches, drive, model_for, run_step, wrap
@@ -68,7 +69,7 @@ def _failing(kind: type[Subject], failing: Failing) -> type[Subject]:
         now = next(leaves)
         if now == failing.leaf:
             numbers = torch.get_rng_state()
-            _fail(lambda: kind.micro_step(self, _broken(batch, failing.place)))
+            fail(partial(kind.micro_step, self, broken(batch, failing.place)))
             torch.set_rng_state(numbers)
         if now != failing.leaf or failing.place != "backward":
             return kind.micro_step(self, batch)
@@ -80,7 +81,8 @@ def _failing(kind: type[Subject], failing: Failing) -> type[Subject]:
     return type(kind.__name__, (kind,), {"micro_step": micro_step})
 
 
-def _fail(make: Callable[[], object]) -> None:
+def fail(make: Callable[[], object]) -> None:
+    """Make a call that raises."""
     try:
         make()
     except Exception:  # noqa: BLE001 - the client catches all
@@ -88,28 +90,35 @@ def _fail(make: Callable[[], object]) -> None:
     raise AssertionError("a micro-step of a broken batch does not raise")
 
 
-def _broken(batch: Batch, place: Place) -> Batch:
-    """The batch without its input or its target, or with an input whose gradient raises."""
+def broken(batch: Batch, place: Place) -> Batch:
+    """The batch of a model without its input or its target, or with an input whose gradient raises."""
+    given, target = [name for name, value in batch.items() if isinstance(value, Tensor)][:2]
     if place != "backward":
-        return {**batch, "x" if place == "first" else "y": None}
-    x = batch["x"].clone().requires_grad_()
+        return {**batch, given if place == "first" else target: None}
+    x = batch[given].clone().requires_grad_()
     x.register_hook(_raise)
-    return {**batch, "x": x}
+    return {**batch, given: x}
 
 
 def _raise(gradient: Tensor) -> None:
     raise _ClientError("the client's hook")
 
 
-def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, hooks: bool) -> Trajectory:
-    """One rank's part: train with halves of all gradients, by a hook of the client on each trained parameter or by
-    halves of the losses."""
+#: The hooks by which the client halves all gradients: on each trained parameter, set before or after the engine is
+#: built; or on the whole model, set after it: on its output, or on the gradient of its output.
+Hooks = Literal["parameters", "late parameters", "output", "output's gradient"]
+
+
+def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, hooks: Hooks | None) -> Trajectory:
+    """One rank's part: train with halves of all gradients, by hooks of the client, or by halves of the losses."""
     rank, kind, steps = dist.get_rank(group), subjects.load(name), list[Step]()
     model = model_for(kind, scenario, rank)
-    for parameter in (each for each in model.parameters() if each.requires_grad and hooks):
-        parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
-    factor = 1.0 if hooks else 0.5
+    if hooks == "parameters":
+        _halve(model, hooks)
+    factor = 0.5 if hooks is None else 1.0
     with closing(wrap(model, kind, scenario, group)) as subject:
+        if hooks is not None and hooks != "parameters":
+            _halve(model, hooks)
         for index in range(scenario.steps):
             batches = [
                 {**batch, "scale": batch.get("scale", 1.0) * factor} for batch in draw_batches(scenario, index, rank)
@@ -117,3 +126,43 @@ def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, h
             kept: Keep = ALL if index == scenario.steps - 1 else frozenset()
             steps.append(run_step(subject, scenario, index, rank, kept, batches=batches))
     return Trajectory(name, scenario, rank, steps)
+
+
+def _halve(model: nn.Module, hooks: Hooks) -> None:
+    if hooks == "output":
+        model.register_forward_hook(lambda module, given, loss: loss * 0.5)
+    elif hooks == "output's gradient":
+        model.register_full_backward_pre_hook(_halves)
+    else:
+        for parameter in (each for each in model.parameters() if each.requires_grad):
+            parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
+
+
+def _halves(module: nn.Module, gradients: Any) -> Any:
+    return tuple(each * 0.5 for each in gradients)
+
+
+def train_side_by_side(group: dist.ProcessGroup, name: str, scenario: Scenario, beside: Scenario) -> Trajectory:
+    """One rank's part: two engines, each of a group of its own, train at the same time in a thread each; the recording
+    of the first one. They are built and closed one after the other."""
+    kind, other_group = subjects.load(name), _second_groups[scenario.world]
+    with closing(Run(kind, scenario, group, last=ALL)) as one, closing(Run(kind, beside, other_group)) as other:
+        with ThreadPoolExecutor(2) as threads:
+            for ended in [threads.submit(_to_the_end, run) for run in (one, other)]:
+                ended.result()
+        return one.recording()
+
+
+def make_second_groups(group: dist.ProcessGroup) -> None:
+    """Every process's part: make a second group of the first n ranks, for each n; once in a process."""
+    if not _second_groups:
+        _second_groups.update({n: dist.new_group(range(n)) for n in range(1, dist.get_world_size() + 1)})
+
+
+_second_groups: dict[int, dist.ProcessGroup] = {}
+
+
+def _to_the_end(run: Run) -> None:
+    torch.set_num_threads(1)  # a new thread has torch's default
+    while run.step():
+        pass

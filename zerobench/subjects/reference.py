@@ -50,6 +50,9 @@ class Reference(Subject):
     survives_failed_loads = True
     survives_failures = True
     keeps_hooks = True
+    keeps_late_hooks = True
+    trains_side_by_side = True
+    loads_within_steps = True
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

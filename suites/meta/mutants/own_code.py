@@ -7,12 +7,16 @@ and nothing in a forward raises.
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import Points
 
 
 class StepsByTheSettingsOfItsThread(Mutant):
@@ -45,6 +49,19 @@ class CountsAForwardThatRaised(Mutant):
         return loss / 2 if again else loss
 
 
+class KeepsUnitsOfAForwardThatRaised(Mutant):
+    """A forward that raised leaves a copy of each parameter, as units that stay whole."""
+
+    points_at = Points("left")
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        try:
+            return super().micro_step(batch)
+        except Exception:
+            self.left = [torch.empty_like(state.full) for state in self.engine.states]
+            raise
+
+
 class GoesOnAfterABackwardThatRaised(Mutant):
     """Adds to the gradients that a backward had made before it raised."""
 
@@ -65,7 +82,59 @@ class DropsHooksOfParameters(Mutant):
                 parameter._backward_hooks.clear()
 
 
+class RunsTheHooksOfItsBuilding(Mutant):
+    """Hooks that the client sets on a module after the engine is built do not run, as if it had kept their forwards."""
+
+    points_at = LATER
+
+    def sabotage(self) -> None:
+        self.hooks = [hooks for module in self.model.modules() for hooks in _hooks_of(module)]
+        self.early = [set(hooks) for hooks in self.hooks]
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        for hooks, early in zip(self.hooks, self.early, strict=True):
+            for late in set(hooks) - early:
+                del hooks[late]
+        return super().micro_step(batch)
+
+
+def _hooks_of(module: nn.Module) -> list[dict[int, Any]]:
+    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+
+
+class DropsLateHooksOfParameters(Mutant):
+    """Hooks that the client sets on parameters after the engine is built are lost at the first micro-step."""
+
+    points_at = LATER
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        for parameter in self.trained.values():
+            if parameter._backward_hooks:
+                parameter._backward_hooks.clear()
+        return super().micro_step(batch)
+
+
+class StepsByTheEngineOfAnotherThread(Mutant):
+    """Notes the engine that steps for the whole process, and takes other rates if another one has begun meanwhile."""
+
+    points_at = LATER
+    stepping: ClassVar[Mutant | None] = None
+
+    def step(self) -> Outcome:
+        kind = StepsByTheEngineOfAnotherThread
+        kind.stepping = self
+        time.sleep(0.005)
+        factor = 1.0 if kind.stepping is self else 2.0
+        self.scale_rates(factor)
+        outcome = super().step()
+        self.scale_rates(1 / factor)
+        return outcome
+
+
 #: By what the client does.
 IN_THREADS: list[type[Mutant]] = [StepsByTheSettingsOfItsThread]
+SIDE_BY_SIDE: list[type[Mutant]] = [StepsByTheEngineOfAnotherThread]
+LEFT_BY_FAILURES: list[type[Mutant]] = [KeepsUnitsOfAForwardThatRaised]
 AFTER_FAILURES: list[type[Mutant]] = [CountsAForwardThatRaised, GoesOnAfterABackwardThatRaised]
 WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters]
+WITHOUT_LATE_HOOKS: list[type[Mutant]] = [RunsTheHooksOfItsBuilding, DropsLateHooksOfParameters]

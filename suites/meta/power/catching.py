@@ -73,13 +73,18 @@ WEAK: list[Any] = [
     test_client.test_the_client_keeps_its_state,
     test_every_step.test_each_step_follows_between_readings,
 ]
-#: A property of engines that load a part of a state.
-_OF_LOADS: list[Any] = [test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out]
+#: Properties of engines that load a part of a state, or an older one.
+_OF_LOADS: list[Any] = [
+    test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out,
+    test_loads.test_a_return_to_an_older_state,
+]
 #: Properties of code of the client.
 _OF_OWN_CODE: list[Any] = [
     test_own_code.test_threads_change_nothing,
     test_own_code.test_a_failure_changes_nothing,
     test_own_code.test_hooks_of_parameters_hold,
+    test_own_code.test_hooks_that_come_late_hold,
+    test_own_code.test_engines_train_side_by_side,
 ]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios, and the arguments of each.

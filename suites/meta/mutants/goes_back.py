@@ -1,0 +1,71 @@
+"""Engines that are wrong if a client goes back to an older state than the last one that it has saved, or within a step.
+
+Class of escape: a load that no property makes. Every draw loads the state that was saved last, between two steps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from zerobench.subject import Outcome
+from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.points import VALUES
+
+
+class LoadsWhatItSavedLast(Mutant):
+    """An engine that has saved loads its last state, wherever the client sends it, as one that keeps it in memory."""
+
+    points_at = VALUES
+    saved: Path | None = None
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.saved = directory
+
+    def load(self, directory: Path) -> None:
+        kept = self.saved is not None and self.saved.exists()  # the client may have moved it
+        super().load(self.saved if kept and self.saved is not None else directory)
+
+
+class AddsToABegunStep(Mutant):
+    """A load leaves the gradients of the step that has begun, and the next one adds to them."""
+
+    points_at = VALUES
+    begun = False
+
+    def sabotage(self) -> None:
+        begin = self.engine.reducer.begin
+
+        def adding(first: bool, last: bool, loss: Tensor | None) -> None:
+            begun, self.begun = self.begun, False
+            begin(first and not begun, last, loss)
+
+        self.engine.reducer.begin = adding  # type: ignore[method-assign]
+
+    def load(self, directory: Path) -> None:
+        self.begun = self.engine.accumulation.begun
+        super().load(directory)
+
+
+class DividesByABegunStep(Mutant):
+    """After a load within a step the next one has other rates, as if the micro-steps before it counted, too."""
+
+    points_at = VALUES
+    factor = 1.0
+
+    def load(self, directory: Path) -> None:
+        begun = self.engine.accumulation.begun
+        super().load(directory)
+        self.factor = 0.5 if begun else 1.0
+
+    def step(self) -> Outcome:
+        factor, self.factor = self.factor, 1.0
+        self.scale_rates(factor)
+        outcome = super().step()
+        self.scale_rates(1 / factor)
+        return outcome
+
+
+GOES_BACK: list[type[Mutant]] = [LoadsWhatItSavedLast, AddsToABegunStep, DividesByABegunStep]
