@@ -232,6 +232,35 @@ def zeroed(group: dist.ProcessGroup, stage: int, steps: int, device: str, zeroin
     return after
 
 
+def ordered(group: dist.ProcessGroup, stage: int, steps: int, orders: list[str], managed: bool) -> Tensor:
+    """Micro-steps of several backwards (b) with ``zero_grad()`` (z) among them, each in one of the orders; if the
+    accumulation is not ``managed``, the backwards that count alone, at the end of their step."""
+    net = model()
+    keys = config(stage, gradient_accumulation_steps=steps, train_batch_size=8 * steps)
+    keys |= {} if managed else {"managed_gradient_accumulation": False}
+    engine, _, loader, _ = deepspeed().initialize(model=net, training_data=data(), config=keys)
+    counted: list[Any] = []
+    for number, batch in enumerate(loader):
+        last = number % steps == steps - 1
+        for call in orders[number % len(orders)]:
+            if managed:
+                engine.backward(loss(engine, batch)) if call == "b" else engine.zero_grad()
+            elif call == "b":
+                counted.append(batch)
+            elif last:
+                counted.clear()
+        if managed:
+            engine.step()
+        elif last:
+            for each in counted:
+                engine.backward(loss(engine, each))
+            engine.step()
+            counted.clear()
+    after = masters(net)
+    engine.destroy()
+    return after
+
+
 def evaluating(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, Tensor]:
     """An engine without an optimizer, and one in an evaluation between steps; the models' outputs."""
     ds, x = deepspeed(), torch.ones(2, 5)

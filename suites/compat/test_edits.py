@@ -71,6 +71,30 @@ def test_edits(pool: Pool, keys: dict[str, Any], sets: bool, tmp_path: Path) -> 
         assert all(torch.equal(after, expected) for after in stages)
 
 
+def _clamped_after_a_skip(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """The same of a model of several units in bf16, after a step that an infinite loss skips; the masters after one
+    more step."""
+    net, engine, loader = _engine(stage, {"bf16": {"enabled": True}, "zero_optimization": {"reduce_bucket_size": 1}})
+    for factor, batch in zip((1.0, float("inf"), 1.0), loader, strict=False):
+        engine.backward(loops.loss(engine, batch) * factor)
+        engine.step()
+        assert engine.was_step_applied() == (factor == 1.0)
+        if factor != 1.0:
+            with loops.deepspeed().zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+                for parameter in net.parameters():
+                    parameter.data.clamp_(-_BOUND, _BOUND)
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+def test_edits_after_a_skipped_step(pool: Pool) -> None:
+    """The step after it begins at the edited weights, in each unit."""
+    for stages in pool.run(loops.at_every_stage, _clamped_after_a_skip, world=_WORLD):
+        assert float(stages[0].abs().max()) < _BOUND + 2e-2  # the step's learning rate is 1e-2
+        assert all(torch.equal(after, stages[0]) for after in stages)
+
+
 def _moved(group: dist.ProcessGroup, stage: int, edit: str) -> bool:
     """Whether an edit that changes no value, but its place or sign, is in the masters after a step of no gradient."""
     net, engine, loader = _engine(stage, {"bf16": {"enabled": True}})

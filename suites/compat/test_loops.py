@@ -121,6 +121,17 @@ def test_gradients_are_zeroed(pool: Pool, steps: int, device: str, zeroing: str)
         assert all(torch.equal(after, expected[0]) for after in stages)
 
 
+@pytest.mark.parametrize(
+    ("steps", "orders"), [(1, ["bzb", "bb", "b"]), (2, ["b", "bzbb", "bzb", "b", "zb", "bb"]), (2, ["bb", "bzb"])]
+)
+def test_zero_grad_in_any_order(pool: Pool, steps: int, orders: list[str]) -> None:
+    """zero_grad() drops the backwards of the whole step before it if that has had its last one, and none at any other
+    time; later steps count all of theirs again."""
+    [expected, *_] = pool.run(loops.ordered, 2, steps, orders, False, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, loops.ordered, steps, orders, True, world=_WORLD):
+        assert all(torch.equal(after, expected) for after in stages)
+
+
 def test_two_backwards_that_offload_refuses(pool: Pool) -> None:
     """Gradients that leave the device at once cannot be added to."""
     with pytest.raises(RankFault, match="offload_optimizer keeps no sum of gradients between micro-steps"):
