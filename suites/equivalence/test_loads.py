@@ -134,7 +134,8 @@ def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tu
     time. It may go back within a step, if it offers that: the gradients of this step are gone."""
     trials.skip_unless_it_saves()
     drawn_one, saves, begun = scenario
-    one = trials.nearest(drawn_one.but(resumes=(1,), loads_into="same"), "resumes", "loads_into").but(resumes=())
+    resumed = drawn_one.but(resumes=saves[:1], loads_into="same")
+    one = trials.nearest(resumed, "resumes", "loads_into").but(resumes=())
     begun = begun if trials.subject.loads_within_steps else 0
     got = trials.ask(ReplayCommand(one, trials.name), loads.train_and_return, saves, begun)
     found = across_ranks([again for _, again in got], [first for first, _ in got], PARTS_OF_STEPS)
