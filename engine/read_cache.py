@@ -57,7 +57,7 @@ class ReadCache:
         return chosen
 
     def _gathered(self, states: list[UnitState], kind: str) -> dict[UnitState, Tensor]:
-        own = torch.cat([state.optimizer_store.read(state.portion, kind, 0, state.unit.shard) for state in states])
+        own = torch.cat([state.read(kind, 0, state.unit.shard) for state in states])
         everyone = torch.empty(self._ranks.world, own.numel(), dtype=own.dtype, device=own.device)
         self._ranks.all_gather(everyone.view(-1), own).wait()
         shards = torch.split(everyone, [state.unit.shard for state in states], dim=1)

@@ -58,11 +58,13 @@ def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
     store, first = state.optimizer_store, start - state.own.start
     if not values.numel():
         return
-    total = store.read(state.portion, "gradient", 0, state.unit.shard)
+    total = state.read("gradient", 0, state.unit.shard)
     total[first : first + values.numel()].copy_(values)
     store.take(state.portion, 0, state.unit.shard, total)
     if state.own_gradient.numel() == state.unit.shard:
-        state.own_gradient.copy_(total)  # the step takes it from there if no backward was known to be the last
+        # the step takes it from there if its last backward is still to come, or was not known to be the last
+        stop = first + values.numel()
+        state.own_gradient[first:stop].copy_(store.read(state.portion, "gradient", first, stop))
 
 
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:

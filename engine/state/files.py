@@ -263,8 +263,10 @@ class FileOptimizerStore(OffloadedOptimizerStore):
 
     def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
         part: Part = "gradient" if name == "gradient" else "states"
-        values = torch.empty(stop - start, dtype=self.arriving if part == "gradient" else torch.float32)
+        values = torch.zeros(stop - start, dtype=self.arriving if part == "gradient" else torch.float32)
         for group, lo, hi in self._overlapping(portion, start, stop):
+            if part not in group.written:  # there was no gradient yet
+                continue
             buffer = self._turn()
             self._read_part(part, buffer, group).wait()
             kept = self._gradient(buffer, group) if part == "gradient" else self._state(buffer, group, name)

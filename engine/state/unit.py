@@ -68,6 +68,15 @@ class UnitState:
             return self.own_gradient[start:stop]
         return self.gradient.new_empty(stop - start)
 
+    def read(self, name: str, start: int, stop: int) -> Tensor:
+        """A copy of elements [start, stop) of a state that this rank steps, or of its gradient sum ("gradient").
+
+        Between micro-steps only the accumulator has the sum; a store off the device still has that of the step before.
+        """
+        if name == "gradient" and self.own_gradient.numel() == self.unit.shard:
+            return self.own_gradient[start:stop].clone()
+        return self.optimizer_store.read(self.portion, name, start, stop)
+
     def set_shard(self, slot: Slot, values: Tensor) -> None:
         """Set this rank's part of a sharded parameter; ``values`` is whole, in the order of the parameter's memory."""
         lo, hi = slot.within(self.own)

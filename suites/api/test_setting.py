@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 import zerobench
 from zerobench.driver import run_step, start
@@ -56,3 +58,42 @@ def test_setting_moves_one_parameter(reference: Trials, stage: int, offload: Any
     for by_parameter in reference.ask(ReplayCommand(scenario, "reference"), _moved):
         for groups, read, written in by_parameter:
             assert read == written == (3 * 4 * _SUB_GROUP * groups if offload == "nvme" else 0)
+
+
+def _edited_within_steps(
+    stage: int, ending: dict[str, Any], dtype: dict[str, Any], offload: dict[str, Any]
+) -> list[Tensor]:
+    """The gradients of a model in its steps, of which one is edited within each step, and its weights afterwards."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    zero = {"stage": stage, "offload_optimizer": offload, "stage3_param_persistence_threshold": 0}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-2}}
+    config = {"train_micro_batch_size_per_gpu": 1, "optimizer": optimizer, "zero_optimization": zero, **ending, **dtype}
+    engine = zerobench.initialize(model, config)[0]
+    parameters, seen = list(model.parameters()), []
+    for index in range(4):
+        x = torch.randn(1, 8, generator=torch.Generator().manual_seed(index)).to(
+            torch.bfloat16 if dtype else torch.float32
+        )
+        engine.backward(engine(x).float().square().mean())
+        zerobench.safe_set_full_grad(parameters[0], torch.full((8, 8), 0.25))
+        seen += [zerobench.safe_get_full_grad(each) for each in parameters]
+        if index % 2 or "managed_gradient_accumulation" not in ending:
+            engine.step()
+    return [each.clone() for each in [*seen, *map(zerobench.safe_get_full_fp32_param, parameters)] if each is not None]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("ending", [{"gradient_accumulation_steps": 2}, {"managed_gradient_accumulation": False}])
+@pytest.mark.parametrize("dtype", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+def test_gradients_within_a_step_are_its_own(
+    stage: int, ending: dict[str, Any], dtype: dict[str, Any], tmp_path: Path
+) -> None:
+    """Between micro-steps, and before a step() that no backward announced, the gradient sum is that of the step, also
+    if its owner keeps it off the device: there lies that of the step before."""
+    given = stage, ending, dtype
+    kept = _edited_within_steps(*given, {"device": "none"})
+    for offload in ({"device": "cpu"}, {"device": "nvme", "nvme_path": str(tmp_path), "buffer_size": 4096}):
+        moved = _edited_within_steps(*given, offload)
+        assert len(moved) == len(kept) == 20
+        assert all(map(torch.equal, moved, kept)), offload

@@ -90,5 +90,5 @@ def has_overflow(engine: Engine, partition_gradients: bool = True) -> bool:
         partition_gradients: of no effect, as in DeepSpeed.
     """
     trained = [state for state in engine.states if state.unit.trainable] if engine.accumulation.begun else []
-    own = (state.optimizer_store.read(state.portion, "gradient", 0, state.unit.shard) for state in trained)
+    own = (state.read("gradient", 0, state.unit.shard) for state in trained)
     return engine.ranks.anywhere([any(not part.isfinite().all() for part in own)], engine.device)[0]

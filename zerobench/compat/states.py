@@ -59,7 +59,7 @@ def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
     if state is None or not state.unit.trainable:
         return None
     lo, hi = slot.within(state.own)
-    part = state.optimizer_store.read(state.portion, "gradient", lo - state.own.start, hi - state.own.start)
+    part = state.read("gradient", lo - state.own.start, hi - state.own.start)
     return part.float() * (1 / (engine.leaves * engine.loss_scale))
 
 
