@@ -69,25 +69,26 @@ def GatheredParameters(
     for unsharder, states in unsharders.items():
         unsharder.begin("reading")
         unsharder.pin(states)
-        unsharder.hold()
+        unsharder.hold(states)
     try:
-        yield
-        for unsharder in unsharders:
-            unsharder.hold(begin=False)
+        try:
+            yield
+        finally:
+            for unsharder, states in unsharders.items():
+                unsharder.release(states)
         take_over((state, slot) for _, state, slot in found if state is not None and state.bound)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.read_cache.clear()
     except BaseException:
         for unsharder, states in unsharders.items():
-            unsharder.hold(begin=False)
             unsharder.unpin(states)
             unsharder.reshard_all()  # an edit that does not persist must not be used
         raise
     for unsharder, states in unsharders.items():
         unsharder.unpin(states)
         unsharder.finish()
-        unsharder.hold()  # of an outer context
+        unsharder.hold([])  # of an outer context
 
 
 def _by_unsharder(

@@ -147,6 +147,8 @@ class Subject(ABC):
     loads_refrozen: ClassVar[bool] = False
     #: :meth:`load` may come between two micro-steps of a step, whose gradients are then gone.
     loads_within_steps: ClassVar[bool] = False
+    #: A directory keeps several states: :meth:`save` and :meth:`load` are about the one that :attr:`tag` names.
+    keeps_tags: ClassVar[bool] = False
     #: :meth:`save` saves :attr:`client_state`, and :meth:`load` sets it to the saved one.
     keeps_client_state: ClassVar[bool] = False
     #: :meth:`load` sets each rank's generators of torch, the device, Python and numpy to their states at the save.
@@ -160,6 +162,9 @@ class Subject(ABC):
     keeps_hooks: ClassVar[bool] = False
     #: So they do if they are set after it, and so do hooks of the client on the given model.
     keeps_late_hooks: ClassVar[bool] = False
+    #: Its states can be read within a forward on all ranks, and between it and its backward; and, if it :attr:`edits`,
+    #: :meth:`set_parameters` may be called before a forward has used a parameter.
+    answers_within_forwards: ClassVar[bool] = False
     #: Several engines, each of a group of its own, train at the same time in threads of one process.
     trains_side_by_side: ClassVar[bool] = False
     #: Has :meth:`param_groups`.
@@ -195,6 +200,9 @@ class Subject(ABC):
     first_block: Sequence[nn.Parameter] = ()
     #: Values of the client that go into a checkpoint; the harness sets them before each save.
     client_state: Mapping[str, Any] = {}
+    #: The name of the state that :meth:`save` saves and :meth:`load` loads; empty: the last one. The harness sets it
+    #: only if :attr:`keeps_tags` is set.
+    tag: str = ""
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:

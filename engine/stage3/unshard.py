@@ -51,6 +51,7 @@ class Unsharder:
         self._live = 0  # the elements of these units
         self._orders: dict[str, Sequence[UnitState]] = {}  # the orders of uses, by the kind of pass
         self._pass: Pass | None = None
+        self._contexts = dict.fromkeys(self.states, 0)  # how many hold the unit
         self._held = False
         #: Collectives are being issued; their observers may read the model (see ParameterHooks.use).
         self.communicating = False
@@ -120,9 +121,20 @@ class Unsharder:
                 if self._pass is None:
                     state.unbind()
 
-    def hold(self, *, begin: bool = True) -> None:
-        """Begin to hold the units if every unit is pinned, or end it."""
-        self._held = begin and all(self._pins.values())
+    def hold(self, states: Iterable[UnitState]) -> None:
+        """Begin a context that pins the units; while contexts pin every unit, no use and no pass communicates.
+
+        Other pins do not count: they end when their use ends, which may be a backward with reductions to come.
+        """
+        for state in states:
+            self._contexts[state] += 1
+        self._held = all(self._contexts.values())
+
+    def release(self, states: Iterable[UnitState]) -> None:
+        """End it."""
+        for state in states:
+            self._contexts[state] -= 1
+        self._held = False
 
     def reshard_all(self) -> None:
         """Reshard every unit that is not in use, because the shards have new values."""

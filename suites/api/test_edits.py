@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import zerobench
 from zerobench import subjects
@@ -14,6 +15,7 @@ from zerobench.judge.judgement import across_ranks
 from zerobench.recording import State, Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
+from zerobench.suites.support.covering import among
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.sizes import ALL
 from zerobench.suites.support.strategies import drawn, scenarios
@@ -32,10 +34,14 @@ _SCENARIOS = scenarios(
 _MODIFIERS = st.sampled_from([None, 0, 1])
 
 
-@drawn(st.tuples(_SCENARIOS, _MODIFIERS, st.integers(0, 3), st.booleans()), share=0.5)
-def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, int, bool]) -> None:
+#: Whether the edited parameter is one of the frozen ones, if there are any, and its number among them.
+_CHOICES = st.tuples(among("edits a frozen one", False, True), st.integers(0, 63))
+
+
+@drawn(st.tuples(_SCENARIOS, _MODIFIERS, _CHOICES, st.booleans()), share=0.5)
+def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, tuple[bool, int], bool]) -> None:
     """A value written inside GatheredParameters, in place or as new data, is there afterwards, on every rank, in
-    parameter and master; reading alone moves no master."""
+    parameter and, if it trains, master; reading alone moves no master."""
     one, modifier, which, replaces = scenario
     modifier = None if modifier is None else modifier % one.world
     for pairs in reference.ask(ReplayCommand(one, reference.name), _edit, modifier, which, replaces):
@@ -46,7 +52,12 @@ def test_edits_persist(reference: Trials, scenario: tuple[Scenario, int | None, 
 
 
 def _edit(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, modifier: int | None, which: int, replaces: bool
+    group: dist.ProcessGroup,
+    name: str,
+    scenario: Scenario,
+    modifier: int | None,
+    which: tuple[bool, int],
+    replaces: bool,
 ) -> list[tuple[Trajectory, Trajectory]]:
     """One rank's part: the masters after a reading, and the written parameter and master, each beside the right
     values."""
@@ -57,24 +68,33 @@ def _edit(
     with zerobench.GatheredParameters(subject.model):
         pass
     read = subject.parameters()
-    trained = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
-    chosen = list(trained)[which % len(trained)]
-    with zerobench.GatheredParameters([trained[chosen]], modifier_rank=modifier):
+    chosen, edited = _chosen(subject, *which)
+    with zerobench.GatheredParameters([edited], modifier_rank=modifier):
         if replaces and modifier in (None, rank):
-            trained[chosen].data = torch.full_like(trained[chosen].data, 0.5)
+            edited.data = torch.full_like(edited.data, 0.5)
         elif modifier in (None, rank):
-            trained[chosen].data.fill_(0.5)
+            edited.data.fill_(0.5)
     subject.evaluate(held_out(scenario))
-    master = zerobench.safe_get_full_fp32_param(trained[chosen])
-    assert master is not None
-    with zerobench.GatheredParameters([trained[chosen]]):
-        seen = trained[chosen].detach().clone()
+    master = zerobench.safe_get_full_fp32_param(edited)
+    assert (master is not None) == (chosen in subject.trained)
+    with zerobench.GatheredParameters([edited]):
+        seen = edited.detach().clone()
     subject.close()
 
     def recorded(parameters: State, model_parameters: State) -> Trajectory:
         step = Step([], None, False, 1.0, parameters=parameters, model_parameters=model_parameters)
         return Trajectory(name, scenario, rank, [step])
 
-    edited = recorded({chosen: master}, {chosen: seen})
-    written = recorded({chosen: torch.full_like(master, 0.5)}, {chosen: torch.full_like(seen, 0.5)})
-    return [(recorded(read, {}), recorded(before, {})), (edited, written)]
+    masters = {} if master is None else {chosen: master}
+    got = recorded(masters, {chosen: seen})
+    written = recorded(
+        {name: torch.full_like(each, 0.5) for name, each in masters.items()}, {chosen: torch.full_like(seen, 0.5)}
+    )
+    return [(recorded(read, {}), recorded(before, {})), (got, written)]
+
+
+def _chosen(subject: Reference, frozen: bool, which: int) -> tuple[str, nn.Parameter]:
+    """A trained parameter and its name; a frozen one if the model has any and ``frozen`` is set."""
+    rest = {name: p for name, p in subject.model.named_parameters() if name not in subject.trained}
+    found = rest if frozen and rest else subject.trained
+    return list(found.items())[which % len(found)]

@@ -124,20 +124,23 @@ def test_a_trained_engine_keeps_what_a_load_leaves_out(
         scenarios(stage=stage, steps=3, accumulation=among("accumulation", 2, 1, 3), reads=()),
         st.sampled_from([(0, 2), (1, 2), (0, 1)]),
         among("load within a step", 1, 0, 2),
+        among("states in one directory", True, False),
     ),
     share=0.1,
     of_bits=0.1,
     least=0.0,
 )
-def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tuple[int, int], int, bool]) -> None:
     """If an engine that has saved two states goes back to the older one, it trains again with the bits of the first
-    time. It may go back within a step, if it offers that: the gradients of this step are gone."""
+    time. It may go back within a step, if it offers that: the gradients of this step are gone. If a directory keeps
+    several states, they are in one, and it goes back to the newer one afterwards."""
     trials.skip_unless_it_saves()
-    drawn_one, saves, begun = scenario
+    drawn_one, saves, begun, tags = scenario
     resumed = drawn_one.but(resumes=saves[:1], loads_into="same")
     one = trials.nearest(resumed, "resumes", "loads_into").but(resumes=())
     begun = begun if trials.subject.loads_within_steps else 0
-    got = trials.ask(ReplayCommand(one, trials.name), loads.train_and_return, saves, begun)
+    tags = tags and trials.subject.keeps_tags
+    got = trials.ask(ReplayCommand(one, trials.name), loads.train_and_return, saves, begun, tags)
     found = across_ranks([again for _, again in got], [first for first, _ in got], PARTS_OF_STEPS)
     if found is not None:
         raise error_of_test(found, one, trials.name)

@@ -18,6 +18,7 @@ from zerobench.suites.support.own_code import Failing
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.within_forwards import Moment, train_and_call
 
 pytestmark = pytest.mark.ci
 
@@ -94,6 +95,30 @@ def _demand_halves(trials: Trials, scenario: Scenario, hooks: own_code.Hooks) ->
     command = ReplayCommand(one, trials.name)
     hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, None))
     _demand_same(trials, one, hooked, halved, _TRAINED)
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(stage=stage, steps=3, short_steps=(), reads=()),
+        among("calls in a forward", "first", "last", "backward"),
+        st.booleans(),
+        st.integers(0, 8),
+    ),
+    share=0.1,
+)
+def test_calls_within_a_forward(trials: Trials, scenario: tuple[Scenario, Moment, bool, int]) -> None:
+    """If code of the client reads all states within a forward, or at the beginning of its backward, it reads the values
+    from before the micro-step, and the run has the same bits. Before the first module has run it may set parameters,
+    too: the forward has them."""
+    if not trials.subject.answers_within_forwards:
+        pytest.skip(f"{trials.name} does not promise that its states can be read within a forward")
+    drawn_one, moment, edits, leaf = scenario
+    one = trials.nearest(drawn_one)
+    edits = edits and moment == "first" and trials.subject.not_offered(one.but(edits=(1,))) is None
+    chosen = leaf % (one.steps * one.accumulation), edits
+    command = ReplayCommand(one, trials.name)
+    got, expected = (trials.ask(command, train_and_call, each, *chosen) for each in (moment, "before"))
+    _demand_same(trials, one, got, expected)
 
 
 #: torch has one generator for all threads of a process, from which the client draws the values of an edit, too, and one

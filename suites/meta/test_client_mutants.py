@@ -15,6 +15,7 @@ from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_VALUES
 from zerobench.suites.meta.mutants.goes_back import GOES_BACK
 from zerobench.suites.meta.mutants.own_code import (
     AFTER_FAILURES,
+    IN_FORWARDS,
     IN_THREADS,
     SIDE_BY_SIDE,
     WITHOUT_HOOKS,
@@ -40,6 +41,7 @@ _CASES = [
     *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
     *((mutant, test_own_code.test_hooks_that_come_late_hold) for mutant in WITHOUT_LATE_HOOKS),
     *((mutant, test_own_code.test_engines_train_side_by_side) for mutant in SIDE_BY_SIDE),
+    *((mutant, test_own_code.test_calls_within_a_forward) for mutant in IN_FORWARDS),
     *((mutant, test_loads.test_a_return_to_an_older_state) for mutant in GOES_BACK),
 ]
 

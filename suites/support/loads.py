@@ -138,11 +138,14 @@ def train_over_a_load_of_a_part(
 
 
 def train_and_return(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, int], begun: int
+    group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, int], begun: int, tags: bool
 ) -> tuple[Trajectory, Trajectory]:
     """One rank's part: save before two steps, train to the end, begin a further step of ``begun`` micro-steps at most,
-    and load the older one of the two states; the recordings of the steps after the older save, and after the load."""
-    older, rank, steps, again = saves[0], dist.get_rank(group), list[Step](), list[Step]()
+    and load the older one of the two states; the recordings of the steps after the older save, and after the load.
+
+    With ``tags`` both are in one directory, and the engine trains on from the newer one, too, after the older one.
+    """
+    rank, steps, again = dist.get_rank(group), list[Step](), list[Step]()
     with (
         closing(start(subjects.load(name), scenario, group)) as subject,
         directory_of(group) as first,
@@ -150,12 +153,17 @@ def train_and_return(
     ):
         for index in range(scenario.steps):
             if index in saves:
-                save(subject, scenario, first if index == older else second, index)
+                subject.tag = str(index) if tags else ""
+                save(subject, scenario, first if tags or index == saves[0] else second, index)
             steps.append(run_step(subject, scenario, index, rank, ALL))
         _begin(subject, scenario, rank, begun)
-        subject.load(first)
-        again += [run_step(subject, scenario, index, rank, ALL) for index in range(older, scenario.steps)]
-    return Trajectory(name, scenario, rank, steps[older:]), Trajectory(name, scenario, rank, again)
+        returns = saves if tags else saves[:1]
+        for back in returns:
+            subject.tag = str(back) if tags else ""
+            subject.load(first)
+            again += [run_step(subject, scenario, index, rank, ALL) for index in range(back, scenario.steps)]
+    expected = [step for back in returns for step in steps[back:]]
+    return Trajectory(name, scenario, rank, expected), Trajectory(name, scenario, rank, again)
 
 
 def _begin(subject: Subject, scenario: Scenario, rank: int, micro_steps: int) -> None:

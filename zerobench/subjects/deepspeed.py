@@ -42,6 +42,7 @@ class DeepSpeed(Subject):
     whole_world = True
     resumes = True
     loads_parts = True
+    keeps_tags = True
     keeps_client_state = True
     schedules = True
     steps_scheduler = True
@@ -314,14 +315,17 @@ class DeepSpeed(Subject):
         with warnings.catch_warnings(action="ignore"):
             own = deepspeed_saving.folder(self.scenario, directory, self.group)
             given = deepspeed_saving.save_arguments(self.scenario, own, self.engine.global_steps)
-            self.engine.save_checkpoint(str(own), client_state=dict(client_state), **given)
+            self.engine.save_checkpoint(str(own), client_state=dict(client_state), **given | self._tagged())
+
+    def _tagged(self) -> dict[str, str]:
+        return {"tag": self.tag} if self.tag else {}
 
     def load(self, directory: Path) -> None:
         begins = self._has_no_states()
         with warnings.catch_warnings(action="ignore"), self.own.in_place():
             own = deepspeed_saving.folder(self.scenario, directory, self.group)
             given = LOADS[self.scenario.loads] | deepspeed_saving.load_arguments(self.scenario, own)
-            _, state = self.engine.load_checkpoint(str(own), **given)
+            _, state = self.engine.load_checkpoint(str(own), **given | self._tagged())
         self.client_state = state or {}  # None if it has found no checkpoint
         if self.scenario.loads != "all":
             self.not_updated = self.engine.global_steps - self.engine.skipped_steps if begins else None

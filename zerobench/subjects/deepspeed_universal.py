@@ -23,6 +23,7 @@ class DeepSpeedUniversal(DeepSpeed):
 
     name = "deepspeed-universal"
     resumes_at_any_world = True
+    keeps_tags = False  # a converted state has a tag of its own
     loads_parts = False  # DeepSpeed loads a converted checkpoint as a whole
     savings = deepspeed_saving.IN_ONE_FOLDER
 

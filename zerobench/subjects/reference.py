@@ -45,12 +45,14 @@ class Reference(Subject):
     takes_buffers_of_rank_0 = True
     loads_parts = True
     loads_refrozen = True
+    keeps_tags = True
     keeps_client_state = True
     restores_generators = True
     survives_failed_loads = True
     survives_failures = True
     keeps_hooks = True
     keeps_late_hooks = True
+    answers_within_forwards = True
     trains_side_by_side = True
     loads_within_steps = True
 
@@ -162,10 +164,10 @@ class Reference(Subject):
                 zero.safe_set_full_grad(p, torch.zeros_like(gradient))
 
     def save(self, directory: Path) -> None:
-        self.engine.save_checkpoint(directory, client_state=dict(self.client_state))
+        self.engine.save_checkpoint(directory, self.tag or None, client_state=dict(self.client_state))
 
     def load(self, directory: Path) -> None:
-        _, self.client_state = self.engine.load_checkpoint(directory, **LOADS[self.scenario.loads])
+        _, self.client_state = self.engine.load_checkpoint(directory, self.tag or None, **LOADS[self.scenario.loads])
 
     def counters(self) -> Mapping[str, int]:
         return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", "micro_steps")}

@@ -28,6 +28,16 @@ class EditsACopyOfTheShard(Mutant):
             state.parameter_store.edit = _copy_of(state.parameter_store)  # type: ignore[method-assign]
 
 
+class EditsACopyOfFrozenShards(Mutant):
+    """Edits of sharded parameters that do not train are lost, as they have no master."""
+
+    points_at = Points("model_parameters")
+
+    def sabotage(self) -> None:
+        for state in (each for each in self.engine.states if not each.unit.trainable):
+            state.parameter_store.edit = _copy_of(state.parameter_store)  # type: ignore[method-assign]
+
+
 def _copy_of(store: Any) -> Any:
     @contextmanager
     def edit() -> Iterator[Tensor]:
@@ -36,4 +46,4 @@ def _copy_of(store: Any) -> Any:
     return edit
 
 
-EDIT_MUTANTS: list[type[Mutant]] = [EditsACopyOfTheMaster, EditsACopyOfTheShard]
+EDIT_MUTANTS: list[type[Mutant]] = [EditsACopyOfTheMaster, EditsACopyOfTheShard, EditsACopyOfFrozenShards]

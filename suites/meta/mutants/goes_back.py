@@ -29,6 +29,16 @@ class LoadsWhatItSavedLast(Mutant):
         super().load(self.saved if kept and self.saved is not None else directory)
 
 
+class LoadsTheNewestOfADirectory(Mutant):
+    """A load takes the newest state of the directory, whatever its name, as an engine that goes by ``latest`` alone."""
+
+    points_at = VALUES
+
+    def load(self, directory: Path) -> None:
+        self.tag = ""
+        super().load(directory)
+
+
 class AddsToABegunStep(Mutant):
     """A load leaves the gradients of the step that has begun, and the next one adds to them."""
 
@@ -68,4 +78,9 @@ class DividesByABegunStep(Mutant):
         return outcome
 
 
-GOES_BACK: list[type[Mutant]] = [LoadsWhatItSavedLast, AddsToABegunStep, DividesByABegunStep]
+GOES_BACK: list[type[Mutant]] = [
+    LoadsWhatItSavedLast,
+    LoadsTheNewestOfADirectory,
+    AddsToABegunStep,
+    DividesByABegunStep,
+]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from zerobench.subject import Batch, Outcome
+from zerobench.engine.state.unit import UnitState
+from zerobench.subject import Batch, Outcome, State
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -114,6 +116,46 @@ class DropsLateHooksOfParameters(Mutant):
         return super().micro_step(batch)
 
 
+class TakesUsesForContexts(Mutant):
+    """The end of a reading in a backward takes the uses of parameters there for a context that keeps units whole, and
+    the backward ends without its reductions."""
+
+    points_at = LATER
+
+    def sabotage(self) -> None:
+        unsharder = self.engine.unsharder
+        if unsharder is not None:
+            begin = unsharder.hold
+
+            def hold(states: Iterable[UnitState]) -> None:
+                begin(states)
+                unsharder._held = all(unsharder._pins.values())
+
+            unsharder.hold = hold  # type: ignore[method-assign]
+
+
+class EditsAfterTheForward(Mutant):
+    """Values that the client sets within a forward come into force after its backward."""
+
+    points_at = LATER
+    inside = False
+    late: State = {}  # noqa: RUF012
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.inside, self.late = True, {}
+        loss = super().micro_step(batch)
+        self.inside = False
+        if self.late:
+            super().set_parameters(self.late)
+        return loss
+
+    def set_parameters(self, values: State) -> None:
+        if self.inside:
+            self.late = values
+        else:
+            super().set_parameters(values)
+
+
 class StepsByTheEngineOfAnotherThread(Mutant):
     """Notes the engine that steps for the whole process, and takes other rates if another one has begun meanwhile."""
 
@@ -137,4 +179,5 @@ SIDE_BY_SIDE: list[type[Mutant]] = [StepsByTheEngineOfAnotherThread]
 LEFT_BY_FAILURES: list[type[Mutant]] = [KeepsUnitsOfAForwardThatRaised]
 AFTER_FAILURES: list[type[Mutant]] = [CountsAForwardThatRaised, GoesOnAfterABackwardThatRaised]
 WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters]
+IN_FORWARDS: list[type[Mutant]] = [TakesUsesForContexts, EditsAfterTheForward]
 WITHOUT_LATE_HOOKS: list[type[Mutant]] = [RunsTheHooksOfItsBuilding, DropsLateHooksOfParameters]

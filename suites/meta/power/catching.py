@@ -85,6 +85,7 @@ _OF_OWN_CODE: list[Any] = [
     test_own_code.test_hooks_of_parameters_hold,
     test_own_code.test_hooks_that_come_late_hold,
     test_own_code.test_engines_train_side_by_side,
+    test_own_code.test_calls_within_a_forward,
 ]
 _STAGES = (3, 1, 2, 0)
 #: Properties with fixed Scenarios, and the arguments of each.
