@@ -35,6 +35,29 @@ def test_a_client_state_that_needs_pickle(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+class _Counting(nn.Linear):
+    """Counts something, in the state dict but in no buffer."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Nothing to set."""
+
+
+def test_extra_states_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A save warns of a module whose extra state it leaves out, and of no other model."""
+    caplog.set_level("WARNING")
+    saved.engine().save_checkpoint(tmp_path / "other")
+    assert not caplog.messages
+    model = nn.Sequential(nn.Linear(2, 2), _Counting(2, 2))
+    running, *_ = zerobench.initialize(model, {"train_batch_size": 1})
+    running.save_checkpoint(tmp_path / "new")
+    running.destroy()
+    (message,) = caplog.messages
+    assert "no extra state of modules, as of 1; save" in message
+
+
 def test_a_layer_that_was_deleted(tmp_path: Path) -> None:
     """The engine still has its parameters: the error names one, in place of a lookup that fails."""
     model = saved.Model()
