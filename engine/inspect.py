@@ -84,6 +84,7 @@ def GatheredParameters(
         for unsharder, states in unsharders.items():
             unsharder.unpin(states)
             unsharder.reshard_all()  # an edit that does not persist must not be used
+            unsharder.hold([])  # of an outer context
         raise
     for unsharder, states in unsharders.items():
         unsharder.unpin(states)
