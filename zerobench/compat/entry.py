@@ -81,8 +81,7 @@ def initialize(
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
     wrapped = DeepSpeedEngine(built, settings, trained, collate_fn)
     _attach(wrapped, optimizer, lr_scheduler, training_data)
-    wrapped.basic_optimizer = add_attributes(built, optimizer if isinstance(optimizer, Optimizer) else client)
-    wrapped.step_hooks = StepHooks(built.optimizer, wrapped.basic_optimizer)
+    _attach_optimizers(wrapped, built, optimizer if isinstance(optimizer, Optimizer) else client)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
 
 
@@ -100,6 +99,12 @@ def _attach(engine: DeepSpeedEngine, optimizer: Any, lr_scheduler: Any, training
     engine.client_optimizer, engine.client_lr_scheduler = optimizer, lr_scheduler
     engine.training_data = training_data
     engine.training_dataloader = None if training_data is None else engine.deepspeed_io(training_data)
+
+
+def _attach_optimizers(engine: DeepSpeedEngine, built: reference.Engine, inner: Optimizer | None) -> None:
+    """The optimizer that the engine stands for, and the hooks of its steps."""
+    engine.basic_optimizer = add_attributes(built, inner)
+    engine.step_hooks = StepHooks(built.optimizer, engine.basic_optimizer)
 
 
 def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
