@@ -45,6 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="on which engines train; default: cpu")
     parser.addoption("--seed", type=int, help="of the drawn Scenarios; 0, or in the thorough profile the time")
+    parser.addoption(
+        "--alternate", action="store_true", help="judge the engine with every second test marked ci, by the day"
+    )
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well, and every mutant")
 
 
@@ -150,10 +153,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of ``--slow``, and sort: whole files first, then single tests whose length is not known, and
     short ones last, so that all processes end at about the same time."""
-    if not selection.is_asked_for(config):
-        left_out = set(selection.left_out(items, config.stash[_TURN]))
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    waiting = [] if selection.is_asked_for(config) else selection.left_out(items, config.stash[_TURN])
+    if config.getoption("alternate"):
+        waiting += selection.of_another_day(items, config.stash[_TURN])
+    left_out = set(waiting)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: (sharing.is_single(item.nodeid), not selection.rotates(item)))
 
 

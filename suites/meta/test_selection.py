@@ -9,7 +9,15 @@ from typing import Any, cast
 import pytest
 
 from zerobench.suites.support.checkout import ROOT
-from zerobench.suites.support.selection import PROGRAMS, SHARE, is_left_to_ci, left_out, starts_programs
+from zerobench.suites.support.selection import (
+    JUDGES,
+    PROGRAMS,
+    SHARE,
+    is_left_to_ci,
+    left_out,
+    of_another_day,
+    starts_programs,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,16 @@ def test_each_rotating_test_has_its_day() -> None:
     """The tests that run in as many days are all but the slow one; the unmarked one runs each day."""
     ran = [item.name for day in range(100, 100 + SHARE) for item in _ITEMS if item not in left_out(_ITEMS, day)]
     assert sorted(ran) == [*[0] * SHARE, *range(2, len(_ITEMS))]
+
+
+def test_judges_alternate() -> None:
+    """On two days in a row each test marked ``ci`` that judges an engine waits once, and no other test waits."""
+    judges = [_Item(number, "ci", Path(f"{folder}test_some.py")) for number, folder in enumerate(JUDGES * 4)]
+    others = [_Item(100, "ci"), *(_Item(101 + number, "rotating", one.path) for number, one in enumerate(judges))]
+    waiting = [of_another_day(cast(Any, [*others, *judges]), day) for day in (7, 8)]
+    assert [len(each) for each in waiting] == [4, 4]
+    assert {each.name for one in waiting for each in cast(Any, one)} == {each.name for each in judges}
+    assert all((ROOT / folder).is_dir() for folder in JUDGES)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

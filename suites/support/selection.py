@@ -22,6 +22,9 @@ PROGRAMS = (
     "suites/faults/",
 )
 
+#: Folders whose tests marked ``ci`` take turns with ``--alternate``.
+JUDGES = ("suites/equivalence/", "suites/accounting/")
+
 _DAY = 24 * 60 * 60.0
 
 
@@ -30,6 +33,13 @@ def left_out(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
     rotating = [item for item in items if rotates(item)]
     waiting = {item for place, item in enumerate(rotating) if place % SHARE != turn % SHARE}
     return [item for item in items if item in waiting or _has(item, "slow")]
+
+
+def of_another_day(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
+    """With ``--alternate``: every second of the tests marked ``ci`` that judge an engine, on the next day the others;
+    of a property with a test for each stage two stages."""
+    judging = [item for item in items if _has(item, "ci") and any(each in item.path.as_posix() for each in JUDGES)]
+    return [item for place, item in enumerate(judging) if place % 2 != turn % 2]
 
 
 def starts_programs(path: Path) -> bool:
