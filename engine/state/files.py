@@ -44,13 +44,13 @@ class Record:
 
 @dataclass(eq=False)
 class _SubGroup:
-    """Elements [start, stop) of one unit's shard; the offset of each part in the file, and its last write."""
+    """Elements [start, stop) of one unit's shard; the offset of each part in the file, and the parts written."""
 
     index: int  # in the order of adoption
     start: int
     stop: int
     at: dict[Part, int]
-    written: dict[Part, Handle] = field(default_factory=dict)
+    written: set[Part] = field(default_factory=set)
 
     @property
     def elements(self) -> int:
@@ -232,7 +232,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         return buffer.free()
 
     def _read_part(self, part: Part, buffer: _Buffer, group: _SubGroup) -> Handle:
-        return self.file.read(group.at[part], self._memory(part, buffer, group), group.written[part])
+        return self.file.read(group.at[part], self._memory(part, buffer, group))
 
     def _write_part(self, part: Part, buffer: _Buffer, group: _SubGroup) -> None:
         """Write a part when its buffer's copies have arrived; wait for the write unless ``write_behind`` is set."""
@@ -240,7 +240,7 @@ class FileOptimizerStore(OffloadedOptimizerStore):
             self._discard()
         write = self.file.write(group.at[part], self._memory(part, buffer, group), Works(list(buffer.busy)))
         buffer.busy.append(write)
-        group.written[part] = write
+        group.written.add(part)
         if not self.write_behind:
             write.wait()
 

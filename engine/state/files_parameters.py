@@ -16,14 +16,13 @@ from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import ParameterStore, cut
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Piece:
-    """Elements [start, stop) of a shard, their offset in the file, and their last write."""
+    """Elements [start, stop) of a shard, and their offset in the file."""
 
     start: int
     stop: int
     at: int
-    written: Handle
 
 
 class _Buffer:
@@ -86,7 +85,7 @@ class FileParameterStore(ParameterStore):
         self._dtype = portion.dtype
         self._width = files.size // self._dtype.itemsize
         self._pieces = [
-            _Piece(start, stop, files.file.reserve((stop - start) * self._dtype.itemsize), Done())
+            _Piece(start, stop, files.file.reserve((stop - start) * self._dtype.itemsize))
             for start, stop in cut(self._elements, self._width)
         ]
         self._ahead: list[tuple[_Buffer, Handle]] = []  # reads of the first pieces
@@ -132,7 +131,7 @@ class FileParameterStore(ParameterStore):
             else:
                 arrived = self._files.copies.down(values[lo - start : hi - start], kept)
             if hi == piece.stop:
-                piece.written = buffer.busy = self._files.file.write(piece.at, self._memory(piece, buffer), arrived)
+                buffer.busy = self._files.file.write(piece.at, self._memory(piece, buffer), arrived)
         return arrived
 
     def _to_fill(self, piece: _Piece, *, begins: bool) -> _Buffer:
@@ -155,7 +154,7 @@ class FileParameterStore(ParameterStore):
         self._ahead = []
 
     def _read(self, piece: _Piece, buffer: _Buffer) -> Handle:
-        return self._files.file.read(piece.at, self._memory(piece, buffer), piece.written)
+        return self._files.file.read(piece.at, self._memory(piece, buffer))
 
     def _memory(self, piece: _Piece, buffer: _Buffer) -> Tensor:
         """The piece's whole pages."""

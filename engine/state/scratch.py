@@ -22,7 +22,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from zerobench.engine.comm.collectives import Done, Handle
+from zerobench.engine.comm.collectives import Done, Handle, Works
 from zerobench.engine.errors import ConfigError, OffloadError
 from zerobench.engine.state.pages import PAGE, whole_pages
 
@@ -38,6 +38,8 @@ class ScratchFile:
     It never has a name, so no other run can open it, and the system frees its space if the process ends in any way.
     Later runs find no leftover file. Reads and writes are direct (O_DIRECT) if the file system supports it, otherwise
     they use the page cache.
+
+    A read or a write at an offset starts after the last write there. Its memory may not change before it is over.
 
     The file keeps the XXH3 checksum of every block written and compares it at every read. So if the file was changed or
     the drive lost data, the read raises an error and never returns wrong numbers. (zlib's CRC-32 takes five times as
@@ -58,6 +60,7 @@ class ScratchFile:
         self.direct = _make_direct(self._descriptor)
         self._threads = ThreadPoolExecutor(_THREADS, "zerobench-files", *_on(device))
         self._writes: list[Handle] = []  # the writes since the last settle()
+        self._last: dict[int, Handle] = {}  # the last write at each offset
         self._written: dict[int, tuple[int, int]] = {}  # by the offset of a block, its length and checksum
 
     def reserve(self, size: int) -> int:
@@ -78,10 +81,11 @@ class ScratchFile:
     def write(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
         """Start writing ``values`` (uint8, whole pages, starting on a page) at ``offset`` when ``after`` is over.
 
-        The handle waits until they are written. The values must not change before.
+        The handle waits until they are written.
         """
-        write = self._start(self._write_block, offset, values, after or Done())
+        write = self._start(self._write_block, offset, values, Works([self._written_at(offset), after or Done()]))
         self._writes.append(write)
+        self._last[offset] = write
         return write
 
     def settle(self) -> None:
@@ -94,9 +98,12 @@ class ScratchFile:
         for write in writes:
             write.wait()
 
-    def read(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
-        """Start reading the values written at ``offset`` into ``values``; the arguments are like write's."""
-        return self._start(self._read_block, offset, values, after or Done())
+    def read(self, offset: int, values: Tensor) -> Handle:
+        """Start reading the values written at ``offset`` into ``values``, which are like those of a write."""
+        return self._start(self._read_block, offset, values, self._written_at(offset))
+
+    def _written_at(self, offset: int) -> Handle:
+        return self._last.get(offset, Done())
 
     def _start(
         self, block: Callable[[int, memoryview, Handle], None], offset: int, values: Tensor, after: Handle

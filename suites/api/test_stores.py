@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.engine.state.pages import PAGE, page_memory
+from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import same_bits
 from zerobench.engine.state.unit import UnitState
 
@@ -130,3 +133,32 @@ def test_sums_out_of_order(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="must come in order and without gaps"):
         state.optimizer_store.take(state.portion, 32, 64, torch.ones(32))
     built.destroy()
+
+
+class _Arrives:
+    """A handle that waits until the test lets it end, or for 10 seconds."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wait(self) -> None:
+        self.event.wait(10.0)
+
+
+def test_writes_at_an_offset_keep_their_order(tmp_path: Path) -> None:
+    """If the first values of a place arrive after the second ones, the file has the second ones, and a read waits for
+    them: a client that edits a gradient writes it while the step's own write may be pending."""
+    file, late = ScratchFile(tmp_path, torch.device("cpu")), _Arrives()
+    at, values = file.reserve(PAGE), [page_memory(PAGE, pin=False).fill_(number) for number in (1, 2)]
+    first = file.write(at, values[0], late)
+    second = file.write(at, values[1])
+    release = threading.Timer(0.2, late.event.set)  # by then the second write would be over
+    release.start()
+    found = page_memory(PAGE, pin=False)
+    file.read(at, found).wait()
+    first.wait()
+    second.wait()
+    after = page_memory(PAGE, pin=False)
+    file.read(at, after).wait()
+    file.close()
+    assert [set(each.tolist()) for each in (found, after)] == [{2}, {2}]

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.engine.comm.collectives import Done, Handle, Ranks
+from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.state.copies import Copies, to_device, to_host
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.scenario import Scenario
@@ -86,14 +86,12 @@ class _LateFile(ScratchFile):
     """A file that is read and written during a wait. What is read is NaN before; what is written is the next value of
     the buffer if the engine uses that again too early."""
 
-    def write(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
-        write = _LateTransfer(self._write_block, offset, values, after or Done())
-        self._writes.append(write)
-        return write
-
-    def read(self, offset: int, values: Tensor, after: Handle | None = None) -> Handle:
-        values.fill_(0xFF)
-        return _LateTransfer(self._read_block, offset, values, after or Done())
+    def _start(
+        self, block: Callable[[int, memoryview, Handle], None], offset: int, values: Tensor, after: Handle
+    ) -> Handle:
+        if block == self._read_block:
+            values.fill_(0xFF)
+        return _LateTransfer(block, offset, values, after)
 
 
 class _LateTransfer:
