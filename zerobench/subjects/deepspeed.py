@@ -105,6 +105,7 @@ class DeepSpeed(Subject):
         """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
         if not self.micro_steps:
             deepspeed_options.before_step(self.engine, self.scenario)
+            self._drop(batch)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         if self._tells_boundary:
@@ -119,10 +120,18 @@ class DeepSpeed(Subject):
             self.engine.step()
         return loss.detach()
 
+    def _drop(self, batch: Batch) -> None:
+        """Train on a batch that the client then leaves out, if a setting says so."""
+        if deepspeed_options.DROPPED in self.scenario.settings:
+            self.engine.set_gradient_accumulation_boundary(False)
+            with self.own.in_place():
+                self._backward(loss_of(self.scenario, self.engine, batch))
+            self.engine.zero_grad()
+
     @property
     def _tells_boundary(self) -> bool:
         """Whether the caller tells the engine which micro-step ends a step."""
-        if self.steps_at_boundary:
+        if self.steps_at_boundary or deepspeed_options.DROPPED in self.scenario.settings:
             return True
         sets = deepspeed_options.BATCH_SIZE in self.scenario.settings
         return self.scenario.shortens and not self._steps_once and not sets

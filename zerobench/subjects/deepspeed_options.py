@@ -27,6 +27,8 @@ BACKWARD, SCALED = "loss.backward()", "scale(loss).backward()"
 ELASTIC, NO_NORM, SUM = "elastic_checkpoint", "compute_grad_norm=false", "gradient_allreduce_op=sum"
 #: A load gives the masters the weights of the model; the client calls the engine's zero_grad before each step.
 MASTERS, ZEROED = "load_from_fp32_weights=false", "engine.zero_grad()"
+#: Before a step's first micro-step the client drops the gradients of another one, whose batch it leaves out.
+DROPPED = "engine.zero_grad() after a micro-step"
 #: Functions that the client calls: on the model before the engine, or between steps.
 CONVERTED, LEAVES, OFFLOADED, EMPTIED = "zero.Init", "set_z3_leaf_modules", "offload_states", "empty_partition_cache"
 #: All blocks are leaves, as the threshold is the granularity of the coarsest one.
@@ -62,6 +64,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "pipeline_loading_checkpoint": ((3,), {"pipeline_loading_checkpoint": True}),
     MASTERS: ((1, 2), {"load_from_fp32_weights": False}),
     ZEROED: ((0, 1, 2, 3), {}),
+    DROPPED: ((0, 1, 2, 3), {}),
     "zero_hpz_partition_size": ((3,), {"zero_hpz_partition_size": 2}),
     ELASTIC: ((1, 2), {"elastic_checkpoint": True}),
     NO_NORM: ((1, 2), {"compute_grad_norm": False}),
@@ -109,7 +112,7 @@ def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     if (reason := deepspeed_saving.unsupported(scenario)) is not None:
         return reason
-    if (reason := plain_settings.unsupported_sparse(scenario)) is not None:
+    if (reason := plain_settings.unsupported_sparse(scenario) or _unsupported_drop(scenario)) is not None:
         return reason
     reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
     return next((reason for each in reasons for reason, there in each.items() if there), None)
@@ -149,6 +152,17 @@ def _unsupported(name: str, scenario: Scenario) -> dict[str, bool]:
             name == SUM and bool(scenario.world & (scenario.world - 1))
         ),
     }
+
+
+def _unsupported_drop(scenario: Scenario) -> str | None:
+    """The reason against a micro-step whose gradients the client drops, or None."""
+    if DROPPED not in scenario.settings:
+        return None
+    if scenario.accumulation == 1:
+        return f"{DROPPED} is for several micro-steps: {_ENGINE}"
+    if others := {*ACCUMULATIONS, BATCH_SIZE}.intersection(scenario.settings):
+        return f"with {DROPPED} the client tells the engine the boundaries, and with {min(others)} it counts: {_ENGINE}"
+    return plain_settings.unsupported_repetition(scenario)
 
 
 def _unlike_accumulation(name: str, scenario: Scenario) -> dict[str, bool]:

@@ -31,6 +31,8 @@ _SOURCE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/
 ALL_RANKS = "state_dict(all_ranks=True)"
 #: Settings: no buckets, and the usual broadcast of Python objects.
 UNBUFFERED, OBJECTS = "reduce_buffer_size=0", "force_broadcast_object"
+#: A setting: the client drops gradients by the optimizer, whose zero_grad sets them to None since torch 2.0.
+NONE = "optimizer.zero_grad()"
 
 
 class FairscaleOss(Plain):
@@ -44,7 +46,15 @@ class FairscaleOss(Plain):
     resumes = True
     loads_parts = True
     savings = (ALL_RANKS,)
-    settings = (UNBUFFERED, OBJECTS, *plain_settings.FORMS, plain_settings.CLOSURE, *plain_settings.ADDITIONS)
+    settings = (
+        UNBUFFERED,
+        OBJECTS,
+        NONE,
+        *plain_settings.FORMS,
+        plain_settings.CLOSURE,
+        *plain_settings.MOMENTS,
+        *plain_settings.ADDITIONS,
+    )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed
     takes_buffers_of_rank_0 = True
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
@@ -62,8 +72,8 @@ class FairscaleOss(Plain):
             return f"ShardedDataParallel reduces and accumulates in fp32: {_SOURCE}"
         if scenario.reduction == "micro_step" and scenario.accumulation > 1:
             return f"ShardedDataParallel accumulates in no_sync only: {_SOURCE}"
-        if UNBUFFERED in scenario.settings and scenario.leaves_some_out:
-            return f"without buckets a parameter that no leaf uses has no gradient, and with them zeros: {_SOURCE}"
+        if {UNBUFFERED, NONE}.intersection(scenario.settings) and scenario.leaves_some_out:
+            return f"without views of buckets a parameter that no leaf uses has no gradient, with them zeros: {_SOURCE}"
         return super().unsupported(scenario)
 
     def _wrap(self) -> nn.Module:
@@ -113,7 +123,10 @@ class FairscaleOss(Plain):
         return norm
 
     def _zero_grad(self) -> None:
-        self.module.zero_grad(set_to_none=False)
+        if NONE in self.scenario.settings:
+            self.oss.zero_grad()
+        else:
+            self.module.zero_grad(set_to_none=False)
 
     def gradients(self) -> State:
         """Each owner's gradient, sent to all ranks; the others have freed theirs."""

@@ -118,13 +118,24 @@ class Plain(Subject):
         self.boundary = number
 
     def micro_step(self, batch: Batch) -> Tensor:
-        if self.micro_steps == 0:
-            self._zero_grad()
+        first, settings = self.micro_steps == 0, self.scenario.settings
+        if first:
             self.scale = self._next_scale()
+            if plain_settings.DROPPED in settings:
+                self._zero_grad()
+                self._run(batch, reduces=False)
+            if plain_settings.LATE_ZERO not in settings:
+                self._zero_grad()
         self.micro_steps += 1
-        last = self.micro_steps == self.boundary
-        with self._synchronizing(last or self.scenario.reduction == "micro_step"):
+        reduces = self.micro_steps == self.boundary or self.scenario.reduction == "micro_step"
+        return self._run(batch, reduces=reduces, zeroes=first and plain_settings.LATE_ZERO in settings)
+
+    def _run(self, batch: Batch, *, reduces: bool, zeroes: bool = False) -> Tensor:
+        """The loss of a forward and its backward, between which earlier gradients may be dropped."""
+        with self._synchronizing(reduces):
             loss = loss_of(self.scenario, self._called, batch)
+            if zeroes:
+                self._zero_grad()
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

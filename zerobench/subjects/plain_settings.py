@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.model_specs import Gpt
+from zerobench.model_specs import Gpt, Odd
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import Scenario
 
@@ -30,13 +30,19 @@ TOTAL = "get_total_norm and clip_grads_with_norm_"
 NORM_LOOP = "clip_grad_norm_(foreach=False)"
 #: The optimizer's step calls a closure, which returns the loss of the micro-steps that the client has run before.
 CLOSURE = "step(closure)"
+#: The client drops the last step's gradients between a step's first forward and its backward, as many loops do.
+LATE_ZERO = "zero_grad() after the forward"
+#: Before a step's first micro-step the client drops the gradients of another one, whose batch it leaves out.
+DROPPED = "zero_grad() after a micro-step"
 #: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
 ADDITIONS = ADDED, ADDED_FROZEN
 #: Of a language model: the gradients of its embeddings have the rows of the tokens of a leaf alone.
 SPARSE = "Embedding(sparse=True)"
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE
+#: Moments at which the client drops gradients; by the module, beside the usual one before each step.
+MOMENTS = LATE_ZERO, DROPPED
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -54,7 +60,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"a GradScaler takes no closure: {_AMP}"
     if CLOSURE in scenario.settings and not RULES[scenario.optimizer.name].flags:
         return f"{CLOSURE} is of torch's optimizers: {_FORMS}"
-    if (reason := unsupported_form(scenario)) is not None:
+    if (reason := unsupported_form(scenario) or unsupported_drop(scenario)) is not None:
         return reason
     if (additions := set(ADDITIONS).intersection(scenario.settings)) and not (
         scenario.optimizer.second_group or scenario.optimizer.third_group
@@ -79,6 +85,23 @@ def unsupported_form(scenario: Scenario) -> str | None:
         return f"{min(forms)} is of torch's optimizers: {_FORMS}"
     if FUSED in forms and scenario.device == "cuda" and not rule.fuses:
         return f"{FUSED} of {scenario.optimizer.name} is for the CPU: {_FORMS}"
+    return None
+
+
+def unsupported_drop(scenario: Scenario) -> str | None:
+    """The reason against a micro-step whose gradients the client drops, or None."""
+    if DROPPED not in scenario.settings:
+        return None
+    if scenario.accumulation == 1 or scenario.reduction != "boundary":
+        return f"{DROPPED} is for several micro-steps that one reduction follows"
+    return unsupported_repetition(scenario)
+
+
+def unsupported_repetition(scenario: Scenario) -> str | None:
+    """The reason against a forward beside those of the Scenario, or None."""
+    model = scenario.model
+    if model.dropout or (isinstance(model, Odd) and model.buffers):
+        return "a forward that the client drops changes buffers, and takes random numbers"
     return None
 
 

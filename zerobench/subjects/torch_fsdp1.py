@@ -61,7 +61,13 @@ class TorchFsdp1(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = (plain_settings.ZEROS, *plain_settings.FORMS, *plain_settings.SCALERS, *fsdp1_settings.SETTINGS)
+    settings = (
+        plain_settings.ZEROS,
+        *plain_settings.FORMS,
+        *plain_settings.SCALERS,
+        *plain_settings.MOMENTS,
+        *fsdp1_settings.SETTINGS,
+    )
     scales_shards = True
     savings = (*SHARDED_SAVINGS, *fsdp1_saving.SAVINGS)
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
