@@ -1,4 +1,4 @@
-"""DeepSpeed stages 2 and 3: engine.zero_grad() leaves the gradients in place that earlier backwards have accumulated.
+"""DeepSpeed: engine.zero_grad() leaves the gradients in place that earlier backwards have accumulated.
 
 The loss is the weight times a factor. A micro-step of factor 100 is dropped by zero_grad(), and the two micro-steps of
 the step have a mean gradient of 1, so that SGD with lr 1 must move the weight by -1.
@@ -33,7 +33,7 @@ def backward(engine: Any, factor: float, *, last: bool) -> None:
     engine.backward(engine(factor))
 
 
-def train(stage: int, owner: str) -> float:
+def train(stage: int, owner: str, *, bf16: bool) -> float:
     """The weight after a step; ``owner`` is that of the zero_grad() that drops a micro-step before."""
     import deepspeed
 
@@ -45,6 +45,8 @@ def train(stage: int, owner: str) -> float:
         "gradient_clipping": 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {"stage": stage},
+        "bf16": {"enabled": bf16},
+        "data_types": {"grad_accum_dtype": "fp32"},
     }
     client = torch.optim.SGD(model.parameters(), lr=1.0)
     engine, optimizer, *_ = deepspeed.initialize(model=model, optimizer=client, config=config)
@@ -66,9 +68,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         for owner in ("engine", "optimizer", "module"):
-            for stage in (0, 1, 2, 3):
-                got = train(stage, owner)
-                print(f"stage {stage}, {owner}.zero_grad(): expected -1.0, got {got}")
+            for stage, bf16 in ((0, False), (1, False), (1, True), (2, False), (3, False)):
+                got = train(stage, owner, bf16=bf16)
+                dtype = "bf16" if bf16 else "fp32"
+                print(f"stage {stage} in {dtype}, {owner}.zero_grad(): expected -1.0, got {got}")
                 wrong |= got != -1.0
         dist.destroy_process_group()
     return int(wrong)
