@@ -13,6 +13,7 @@ from zerobench.engine.checkpoint import record
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.checkpoint.deepspeed.reading import DeepSpeedSource
+from zerobench.engine.checkpoint.extra_states import restore_extra_states
 from zerobench.engine.checkpoint.matching import Choice, Want, check, wants
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Range
@@ -49,6 +50,7 @@ def load(
     values = on_every_rank(parts.ranks, lambda: saved.read(ranges))
     with changing():
         set_states(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
+        restore_extra_states(parts.module, saved.contents.extra_states)
         if not choice.module_only:
             _restore(parts, saved.contents, choice)
             generators = _generators(parts, saved, choice)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from zerobench.engine.checkpoint.extra_states import extra_states
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import buffers
 from zerobench.engine.checkpoint.plain import decode, encode
@@ -44,6 +45,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         micro_steps=parts.accumulation.finished,
         gradient_accumulation_steps=parts.accumulation.steps,
         client_state=encode(dict(client_state), "client_state"),
+        extra_states=extra_states(parts.module) if parts.ranks.rank == 0 else {},
     )
 
 

@@ -112,6 +112,8 @@ class Contents(Section):
     micro_steps: Count | None = None
     gradient_accumulation_steps: Count | None = None
     client_state: dict[str, Any]
+    #: Of modules by name, as rank 0 has them (see extra_states.py); older checkpoints have none.
+    extra_states: dict[str, Any] = Field(default_factory=dict)
 
 
 class Record(Section):

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import distributed, record, shard_file
 from zerobench.engine.checkpoint.background import BackgroundWrite, PendingSave
@@ -61,28 +59,11 @@ def _gathered(
     """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
     _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
 
-    _warn_of_extra_states(parts)
-
     def gathered() -> tuple[list[Piece], Contents]:
         parts.stores.settle()
         return owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)
 
     return on_every_rank(parts.ranks, gathered)
-
-
-def _warn_of_extra_states(parts: Parts) -> None:
-    """On rank 0: name the modules that have a state of their own, which no checkpoint has."""
-    kept = [name or "the model" for name, each in parts.module.named_modules() if _has_extra_state(each)]
-    if kept and parts.ranks.rank == 0:
-        _log.warning(
-            "a checkpoint has no extra state of modules, as of %s; save what their get_extra_state() returns in "
-            "client_state, and give it to set_extra_state() after a load",
-            ", ".join(kept),
-        )
-
-
-def _has_extra_state(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 @contextmanager

@@ -38,24 +38,47 @@ def test_a_client_state_that_needs_pickle(tmp_path: Path) -> None:
 class _Counting(nn.Linear):
     """Counts something, in the state dict but in no buffer."""
 
-    def get_extra_state(self) -> dict[str, int]:
-        return {"calls": 1}
+    def __init__(self, counted: Any = None) -> None:
+        super().__init__(2, 2)
+        self.counted = counted
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Nothing to set."""
+    def get_extra_state(self) -> Any:
+        return self.counted
+
+    def set_extra_state(self, state: Any) -> None:
+        self.counted = state
 
 
-def test_extra_states_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A save warns of a module whose extra state it leaves out, and of no other model."""
+def _counting(counted: Any = None) -> tuple[zerobench.Engine, _Counting]:
+    model = nn.Sequential(nn.Linear(2, 2), _Counting(counted))
+    return zerobench.initialize(model, {"train_batch_size": 1})[0], model[1]  # type: ignore[return-value]
+
+
+def test_extra_states(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A save has the extra state of a module, with its types, and a load gives it back."""
     caplog.set_level("WARNING")
-    saved.engine().save_checkpoint(tmp_path / "other")
+    first, _ = _counting({"calls": 3, "seen": torch.tensor([1.5, 2.0]), 7: (None, b"x")})
+    first.save_checkpoint(tmp_path)
+    first.destroy()
+    second, module = _counting()
+    second.load_checkpoint(tmp_path)
+    second.destroy()
+    assert module.counted.pop("seen").tolist() == [1.5, 2.0]
+    assert module.counted == {"calls": 3, 7: (None, b"x")}
     assert not caplog.messages
-    model = nn.Sequential(nn.Linear(2, 2), _Counting(2, 2))
-    running, *_ = zerobench.initialize(model, {"train_batch_size": 1})
-    running.save_checkpoint(tmp_path / "new")
-    running.destroy()
+
+
+def test_extra_states_that_need_pickle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A save warns of a module whose extra state it leaves out; a load leaves that of the module."""
+    caplog.set_level("WARNING")
+    running, module = _counting(object())
+    running.save_checkpoint(tmp_path)
     (message,) = caplog.messages
-    assert "no extra state of modules, as of 1; save" in message
+    assert "no extra state of 1: its extra state is a builtins.object, which" in message
+    kept = module.counted = object()
+    running.load_checkpoint(tmp_path)
+    running.destroy()
+    assert module.counted is kept
 
 
 def test_a_layer_that_was_deleted(tmp_path: Path) -> None:
