@@ -68,14 +68,14 @@ def GatheredParameters(
     unsharders = _by_unsharder(found)
     for unsharder, states in unsharders.items():
         unsharder.begin("reading")
-        unsharder.pin(states)
-        unsharder.hold(states)
+        unsharder.pin([*states], states)
+        unsharder.hold(_whole_units(states))
     try:
         try:
             yield
         finally:
             for unsharder, states in unsharders.items():
-                unsharder.release(states)
+                unsharder.release(_whole_units(states))
         take_over((state, slot) for _, state, slot in found if state is not None and state.bound)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
@@ -94,15 +94,20 @@ def GatheredParameters(
 
 def _by_unsharder(
     found: Iterable[tuple[Engine, UnitState | None, Slot]],
-) -> dict[Unsharder, list[UnitState]]:
-    """The sharded units of parameters, each once, by the object that unshards them."""
-    unsharders: dict[Unsharder, dict[UnitState, None]] = {}
-    for engine, state, _ in found:
+) -> dict[Unsharder, dict[UnitState, set[Slot]]]:
+    """The sharded units of parameters with these parameters, by the object that unshards them."""
+    unsharders: dict[Unsharder, dict[UnitState, set[Slot]]] = {}
+    for engine, state, slot in found:
         if engine.unsharder is not None:
             units = unsharders.setdefault(engine.unsharder, {})
             if state is not None and state.sharded:
-                units[state] = None
-    return {unsharder: list(units) for unsharder, units in unsharders.items()}
+                units.setdefault(state, set()).add(slot)
+    return unsharders
+
+
+def _whole_units(chosen: dict[UnitState, set[Slot]]) -> list[UnitState]:
+    """Those of which every parameter is chosen."""
+    return [state for state, slots in chosen.items() if len(slots) == len(state.unit.slots)]
 
 
 def keep_edits(parameters: Iterable[nn.Parameter]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 
 from zerobench.engine.comm.agreement import Agreement
 from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.comm.shards import gather_shards
+from zerobench.engine.layout import Slot
 from zerobench.engine.stage3.passes import Pass, Reductions
 from zerobench.engine.state.unit import UnitState
 
@@ -105,12 +106,19 @@ class Unsharder:
 
     # Use
 
-    def pin(self, states: Sequence[UnitState]) -> None:
-        """Make the units whole and keep them whole until :meth:`unpin`."""
+    def pin(self, states: Sequence[UnitState], chosen: Mapping[UnitState, Collection[Slot]] | None = None) -> None:
+        """Make the units whole and keep them whole until :meth:`unpin`.
+
+        If ``chosen`` is given, only these parameters of the units can be used, unless another use has the others.
+        """
         for state in states:
             self._pins[state] += 1
             self._idle.discard(state)
         self._need(states)
+        for state in states:
+            if chosen is not None and self._pins[state] == 1:
+                self._unbind(state)  # of a use that has ended
+            state.bind(None if chosen is None else chosen[state])
 
     def unpin(self, states: Iterable[UnitState]) -> None:
         """End one use of the units."""
@@ -119,7 +127,7 @@ class Unsharder:
             if not self._pins[state]:
                 self._idle.add(state)
                 if self._pass is None:
-                    state.unbind()
+                    self._unbind(state)
 
     def hold(self, states: Iterable[UnitState]) -> None:
         """Begin a context that pins the units; while contexts pin every unit, no use and no pass communicates.
@@ -177,7 +185,6 @@ class Unsharder:
         for state in states:
             self._unused.discard(state)
             self._arrive(state)
-            state.bind()
 
     def _evict(self) -> None:
         if self._live <= self.max_live:
@@ -192,6 +199,7 @@ class Unsharder:
         """Free a whole unit's memory if it is not in use."""
         if self._pins[state] or state in self._unused or state in self._arriving:
             return
+        self._unbind(state)
         address = state.storage._cdata
         if not state.reshard():
             return
@@ -205,7 +213,18 @@ class Unsharder:
     def _unbind_idle(self) -> None:
         for state in self.states:
             if not self._pins[state]:
-                state.unbind()
+                self._unbind(state)
+
+    def _unbind(self, state: UnitState) -> None:
+        """Keep edits of the model's parameters, which a forward or the caller has made, and end their use."""
+        if state.bound:
+            self._keep_edits(state)
+            state.unbind()
+
+    def _keep_edits(self, state: UnitState) -> None:
+        """Keep this rank's part of them, unless the whole unit is older than the shard or does not have its values."""
+        if state not in self._stale and state not in self._arriving:
+            state.keep_shard_edits()
 
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
         ready, kind = (self._pass.ready, self._pass.kind) if self._pass is not None else (0, "")
@@ -236,6 +255,8 @@ class Unsharder:
         """Start gathering one unit; if this rank has it already, into memory that is discarded."""
         if state.resident and state not in self._stale:
             target = torch.empty_like(state.full)
+            if not self._contexts[state]:  # the end of a context keeps its edits, or drops them
+                self._keep_edits(state)
         else:
             if not state.resident:
                 state.allocate()

@@ -48,12 +48,15 @@ class Binding:
 
     def __init__(self, slot: Slot, full: Tensor, storage: Callable[[], torch.UntypedStorage]) -> None:
         self.slot, self.name, self.storage = slot, slot.name, storage
+        #: Whether the parameter is a view of the whole unit.
+        self.bound = True
         #: Makes the parameter of a copied module; None if there is no copy of an unbound parameter.
         self.copied: Callable[[], Tensor] | None = None
         self.view = slot.view(full)
         #: A meta tensor with the parameter's strides.
         self.like = torch.empty_strided(self.view.size(), self.view.stride(), dtype=full.dtype, device="meta")
         self._parameter: Any = slot.parameter
+        self._version: int = slot.parameter._version
         self._bound: type[Tensor] = type(slot.parameter)
         self._unbound = _refusing(self._bound, self)
         self._alias = _refusing(Tensor, self)
@@ -65,11 +68,19 @@ class Binding:
         """Make the parameter a view of the whole unit, which has its values."""
         self._parameter.__class__ = self._bound
         self._parameter.data = self.view
+        self.bound, self._version = True, self._parameter._version
 
     def unbind(self) -> None:
         """Make the parameter refuse to be used."""
-        self._parameter.data = self._poison
-        self._parameter.__class__ = self._unbound
+        if self.bound:
+            self.bound = False
+            self._parameter.data = self._poison
+            self._parameter.__class__ = self._unbound
+
+    @property
+    def written(self) -> bool:
+        """Whether an operation of autograd's has written to the bound parameter; ``data`` has a counter of its own."""
+        return bool(self._parameter._version != self._version)
 
     def forget(self) -> None:
         """Make the parameter an ordinary one of its shape, without memory of its own."""

@@ -6,6 +6,7 @@ ParameterStore, and does not depend on their medium.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Handle
 from zerobench.engine.state.portion import Portion
+
+_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,13 @@ class OptimizerStore(ABC):
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape and dtype hold the same bits."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """The same for dense tensors in host memory, several times as fast as torch.equal."""
+    addresses = (ctypes.c_void_p(each.data_ptr()) for each in (one, other))
+    differs: int = _libc.memcmp(*addresses, ctypes.c_size_t(one.nbytes))
+    return differs == 0
 
 
 def cut(elements: int, size: int) -> Iterator[tuple[int, int]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from zerobench.engine.layout import Slot
 from zerobench.engine.state.portion import Portion
+from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.resharded import Binding
-from zerobench.engine.state.stores import OptimizerStore, ParameterStore
+from zerobench.engine.state.stores import OptimizerStore, ParameterStore, same_memory
 
 
 class UnitState:
@@ -48,6 +51,8 @@ class UnitState:
         self.optimizer_store, self.parameter_store = optimizer_store, parameter_store
         self.full, self.gradient, self.own_gradient = full, gradient, portion.owned(gradient)
         self.bound = not self.sharded
+        #: The sharded parameters that a caller has edited since their masters were last made to follow.
+        self.edited: set[Slot] = set()
         for slot in self.unit.slots:
             slot.parameter.grad = None  # an old gradient would be added to the first step's
             if not self.sharded:
@@ -55,8 +60,7 @@ class UnitState:
         sharded = self.unit.slots if self.sharded else ()
         self._bindings = [Binding(slot, full, lambda: self.storage) for slot in sharded]
         self._remember(full)
-        for binding in self._bindings:
-            binding.unbind()
+        self._unbind()
         #: Whether the whole unit's memory is allocated (its values may still be in flight).
         self.resident = True
         if self.sharded:
@@ -84,14 +88,49 @@ class UnitState:
             with self.parameter_store.edit() as shard:
                 shard[lo - self.own.start : hi - self.own.start].copy_(values[lo - slot.start : hi - slot.start])
 
-    def keep_edit(self, slot: Slot) -> None:
-        """Make the parameter's master its value, except where the value is the rounded master."""
+    def keep_edit(self, slot: Slot, shard: Tensor | None = None) -> None:
+        """Make the parameter's master its value, except where the value is the rounded master.
+
+        The value is that in the whole unit, or that in ``shard`` if it is given.
+        """
         lo, hi = slot.within(self.extent)
         if not (self.unit.trainable and self.portion.has_master_copy and lo < hi):
             return
-        edited, at = self.full[lo:hi], lo - self.extent.start
+        at = lo - self.extent.start
+        edited = self.full[lo:hi] if shard is None else shard[at : at + hi - lo]
         with self.optimizer_store.edit_master(self.portion, at, at + hi - lo) as master:
             master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
+
+    def keep_shard_edits(self) -> None:
+        """Copy this rank's part of a caller's edits of bound parameters to the shard; nothing is communicated.
+
+        Every rank must have made the same edits, in place or by new data. :meth:`keep_masters` makes masters follow.
+        """
+        bound = [binding for binding in self._bindings if binding.bound]
+        take_over((self, binding.slot) for binding in bound)
+        if self._differs(bound):
+            for binding in bound:
+                slot = binding.slot
+                self.set_shard(slot, self.full[slot.start : slot.start + slot.numel])
+                self.edited.add(slot)
+
+    def _differs(self, bound: Collection[Binding]) -> bool:
+        """Whether this rank's part of the whole unit may differ from the shard.
+
+        The host compares the memory of both. If one of them is elsewhere, this would wait for the device or read a
+        file, so that the parameters' version counters decide: they miss an edit in place by ``parameter.data``.
+        """
+        own, shard = self.portion.owned(self.full), self.parameter_store.memory()
+        if shard is not None and own.is_cpu and shard.is_cpu:
+            return not same_memory(own, shard)
+        return any(binding.written for binding in bound)
+
+    def keep_masters(self) -> None:
+        """Make the masters follow the edits that the shard has taken."""
+        edited, self.edited = self.edited, set()
+        shard = self.parameter_store.load() if edited else None
+        for slot in edited:
+            self.keep_edit(slot, shard)
 
     @property
     def aliased(self) -> bool:
@@ -107,19 +146,25 @@ class UnitState:
         self.storage.resize_(self.unit.padded * self.full.element_size())
         self.resident = True
 
-    def bind(self) -> None:
-        """Make the model's parameters views of the whole unit, which has its values."""
-        if not self.bound:
+    def bind(self, slots: Collection[Slot] | None = None) -> None:
+        """Make the model's parameters, or ``slots`` of them, views of the whole unit, which has its values."""
+        if self._unbound:
             self.bound = True
             for binding in self._bindings:
-                binding.bind()
+                if not binding.bound and (slots is None or binding.slot in slots):
+                    binding.bind()
+                    self._unbound -= 1
 
     def unbind(self) -> None:
         """Make the model's parameters refuse to be used."""
         if self.bound:
             self.bound = False
-            for binding in self._bindings:
-                binding.unbind()
+            self._unbind()
+
+    def _unbind(self) -> None:
+        for binding in self._bindings:
+            binding.unbind()
+        self._unbound = len(self._bindings)
 
     def reshard(self) -> bool:
         """Free the memory of the whole unit and return True, unless other code uses it."""

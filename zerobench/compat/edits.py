@@ -22,7 +22,8 @@ class Edits:
     """Keeps edits that are made outside GatheredParameters, such as ``p.data.clamp_()`` of a GAN.
 
     If a master is kept apart from its parameter, in 16 bits or by offload, the next step would undo them; a parameter
-    that is its own master keeps them anyway. Every rank must make the same edit. A sharded parameter refuses it.
+    that is its own master keeps them anyway. Every rank must make the same edit. A sharded parameter refuses it while
+    it is not whole; within a forward the engine notes it.
 
     An edit is seen by sums of a unit's bits, one sum over every 4,093rd element. Elements whose values are their
     rounded masters stay as they are, so that a change by the engine itself is no edit.
@@ -33,11 +34,9 @@ class Edits:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._states = [
-            state
-            for state in engine.states
-            if state.unit.trainable and not state.sharded and state.portion.has_master_copy
-        ]
+        copied = [state for state in engine.states if state.unit.trainable and state.portion.has_master_copy]
+        self._states = [state for state in copied if not state.sharded]
+        self._sharded = [state for state in copied if state.sharded]
         self._seen = self._sums()
 
     @contextmanager
@@ -54,6 +53,8 @@ class Edits:
         """Make the masters of edited elements the edited values now, as before a checkpoint."""
         for state in self._edited():
             keep_edits(slot.parameter for slot in state.unit.slots)
+        for state in self._sharded:
+            state.keep_masters()
 
     def _edited(self) -> list[UnitState]:
         """The units whose bits have changed since the last step; the device is waited for once."""
