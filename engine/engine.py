@@ -15,6 +15,7 @@ from zerobench.engine.checkpoint.calls import CheckpointCalls
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.comm.wire import CastFormat, WireFormat
 from zerobench.engine.config.schema import Config, accumulation_steps
+from zerobench.engine.fast_paths import FastPaths
 from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.layout import Layout
 from zerobench.engine.lookups import Lookups
@@ -102,7 +103,7 @@ class Engine(CheckpointCalls):
         self.hooks: ParameterHooks | None = None
         if sharded:
             self.unsharder, self.hooks = self._watch(sharded)
-        self._lookups = Lookups(self.module)
+        self._lookups, self._fast_paths = Lookups(self.module), FastPaths(self.module)
         self.reducer = self._build_reducer(wire, together)
         self.outcomes = self.optimizer.outcomes = Outcomes(LossScaler(config.fp16), len(layout.trainable))
         bucket = zero.allgather_bucket_size
@@ -389,6 +390,7 @@ class Engine(CheckpointCalls):
         self._end_save()
         self.reducer.close()
         self._lookups.close()
+        self._fast_paths.close()
         if self.hooks is not None:
             self.hooks.close()
         self.stores.close()
