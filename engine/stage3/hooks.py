@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zerobench.engine.stage3.unshard import Unsharder
+from zerobench.engine.state.resharded import Binding
 from zerobench.engine.state.unit import UnitState
 
 
@@ -148,12 +149,16 @@ class ParameterHooks:
             # An address does not record how to read the memory. A node that saves its own output would refer to itself,
             # so that a graph without a backward is never freed: a detached tensor refers to no node.
             return tensor if tensor.grad_fn is None else tensor.detach()
-        return _Address(state, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        binding = state.binding_at(int(tensor.storage_offset()))
+        return _Address(
+            state, tensor.size(), tensor.stride(), int(tensor.storage_offset()), binding, binding.parameter_version
+        )
 
     def _unpack(self, packed: Any) -> Tensor:
         if not isinstance(packed, _Address):
             return packed  # type: ignore[no-any-return]
         state = packed.state
+        packed.check_version()
         self.unsharder.pin([state])
         tensor = state.full.as_strided(packed.size, packed.stride, packed.offset)
         number = next(self._numbers)
@@ -216,10 +221,25 @@ class _Scope:
 class _Address:
     """The object that autograd saves for backward instead of a sharded parameter's memory."""
 
-    __slots__ = ("offset", "size", "state", "stride")
+    __slots__ = ("binding", "offset", "size", "state", "stride", "version")
 
-    def __init__(self, state: UnitState, size: torch.Size, stride: tuple[int, ...], offset: int) -> None:
+    def __init__(
+        self, state: UnitState, size: torch.Size, stride: tuple[int, ...], offset: int, binding: Binding, version: int
+    ) -> None:
         self.state, self.size, self.stride, self.offset = state, size, stride, offset
+        self.binding, self.version = binding, version
+
+    def check_version(self) -> None:
+        """Raise the error that autograd raises of a saved tensor below stage 3.
+
+        Raises:
+            RuntimeError: the parameter was edited since.
+        """
+        if self.binding.parameter_version != self.version:
+            raise RuntimeError(
+                f"parameter {self.binding.name!r}, which backward needs, has been modified by an inplace operation "
+                "since the forward used it: edit it before its use, or after the backward"
+            )
 
 
 class _Table(dict[str, Any]):

@@ -68,7 +68,7 @@ class Binding:
         """Make the parameter a view of the whole unit, which has its values."""
         self._parameter.__class__ = self._bound
         self._parameter.data = self.view
-        self.bound, self._version = True, self._parameter._version
+        self.bound, self._version = True, self.parameter_version
 
     def unbind(self) -> None:
         """Make the parameter refuse to be used."""
@@ -80,7 +80,12 @@ class Binding:
     @property
     def written(self) -> bool:
         """Whether an operation of autograd's has written to the bound parameter; ``data`` has a counter of its own."""
-        return bool(self._parameter._version != self._version)
+        return self.parameter_version != self._version
+
+    @property
+    def parameter_version(self) -> int:
+        """The number of autograd's writes to the parameter; new data leave it."""
+        return int(self._parameter._version)
 
     def forget(self) -> None:
         """Make the parameter an ordinary one of its shape, without memory of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 
 import torch
@@ -59,6 +60,7 @@ class UnitState:
                 slot.parameter.data = slot.view(full)
         sharded = self.unit.slots if self.sharded else ()
         self._bindings = [Binding(slot, full, lambda: self.storage) for slot in sharded]
+        self._starts = [slot.start for slot in sharded]
         self._remember(full)
         self._unbind()
         #: Whether the whole unit's memory is allocated (its values may still be in flight).
@@ -131,6 +133,10 @@ class UnitState:
         shard = self.parameter_store.load() if edited else None
         for slot in edited:
             self.keep_edit(slot, shard)
+
+    def binding_at(self, offset: int) -> Binding:
+        """The sharded parameter that has element ``offset`` of the unit."""
+        return self._bindings[bisect_right(self._starts, offset) - 1]
 
     @property
     def aliased(self) -> bool:

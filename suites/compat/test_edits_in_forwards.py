@@ -123,3 +123,27 @@ def test_beside_the_chosen(pool: Pool) -> None:
     for error, after in pool.run(_beside, world=_WORLD):
         assert "parameter '0.bias' is sharded and not whole here" in error
         assert torch.equal(after, expected)
+
+
+def _edited_too_late(group: dist.ProcessGroup, stage: int) -> str:
+    """The error of a backward that needs a weight from before an edit."""
+    net = loops.model()
+    layer = cast(nn.Linear, net[2])
+
+    def halve(*_: object) -> None:
+        with torch.no_grad():
+            layer.weight.mul_(0.5)
+
+    layer.register_forward_hook(halve)
+    engine, *_ = loops.deepspeed().initialize(model=net, config=loops.config(stage))
+    with pytest.raises(RuntimeError) as caught:
+        engine.backward(engine(torch.ones(2, 5)).sum())
+    engine.destroy()
+    return str(caught.value)
+
+
+def test_an_edit_after_the_use(pool: Pool) -> None:
+    """It is autograd's error at every stage: stage 3 made gradients with the edited weight, in silence."""
+    for errors in pool.run(loops.at_every_stage, _edited_too_late, world=_WORLD):
+        assert all("modified by an inplace operation" in error for error in errors)
+        assert "parameter '2.weight'" in errors[3]
