@@ -281,6 +281,14 @@ def test_values_in_another_form() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["optimizer", "scheduler"])
+def test_a_type_that_is_null(name: str) -> None:
+    """It is no optimizer and no schedule, as in DeepSpeed: scripts take them out so for a reference model."""
+    found = resolve({**_BATCH, name: {"type": None, "params": {}}})
+    assert name not in found.engine
+    assert found.raw == _BATCH
+
+
 def test_unknown_names_that_resemble_nothing() -> None:
     """At the top level DeepSpeed ignores them; here they are listed among the keys without effect."""
     assert list(resolve({**_BATCH, "experiment_42": 1}).without_effect) == ["experiment_42"]

@@ -27,7 +27,8 @@ _PREFIXED = frozenset(
 def modernise(raw: dict[str, Any]) -> None:
     """Replace older forms in ``raw``: ``bfloat16``, ``zero_optimization: true``, ``cpu_offload``, missing prefixes.
 
-    A section that is null is one that is not given.
+    A section that is null is one that is not given; so is an optimizer or a scheduler whose ``type`` is null, as in
+    scripts with a reference model.
 
     Raises:
         ConfigError: an older form and today's are both given, or a section is neither an object nor null.
@@ -54,6 +55,9 @@ def _check_sections(raw: dict[str, Any]) -> None:
     for name in (*schema.SECTIONS, *surface.SECTIONS):
         if not isinstance(raw.get(name, {}), dict):
             raise ConfigError(f"{name} is a section, which is an object of keys and values, got {raw[name]!r}")
+    for name in ("optimizer", "scheduler"):
+        if raw.get(name, {}).get("type", "") is None:
+            del raw[name]
 
 
 def _stage(zero: dict[str, Any]) -> None:
