@@ -15,7 +15,7 @@ class ReadCache:
     """The units gathered last: for each kind of state one run of neighbouring units, from one all-gather.
 
     So reading all parameters in the model's order takes few collectives. Every engine call that changes a state clears
-    the cache on all ranks, so either all ranks gather again or none does.
+    the cache on all ranks, or replaces what it has changed, so either all ranks gather again or none does.
 
     Args:
         states: all units.
@@ -32,6 +32,14 @@ class ReadCache:
         """Drop all units, because a state changes."""
         self._active: list[bool] | None = None
         self._wholes: dict[str, dict[UnitState, Tensor]] = {}
+
+    def replace(self, state: UnitState, kind: str, start: int, values: Tensor) -> None:
+        """Take what a caller has set on all ranks: the unit's elements from ``start`` on, rounded as the state is.
+
+        So a client that reads and sets one parameter after another gathers each unit once.
+        """
+        if (whole := self._wholes.get(kind, {}).get(state)) is not None:
+            whole[start : start + values.numel()].copy_(values)
 
     def active(self, own: list[bool], device: torch.device) -> list[bool]:
         """For each trainable parameter, whether any rank has a gradient; ``own`` has this rank's flags."""

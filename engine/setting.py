@@ -44,13 +44,14 @@ def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     if engine.stores.steps_off_device(state.unit):
         lo, hi = slot.within(state.own)
         set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
+        engine.read_cache.clear()  # the way to the host has rounded them
     else:
         whole = state.gradient.numel() == state.unit.padded
         part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
         lo, hi = slot.within(slice(offset, offset + part.numel()))
         if lo < hi:
             part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
-    engine.read_cache.clear()
+        engine.read_cache.replace(state, "gradient", slot.start, values)
 
 
 def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
