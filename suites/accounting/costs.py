@@ -27,7 +27,7 @@ from zerobench.suites.accounting.histories import (
 )
 from zerobench.suites.accounting.ledger import Cost, demand, demand_account, demand_at_most, ledgers
 from zerobench.suites.accounting.network import wire
-from zerobench.suites.support.client import offers_saving
+from zerobench.suites.support.client import offers_edits, offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -131,6 +131,11 @@ def loading(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "load", _states_of(scenario, ranks), "one rank's states, and ten blocks")
 
 
+def editing(trials: Trials, scenario: Scenario) -> None:
+    """The memory that an edit of parameters adds."""
+    _within(trials, scenario, "edit", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
+
+
 def reading(trials: Trials, scenario: Scenario) -> None:
     """The bytes that a load reads."""
     most = 2 * _states_of(scenario, scenario.world if scenario.placement.optimizer else 1)
@@ -202,6 +207,34 @@ def building(trials: Trials, scenario: Scenario) -> None:
             demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, while {what}")
 
 
+def changing(trials: Trials, scenario: Scenario) -> None:
+    """The bytes received while an engine loads, and while the client sets parameters, or zeroes gradients."""
+    loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
+    edits = offers_edits(trials.subject, scenario)
+    zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
+    whole = bounds.fp32(scenario, models.shapes(scenario))
+    states = 1 + len(state_keys(scenario.optimizer))
+    most = {
+        "loading": (states * whole + _AGREEMENT, "each state once"),
+        "an edit": (whole + _AGREEMENT, "the model once"),
+        "an edit of gradients": (whole + _AGREEMENT, "the gradients once"),
+    }
+    command = ReplayCommand(scenario, trials.name)
+    for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
+        for (what, (bound, words)), size in zip(most.items(), found, strict=True):
+            entry = Entry("traffic", f"{size} bytes received while {what}", what)
+            demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, in {what}")
+
+
+def saved(trials: Trials, scenario: Scenario) -> None:
+    """The bytes in the files of a saved state."""
+    copies = 1 + len(state_keys(scenario.optimizer))
+    most = copies * bounds.fp32(scenario, models.shapes(scenario)) + _AGREEMENT
+    [size, *_] = trials.ask(ReplayCommand(scenario, trials.name), within.saved)
+    entry = Entry("files", f"{size} bytes in the files of a saved state", "saved")
+    demand_at_most(trials, scenario, 0, entry, size, most, "masters and optimizer states once")
+
+
 def closed(trials: Trials, scenario: Scenario) -> None:
     """All that a process still has after its engines are closed, and the files that they leave."""
     pipelined = all(trials.offers(scenario.but(pipeline_read=read, pipeline_write=write)) for read, write in _PIPELINES)
@@ -252,11 +285,14 @@ COSTS: Mapping[str, Cost] = {
         evaluation,
         saving,
         loading,
+        editing,
         reading,
         kept_in_step,
         kept_in_update,
         undeclared,
         building,
+        changing,
+        saved,
         closed,
         failures,
         files,

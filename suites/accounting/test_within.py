@@ -71,6 +71,12 @@ def test_a_save_and_a_load_hold_little(reference: Trials, stage: int) -> None:
         judge(reference, _DEEP.but(stage=stage, world=4), each)
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_an_edit_holds_few_blocks(reference: Trials, stage: int) -> None:
+    """If the client sets every second parameter, the reference engine adds at most ten blocks of 32."""
+    judge(reference, _DEEP.but(stage=stage), costs.editing)
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_a_step_holds_nothing_of_the_calls_before(trials: Trials, stage: int) -> None:
     """After an evaluation, readings, a save, a load and an edit, those of them that the engine offers, the second
@@ -114,6 +120,20 @@ def test_building_and_saving_receive_little(trials: Trials, stage: int) -> None:
     """An engine that is built receives at most the model twice. One that saves receives at most an all-reduce of each
     state."""
     judge(trials, _SMALL.but(stage=stage), costs.building)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_loads_and_edits_receive_little(trials: Trials, stage: int) -> None:
+    """An engine that loads receives each state once at most, because the files have it; the model once if the client
+    sets parameters, of which every rank has the values; and the gradients once if the client zeroes some."""
+    judge(trials, _SMALL.but(stage=stage), costs.changing)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_saved_state_has_each_state_once(reference: Trials, stage: int) -> None:
+    """The files of a saved state of the reference engine have each state once, whatever the number of ranks; each rank
+    of torch's DDP may save its own copy."""
+    judge(reference, _SMALL.but(stage=stage, world=4), costs.saved)
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -16,15 +16,16 @@ from zerobench.bench.ledger import settled
 from zerobench.driver import directory_of, draw_batches, run_step, save, start
 from zerobench.meters import PeakMeter, TrafficMeter, read_so_far
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
+from zerobench.subject import State, Subject
 from zerobench.suites.support.own_code import Place, broken, fail
+from zerobench.workload.changes import edited, without_gradient
 from zerobench.workload.data import held_out
 
-#: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, or a
-#: load.
-Within = Literal["update", "evaluation", "save", "load"]
+#: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, a
+#: load, or an edit of parameters.
+Within = Literal["update", "evaluation", "save", "load", "edit"]
 
-_Make = Callable[[Subject, Scenario, Path], object]
+_Make = Callable[[Subject, Scenario, Path, State], object]
 
 
 def most_within(group: dist.ProcessGroup, subject: str, scenario: Scenario, call: Within) -> int:
@@ -37,7 +38,7 @@ def most_within(group: dist.ProcessGroup, subject: str, scenario: Scenario, call
 
 def _peak(group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within, make: _Make) -> int:
     rank = dist.get_rank(group)
-    engine_of = partial(start, subjects.load(name), scenario, group)
+    engine_of, values = partial(start, subjects.load(name), scenario, group), edited(scenario, 0)
     with PeakMeter() as peak, closing(engine_of()) as engine, directory_of(group) as directory:
         run_step(engine, scenario, 0, rank)
         for batch in draw_batches(scenario, 1, rank):
@@ -48,19 +49,20 @@ def _peak(group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within,
             engine.save(directory)
         dist.barrier(group)
         peak.restart()
-        make(engine, scenario, directory)
+        make(engine, scenario, directory, values)
     return peak.bytes
 
 
-def _nothing(engine: Subject, scenario: Scenario, directory: Path) -> None:
+def _nothing(engine: Subject, scenario: Scenario, directory: Path, values: State) -> None:
     pass
 
 
 _CALLS: dict[Within, _Make] = {
-    "update": lambda engine, scenario, directory: engine.step(),
-    "evaluation": lambda engine, scenario, directory: [engine.evaluate(held_out(scenario)) for _ in range(3)],
-    "save": lambda engine, scenario, directory: engine.save(directory),
-    "load": lambda engine, scenario, directory: engine.load(directory),
+    "update": lambda engine, scenario, directory, values: engine.step(),
+    "evaluation": lambda engine, scenario, directory, values: [engine.evaluate(held_out(scenario)) for _ in range(3)],
+    "save": lambda engine, scenario, directory, values: engine.save(directory),
+    "load": lambda engine, scenario, directory, values: engine.load(directory),
+    "edit": lambda engine, scenario, directory, values: engine.set_parameters(values),
 }
 
 
@@ -87,6 +89,40 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
             if saves:
                 engine.save(directory)
     return _bytes(building), _bytes(saving)
+
+
+def received_by_calls(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
+) -> tuple[int, int, int]:
+    """One rank's part: bytes received while an engine loads what it has saved, and while the client sets parameters, or
+    zeroes gradients."""
+    values = edited(scenario, 0)
+    with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
+        run_step(engine, scenario, 0, dist.get_rank(group))
+        if loads:
+            engine.save(directory)
+        with TrafficMeter() as loading:
+            if loads:
+                engine.load(directory)
+        with TrafficMeter() as editing:
+            if edits:
+                engine.set_parameters(values)
+        for batch in draw_batches(scenario, 1, dist.get_rank(group)):
+            engine.micro_step(batch)
+        with TrafficMeter() as zeroing:
+            if edits_gradients:
+                engine.zero_gradients(without_gradient(scenario, 0))
+        engine.step()
+    return _bytes(loading), _bytes(editing), _bytes(zeroing)
+
+
+def saved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int:
+    """One rank's part: the bytes in the files of a state that is saved after a step; those of all ranks."""
+    with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
+        run_step(engine, scenario, 0, dist.get_rank(group))
+        engine.save(directory)
+        dist.barrier(group)
+        return sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
 
 
 def _bytes(meter: TrafficMeter) -> int:

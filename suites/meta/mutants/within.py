@@ -7,7 +7,7 @@ saved, keep what no state declares, write more to files, or leave something behi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import ClassVar
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome
+from zerobench.subject import Batch, Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -65,6 +65,15 @@ class HoldsTheModelWithinAnEvaluation(_Within):
         return loss
 
 
+class HoldsTheModelWithinAnEdit(_Within):
+    points_at = Points("within", name="edit")
+
+    def set_parameters(self, values: State) -> None:
+        copy = self.copy()
+        super().set_parameters(values)
+        del copy
+
+
 class DdpKeepsACopyOfTheModel(TorchDdp):
     """No form says what it may keep besides its states."""
 
@@ -90,6 +99,46 @@ class SendsEachStateAgainWhenItSaves(_Within):
         super().save(directory)
         for _ in range(8):
             self.send()
+
+
+class SendsEachStateInALoad(_Within):
+    """Ranks read equal parts of the files, and send them to all others."""
+
+    points_at = Points("traffic", name="loading")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        for _ in range(8):
+            self.send()
+
+
+class SendsTheModelInAnEdit(_Within):
+    """Each rank sends the values that the client has set to all others, which have them."""
+
+    points_at = Points("traffic", name="an edit")
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        for _ in range(2):
+            self.send()
+
+
+class SendsAllGradientsInAnEdit(_Within):
+    points_at = Points("traffic", name="an edit of gradients")
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        super().zero_gradients(names)
+        for _ in range(2):
+            self.send()
+
+
+class EachRankSavesAllStates(_Within):
+    points_at = Points("files", name="saved")
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        whole = self.copy().numpy().tobytes()
+        (directory / f"whole-{dist.get_rank(self.group)}").write_bytes(3 * whole)
 
 
 class LeavesADescriptor(_Within):
@@ -215,9 +264,12 @@ class ReducesLateAfterAnEvaluation(Mutant):
 #: By the property that catches them.
 IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
 AFTER_A_READING = [HoldsWhatWasReadWithinAnUpdate]
+IN_AN_EDIT = [HoldsTheModelWithinAnEdit]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
 UNDECLARED = [DdpKeepsACopyOfTheModel]
 SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
+SENT_BY_CALLS = [SendsEachStateInALoad, SendsTheModelInAnEdit, SendsAllGradientsInAnEdit]
+SAVED = [EachRankSavesAllStates]
 LEAVING = [LeavesADescriptor, LeavesAThread, LeavesTensors, LeavesAFile]
 IN_FILES = [WritesASecondFile]
 GROWING = [OpensADescriptorInEachStep]
