@@ -130,6 +130,7 @@ class Scenario:
     edits: tuple[int, ...] = ()  # before these steps the client sets some of the trained parameters
     gradient_edits: tuple[int, ...] = ()  # in these the client zeroes gradients of some parameters before the update
     frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
+    freezes_half: bool = False  # or none of every second parameter of the model, as if the client trained biases alone
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     loads: Loads = "all"  # the part of the state that it loads (docs/reference/contract.md, Loads)

@@ -160,7 +160,7 @@ class Subject(ABC):
     survives_failures: ClassVar[bool] = False
     #: Hooks of the client on trained parameters change the gradients, if they are set before the engine is built.
     keeps_hooks: ClassVar[bool] = False
-    #: So they do if they are set after it, and so do hooks of the client on the given model.
+    #: So they do if they are set after it, and so do hooks of the client on the given model and on its modules.
     keeps_late_hooks: ClassVar[bool] = False
     #: Its states can be read within a forward on all ranks, and between it and its backward; and, if it :attr:`edits`,
     #: :meth:`set_parameters` may be called before a forward has used a parameter.
@@ -196,8 +196,8 @@ class Subject(ABC):
     whole_world: ClassVar[bool] = False
     #: The hyperparameters of each parameter group before the first step; the harness fills them in.
     initial_groups: Sequence[Mapping[str, Any]] = ()
-    #: The trained parameters of the model's first block, if the Scenario freezes them; the harness fills them in.
-    first_block: Sequence[nn.Parameter] = ()
+    #: The trained parameters that the Scenario freezes in some steps; the harness fills them in.
+    resting: Sequence[nn.Parameter] = ()
     #: Values of the client that go into a checkpoint; the harness sets them before each save.
     client_state: Mapping[str, Any] = {}
     #: The name of the state that :meth:`save` saves and :meth:`load` loads; empty: the last one. The harness sets it
@@ -348,7 +348,7 @@ class Subject(ABC):
         raise NotImplementedError(f"{self.name} sets shortens and has no set_micro_steps()")
 
     def set_parameters(self, values: State) -> None:
-        """Set trained parameters: the fp32 values on all ranks, by name; between steps. A collective.
+        """Set trained parameters: the fp32 values on all ranks, by name, with any strides; between steps. A collective.
 
         Master weights take the values, and the model's parameters the values in their dtype. The caller may write to
         the tensors once it returns. It is called only if :attr:`edits` is set.

@@ -51,6 +51,7 @@ from zerobench.suites.meta.mutants.counts import COUNT_MUTANTS, AveragesOverFour
 from zerobench.suites.meta.mutants.ddp import DDP
 from zerobench.suites.meta.mutants.ddp_rules import OF_READINGS
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
+from zerobench.suites.meta.mutants.goes_back import OVER_AN_EDIT
 from zerobench.suites.meta.mutants.gradient_edits import GRADIENT_EDITS
 from zerobench.suites.meta.mutants.hundreds import HUNDREDS
 from zerobench.suites.meta.mutants.ignored import (
@@ -60,6 +61,7 @@ from zerobench.suites.meta.mutants.ignored import (
     IgnoresTheStaticScale,
     RefillsHysteresisAlways,
 )
+from zerobench.suites.meta.mutants.inputs import INPUTS
 from zerobench.suites.meta.mutants.late import LATE_MUTANTS, ComputesWithUnitsThatHaveNotArrived
 from zerobench.suites.meta.mutants.limits import LIMITS
 from zerobench.suites.meta.mutants.offload import OFFLOAD_MUTANTS, CopiesTwice, ReadsTheWrongSubGroup, RightInFiles
@@ -85,6 +87,7 @@ from zerobench.suites.meta.mutants.structure import STRUCTURE
 from zerobench.suites.meta.mutants.training_loop import (
     BEFORE_THE_BACKWARD,
     IN_PLACE,
+    PARTLY_FROZEN,
     TRAINING_LOOPS,
     ForgetsMomentsOfALongRest,
     LosesAnEditAfterAnother,
@@ -231,8 +234,11 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
         *DDP,
         *OF_READINGS,
         *OVERFLOWS,
+        *INPUTS,
+        *OVER_AN_EDIT,
         *RARE_PARTS,
         *IN_PLACE,
+        *PARTLY_FROZEN,
         *BEFORE_THE_BACKWARD,
     ],
     ids=lambda mutant: mutant.__name__,

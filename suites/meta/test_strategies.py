@@ -38,6 +38,7 @@ NOT_DRAWN: dict[str, str] = {
     "Scenario.frozen_in": "the same",
     "Odd.persistent": "the same",
     "Odd.rare_parts": "suites/support/rare_values.py has them",
+    "Scenario.freezes_half": "the same",
     "Scenario.settings": "suites/support/own_settings.py chooses them for an engine that has some",
     "Scenario.saving": "the same",
     "Scenario.norm_type": "the same",

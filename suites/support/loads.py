@@ -138,12 +138,13 @@ def train_over_a_load_of_a_part(
 
 
 def train_and_return(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, int], begun: int, tags: bool
+    group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, ...], begun: int, tags: bool
 ) -> tuple[Trajectory, Trajectory]:
-    """One rank's part: save before two steps, train to the end, begin a further step of ``begun`` micro-steps at most,
-    and load the older one of the two states; the recordings of the steps after the older save, and after the load.
+    """One rank's part: save before some steps, train to the end, begin a further step of ``begun`` micro-steps at most,
+    and load the oldest of the states; the recordings of the steps after its save, and after the load.
 
-    With ``tags`` both are in one directory, and the engine trains on from the newer one, too, after the older one.
+    With ``tags`` all are in one directory, and the engine trains on from the newer ones, too, after the oldest; then
+    from the oldest again, which neither the load nor the steps after it may have changed.
     """
     rank, steps, again = dist.get_rank(group), list[Step](), list[Step]()
     with (
@@ -157,7 +158,7 @@ def train_and_return(
                 save(subject, scenario, first if tags or index == saves[0] else second, index)
             steps.append(run_step(subject, scenario, index, rank, ALL))
         _begin(subject, scenario, rank, begun)
-        returns = saves if tags else saves[:1]
+        returns = (*saves, saves[0]) if tags else saves[:1]
         for back in returns:
             subject.tag = str(back) if tags else ""
             subject.load(first)

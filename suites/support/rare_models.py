@@ -19,8 +19,14 @@ RARE_MODELS = {
         resumes=(2,),
         reads=(Read("evaluation", 0, -1), Read("parameters", 1, 1)),
     ),
+    # evaluations of two batches in a row
     "language model": Scenario(
-        model=Gpt(width=16, layers=2, heads=2, context=8, tied=True), steps=2, accumulation=2, clip=0.05, chunk=32
+        model=Gpt(width=16, layers=2, heads=2, context=8, tied=True),
+        steps=2,
+        accumulation=2,
+        clip=0.05,
+        chunk=32,
+        reads=(Read("evaluation", 0, -1), Read("evaluation", 1, 0)),
     ),
     # for engines that have the setting; the embeddings' gradients are a part of the norm
     "sparse gradients": Scenario(
@@ -31,6 +37,17 @@ RARE_MODELS = {
         chunk=32,
         optimizer=Optimizer(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0),
         settings=("Embedding(sparse=True)",),
+    ),
+    # in two steps biases train alone, in the blocks and outside: no unit of an engine is frozen as a whole
+    "biases alone": Scenario(
+        model=Odd(width=5, hidden=(7, 2)),
+        world=3,
+        steps=4,
+        accumulation=2,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1),
+        frozen_steps=(1, 3),
+        freezes_half=True,
     ),
     "image model": Scenario(
         model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32

@@ -197,13 +197,15 @@ _GROWN = Scenario(
 #: The fields of some that an engine must offer: one that looks for no overflow would train on with it.
 REQUIRED = {
     "overflow on the wire": ("poison",),
+    "overflow of fp32 on the wire": ("communication_dtype",),
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
-#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow.
-OF_BITS = ("large gradients",)
+#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow, and some
+#: engines freeze a unit as a whole.
+OF_BITS = ("large gradients", "biases alone")
 
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between
@@ -248,7 +250,7 @@ RARE_VALUES |= {
         resumes=(9, 11),
     ),
     # three groups of 16-bit parameters whose rows three ranks cannot share evenly: the client zeroes gradients that
-    # it has read, sets parameters after an evaluation, and goes back to a saved state after another one
+    # it has read, sets parameters after an evaluation, and goes back to a saved state after another one and an edit
     "changes of a client on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), high=True),
         world=3,
@@ -259,7 +261,7 @@ RARE_VALUES |= {
         chunk=32,
         optimizer=Optimizer(lr=1e-2, weight_decay=0.1, second_group=True, third_group=True),
         gradient_edits=(1, 2),
-        edits=(2,),
+        edits=(2, 3),  # the second one just before the save; or after it, and again after the load
         resumes=(3,),
         loads_into="same",
         reads=(Read("gradients", 1, 2), Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
@@ -282,6 +284,16 @@ RARE_VALUES |= {
     # weights so large that gradients are finite where they are computed, and too large for fp16 on the wire, or for an
     # accumulator: in some elements, on some ranks, and not in each step
     "overflow on the wire": _GROWN.but(communication_dtype="fp16"),
+    # the weights grow until the first gradients are too large: those of a few elements, on some ranks
+    "overflow of fp32 on the wire": _GROWN.but(
+        dtype="fp32",
+        communication_dtype="fp16",
+        steps=6,
+        accumulation=1,
+        optimizer=Optimizer(name="adam", lr=1.2),
+        lr_factors=(),
+        poison=(),
+    ),
     "overflow in the accumulator": _GROWN.but(accumulator_dtype="fp16", schedule="micro_step"),
     # in the first step, or in the second, some gradients overflow under the static scale, and the client makes zeros of
     # all of those, or of none

@@ -35,7 +35,7 @@ from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, Read, scaled
 from zerobench.subject import Policies, State
-from zerobench.workload.data import DTYPES
+from zerobench.workload.data import DTYPES, held_out_in
 from zerobench.workload.groups import group_of, specs
 
 
@@ -227,7 +227,7 @@ class _Follower:
 
     def _value(self, read: Read, index: int, step: Step) -> State:
         if read.what == "evaluation":
-            return {"": self.trainer.leaves.evaluate()[self.got.rank]}
+            return {"": self.trainer.leaves.evaluate(held_out_in(self.scenario, index))[self.got.rank]}
         if read.what == "gradients":  # the recorded ones are those of after an edit
             return {} if self.scenario.edits_gradients(index) else step.gradients
         if read.what == "parameters":

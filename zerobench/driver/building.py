@@ -36,8 +36,7 @@ def wrap(model: nn.Module, subject_type: type[Subject], scenario: Scenario, grou
         subject.initial_groups = [
             {name: value for name, value in each.items() if name != "params"} for each in subject.param_groups()
         ]
-    if scenario.frozen_steps:
-        subject.first_block = changes.first_block(model)
+    subject.resting = changes.resting(model, scenario)
     return subject
 
 

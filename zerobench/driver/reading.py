@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from zerobench.scenario import Read, Scenario
-from zerobench.subject import State, Subject
-from zerobench.workload.data import held_out
+from zerobench.subject import Batch, State, Subject
+from zerobench.workload.data import held_out, held_out_in
 from zerobench.workload.forwards import casting
 
 #: The states that a recording may hold of every step.
@@ -38,7 +38,7 @@ def labelled(read: Read, time: int, values: State) -> State:
 
 def _read(subject: Subject, scenario: Scenario, read: Read) -> State:
     if read.what == "evaluation":
-        return {"": evaluation(subject, scenario)}
+        return {"": _evaluated(subject, scenario, held_out_in(scenario, read.step))}
     if read.what == "optimizer_state":
         return flat({name: to_cpu(state) for name, state in subject.optimizer_state().items()})
     return to_cpu(getattr(subject, read.what)())
@@ -51,8 +51,12 @@ def flat(states: Mapping[str, State]) -> State:
 
 def evaluation(subject: Subject, scenario: Scenario) -> Tensor:
     """The loss of the held-out batch, on the CPU."""
+    return _evaluated(subject, scenario, held_out(scenario))
+
+
+def _evaluated(subject: Subject, scenario: Scenario, batch: Batch) -> Tensor:
     with casting(scenario):
-        return subject.evaluate(held_out(scenario)).detach().cpu()
+        return subject.evaluate(batch).detach().cpu()
 
 
 def to_cpu(state: Mapping[str, Tensor]) -> State:

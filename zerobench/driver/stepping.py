@@ -98,7 +98,7 @@ def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
         subject.set_micro_steps(scenario.micro_steps_of(step))
     if step in scenario.edits and not scenario.edits_before_save(step):
         subject.set_parameters(changes.edited(scenario, step))
-    changes.let_train(subject.first_block, scenario, step)
+    changes.let_train(subject.resting, scenario, step)
 
 
 def finish(subject: Subject, scenario: Scenario, step: int) -> None:

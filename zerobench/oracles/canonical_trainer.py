@@ -51,8 +51,8 @@ from zerobench.oracles.scaler import scaler_of
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import LossScale, Read, Scenario, scaled
 from zerobench.subject import CONTRACT, Policies, State
-from zerobench.workload.changes import edited, first_block, let_train, without_gradient
-from zerobench.workload.data import DTYPES
+from zerobench.workload.changes import edited, let_train, resting, without_gradient
+from zerobench.workload.data import DTYPES, held_out, held_out_in
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Trainer:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = {name: nn.Parameter(p.detach().to(dtypes.fold, copy=True)) for name, p in trained.items()}
         self.leaves = Leaves(scenario, model, dtypes.model, policies, magnitudes)
-        self.first_block = first_block(model) if scenario.frozen_steps else []
+        self.resting = resting(model, scenario)
         self.optimizer = build_optimizer(scenario.optimizer, self.masters, foreach=False)
         self.initial_groups = [dict(group) for group in self.optimizer.param_groups]
         scales = scenario.dtype == "fp16" and not self.reference
@@ -155,7 +155,8 @@ class Trainer:
         decisions: list[bool | None] = [*skipped] or [None] * self.scenario.steps
         steps: list[Step] = [self.step(index, decisions[index]) for index in range(self.scenario.steps)]
         name = "float64" if self.reference else "canonical"
-        return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=self.leaves.evaluate())
+        evaluation = self.leaves.evaluate(held_out(self.scenario))
+        return Trajectory(name, self.scenario, rank=0, steps=steps, evaluation=evaluation)
 
     def step(self, index: int, skip: bool | None) -> OracleStep:
         self.begin()
@@ -199,7 +200,7 @@ class Trainer:
         for name, value in values.items():
             self.masters[name].copy_(value)
             self.leaves.working[name].copy_(self.masters[name])
-        let_train(self.first_block, self.scenario, step)
+        let_train(self.resting, self.scenario, step)
         return values
 
     def edit(self, accumulated: State, step: int) -> None:
@@ -226,7 +227,7 @@ class Trainer:
                 return to_cpu(dict(self.leaves.model.named_parameters()))
             case "optimizer_state":
                 return flat(self.states())
-        return {"": self.leaves.evaluate()}
+        return {"": self.leaves.evaluate(held_out_in(self.scenario, read.step))}
 
     def states(self) -> dict[str, State]:
         state = read_state(self.scenario.optimizer, self.optimizer.state, self.masters)

@@ -9,7 +9,7 @@ from zerobench.oracles.contributions import Contributions
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
 from zerobench.workload import models
-from zerobench.workload.data import DTYPES, held_out, leaf, seed_leaf
+from zerobench.workload.data import DTYPES, leaf, seed_leaf
 from zerobench.workload.forwards import casting, loss_of
 
 
@@ -93,14 +93,14 @@ class Leaves:
         return found
 
     @torch.no_grad()
-    def evaluate(self) -> Tensor:
-        """Each rank's evaluation: [world]."""
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Each rank's evaluation of a batch: [world]."""
         self.model.eval()
         losses = []
         for buffers in self.buffers:
             self._set_buffers(buffers)
             with casting(self.scenario, self._caches):
-                losses.append(self.model(**self._batch(held_out(self.scenario))).cpu())
+                losses.append(self.model(**self._batch(batch)).cpu())
             if not buffers:  # the ranks differ in nothing
                 losses *= self.scenario.world
                 break

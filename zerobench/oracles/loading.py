@@ -12,7 +12,7 @@ from zerobench.oracles.optimizer import build_optimizer
 from zerobench.oracles.scaler import scaler_of
 from zerobench.subject import State
 from zerobench.workload import models
-from zerobench.workload.changes import first_block
+from zerobench.workload.changes import resting
 from zerobench.workload.client_values import given_back, saved_client_state
 from zerobench.workload.data import DTYPES
 
@@ -55,7 +55,7 @@ def _freeze(trainer: Trainer) -> None:
     """Train the parameters that the new engine trains, each with the loaded value."""
     if trainer.scenario.frozen_in == "all":
         return
-    for parameter in trainer.first_block:  # the new model has none that its client has frozen
+    for parameter in trainer.resting:  # the new model has none that its client has frozen
         parameter.requires_grad_(True)
     names = [name for name, p in models.build(trainer.scenario).named_parameters() if not p.requires_grad]
     parameters = dict(trainer.leaves.model.named_parameters())
@@ -66,7 +66,7 @@ def _freeze(trainer: Trainer) -> None:
     trainer.masters = {
         name: kept[name] if name in kept else _master(trainer, p) for name, p in trainer.leaves.working.items()
     }
-    trainer.first_block = first_block(trainer.leaves.model) if trainer.scenario.frozen_steps else []
+    trainer.resting = resting(trainer.leaves.model, trainer.scenario)
 
 
 def _master(trainer: Trainer, parameter: nn.Parameter) -> nn.Parameter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import nn
+from torch import Tensor, nn
 
 from zerobench.recording import State
 from zerobench.scenario import Scenario
@@ -12,10 +12,18 @@ from zerobench.workload import models
 
 
 def edited(scenario: Scenario, step: int) -> State:
-    """The values that the client sets before ``step``: of every second trained parameter, those of another seed."""
+    """The values that the client sets before ``step``: of every second trained parameter, those of another seed.
+
+    In memory a value has its dimensions in the reverse order, as the transpose of another one has.
+    """
     model = models.build(scenario.but(seed=scenario.seed + 2 + step))
-    trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
+    trained = [(name, _reversed_in_memory(p.detach())) for name, p in model.named_parameters() if p.requires_grad]
     return dict(trained[step % 2 :: 2])
+
+
+def _reversed_in_memory(value: Tensor) -> Tensor:
+    order = tuple(reversed(range(value.ndim)))
+    return value.permute(order).contiguous().permute(order)
 
 
 def without_gradient(scenario: Scenario, step: int) -> list[str]:
@@ -25,9 +33,16 @@ def without_gradient(scenario: Scenario, step: int) -> list[str]:
 
 
 def let_train(block: Iterable[nn.Parameter], scenario: Scenario, step: int) -> None:
-    """Let the parameters of the first block require gradients in ``step``, or not if the Scenario freezes them."""
+    """Let the parameters that rest at times require gradients in ``step``, or not if the Scenario freezes them."""
     for parameter in block:
         parameter.requires_grad_(step not in scenario.frozen_steps)
+
+
+def resting(model: nn.Module, scenario: Scenario) -> list[nn.Parameter]:
+    """The trained parameters that the Scenario freezes in some steps; none if it freezes none."""
+    if not scenario.frozen_steps:
+        return []
+    return [p for p in model.parameters() if p.requires_grad][::2] if scenario.freezes_half else first_block(model)
 
 
 def first_block(model: nn.Module) -> list[nn.Parameter]:

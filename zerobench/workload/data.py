@@ -46,10 +46,16 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     return batch | ({"scale": 0.0} if here in scenario.zeroed else {})
 
 
-def held_out(scenario: Scenario) -> Batch:
+def held_out(scenario: Scenario, number: int = 0) -> Batch:
     """A batch of the same form that no step trains on, twice as large as one that is trained on; a text's comes from
-    its last tenth."""
-    return _batch(scenario.but(micro_batch=2 * scenario.micro_batch, ragged=False), _HELD_OUT, 0)
+    its last tenth. Each ``number`` has other samples."""
+    return _batch(scenario.but(micro_batch=2 * scenario.micro_batch, ragged=False), _HELD_OUT, number)
+
+
+def held_out_in(scenario: Scenario, step: int) -> Batch:
+    """The batch of the evaluations that a client makes in a step, which in every second step is another one: an engine
+    that keeps a batch, or a loss, for the next evaluation shows."""
+    return held_out(scenario, step % 2)
 
 
 def takes_route(scenario: Scenario, step: int, index: int) -> bool:

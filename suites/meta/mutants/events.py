@@ -127,7 +127,7 @@ class SendsAgainAfterABlockHasRested(Mutant):
         self.rested = False
 
     def micro_step(self, batch: Batch) -> Tensor:
-        rests = any(not parameter.requires_grad for parameter in self.first_block)
+        rests = any(not parameter.requires_grad for parameter in self.resting)
         if self.rested and not rests:
             dist.all_reduce(torch.ones(1), group=self.group)
         self.rested = rests

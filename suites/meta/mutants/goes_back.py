@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from zerobench.subject import Outcome
+from zerobench.subject import Outcome, State
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES
 
@@ -37,6 +37,60 @@ class LoadsTheNewestOfADirectory(Mutant):
     def load(self, directory: Path) -> None:
         self.tag = ""
         super().load(directory)
+
+
+class TrainsInTheFilesThatItHasLoaded(Mutant):
+    """The first step after a load changes the saved state as well, as in an engine that maps its files to write."""
+
+    points_at = VALUES
+    loaded: tuple[Path, str] | None = None
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.loaded = (directory, self.tag) if self.tag else None
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        loaded, self.loaded = self.loaded, None
+        if loaded is not None:
+            self.engine.save_checkpoint(*loaded, save_latest=False)
+        return outcome
+
+
+class KeepsTwoStates(Mutant):
+    """Has the last two states that it has saved; in place of an older one it loads the older of these."""
+
+    points_at = VALUES
+
+    def sabotage(self) -> None:
+        self.tags: list[str] = []
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.tags = [*self.tags, self.tag][-2:]
+
+    def load(self, directory: Path) -> None:
+        if self.tags and self.tag not in self.tags:
+            self.tag = self.tags[0]
+        super().load(directory)
+
+
+class SavesWithTheNextEdit(Mutant):
+    """Writes what it saves a little later, with the values that the client has set meanwhile."""
+
+    points_at = VALUES
+    rare = "changes of a client on three ranks"
+    saved: Path | None = None
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        self.saved = directory
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        saved, self.saved = self.saved, None
+        if saved is not None and saved.exists():  # the client may have moved it
+            super().save(saved)
 
 
 class AddsToABegunStep(Mutant):
@@ -81,6 +135,10 @@ class DividesByABegunStep(Mutant):
 GOES_BACK: list[type[Mutant]] = [
     LoadsWhatItSavedLast,
     LoadsTheNewestOfADirectory,
+    TrainsInTheFilesThatItHasLoaded,
+    KeepsTwoStates,
     AddsToABegunStep,
     DividesByABegunStep,
 ]
+#: Caught by the Scenario that it names in ``rare``.
+OVER_AN_EDIT: list[type[SavesWithTheNextEdit]] = [SavesWithTheNextEdit]

@@ -79,6 +79,18 @@ class KeepsAnOverflowThatIsTakenAway(_Saturates):
         self.patch_check(kept)
 
 
+class DecidesByItsOwnShard(_Saturates):
+    """In fp32 each rank looks at its part of the gradients alone, and some step though others skip."""
+
+    rare = "overflow of fp32 on the wire"
+    points_at = Points("skipped", "parameters", "model_parameters", "optimizer_state", "losses", "gradients")
+
+    def sabotage(self) -> None:
+        stepper, shards = self.engine.stepper, self.scenario.dtype == "fp32" and self.scenario.stage > 0
+        if shards:
+            self.patch_check(lambda check: replace(check, overflow=~stepper._sums().sum(0, keepdim=True).isfinite()))
+
+
 def _saturated(values: Tensor) -> Tensor:
     """Finite values, within the range of fp16; the others as they are."""
     return torch.where(values.isfinite(), values.clamp(-_MOST, _MOST), values)

@@ -118,6 +118,22 @@ class StepsAFrozenBlock(_OfFrozenSteps):
         return super().micro_step(batch)
 
 
+class StepsTheFrozenPartOfAUnit(Mutant):
+    """If some parameters of the head's unit are frozen, and others train, the frozen ones move on by their momentum."""
+
+    rare = "biases alone"
+    points_at = _VALUES
+
+    def sabotage(self) -> None:
+        reducer = self.engine.reducer
+        reducer._given_zeros = lambda: [True] * len(reducer.active)  # type: ignore[method-assign]
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        flags = {p.requires_grad for name, p in self.trained.items() if name.startswith("head.")}
+        self.engine.reducer.gives_zeros = len(flags) == 2
+        return super().micro_step(batch)
+
+
 class NeverThawsABlock(_OfFrozenSteps):
     """A block that was frozen once receives no gradient any more."""
 
@@ -276,4 +292,5 @@ TRAINING_LOOPS = [
 #: Which a rare value catches.
 IN_PLACE = [LosesAnEditInPlace]
 #: So does another.
+PARTLY_FROZEN: list[type[Mutant]] = [StepsTheFrozenPartOfAUnit]
 BEFORE_THE_BACKWARD = [GoesBackThroughTheLastForward]
