@@ -77,13 +77,15 @@ def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
 
 @drawn_at_each_stage(
     lambda stage: st.tuples(
-        scenarios(stage=stage, **_HALVED), among("late hooks", "output", "late parameters", "output's gradient")
+        scenarios(stage=stage, **_HALVED),
+        among("late hooks", "output", "late parameters", "output's gradient", "late block"),
     ),
-    share=0.075,
+    share=0.1,
 )
 def test_hooks_that_come_late_hold(trials: Trials, scenario: tuple[Scenario, own_code.Hooks]) -> None:
     """So it does if hooks that the client sets after the engine is built halve the model's output, the gradient of the
-    output, or the gradient of each parameter."""
+    output, or the gradient of each parameter. If one halves the input of a block, the run has the bits that it has if
+    the client sets it before."""
     if not trials.subject.keeps_late_hooks:
         pytest.skip(f"{trials.name} does not promise that hooks hold that are set after it is built")
     _demand_halves(trials, *scenario)
@@ -93,7 +95,8 @@ def _demand_halves(trials: Trials, scenario: Scenario, hooks: own_code.Hooks) ->
     one = trials.nearest(scenario, "dtype", "autocast")
     assume(one.dtype != "fp16")
     command = ReplayCommand(one, trials.name)
-    hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, None))
+    early: own_code.Hooks | None = "block" if hooks == "late block" else None
+    hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, early))
     _demand_same(trials, one, hooked, halved, _TRAINED)
 
 

@@ -11,7 +11,7 @@ from zerobench.suites.equivalence import test_client, test_loads, test_neighbour
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.client import FAILING, HOOKS, NUMBERS, SAVING, TOUCHING, UNREAD
 from zerobench.suites.meta.mutants.ddp_rules import BY_PROPERTY
-from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_VALUES
+from zerobench.suites.meta.mutants.given import GIVEN_BATCHES, GIVEN_STRIDES, GIVEN_VALUES
 from zerobench.suites.meta.mutants.goes_back import GOES_BACK
 from zerobench.suites.meta.mutants.own_code import (
     AFTER_FAILURES,
@@ -31,7 +31,10 @@ _CASES = [
     *((mutant, test_client.test_saving_changes_nothing) for mutant in [*SAVING, *RETURNED_LOSSES]),
     *((mutant, test_client.test_outcomes_need_no_reader) for mutant in [*UNREAD, *GIVEN_BATCHES]),
     *((mutant, test_client.test_the_client_keeps_its_state) for mutant in TOUCHING),
-    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in [*GIVEN_VALUES, *RETURNED_READINGS]),
+    *(
+        (mutant, test_client.test_the_client_keeps_its_state)
+        for mutant in [*GIVEN_VALUES, *GIVEN_STRIDES, *RETURNED_READINGS]
+    ),
     *((mutant, test_loads.test_random_numbers_go_on_after_a_load) for mutant in NUMBERS),
     *((mutant, test_loads.test_a_load_that_fails_changes_nothing) for mutant in [*FAILING, *IN_FAILED_LOADS]),
     *((mutant, test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out) for mutant in PARTS),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -107,11 +110,13 @@ def offers_edits(subject: type[Subject], scenario: Scenario) -> bool:
 def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool, editing: bool) -> list[str]:
     """One rank's part: the client's objects that a call of the engine has changed, as ``object, by call``.
 
-    The client draws random numbers before each call, as a data loader does.
+    The client draws random numbers before each call, as a data loader does. Up to the evaluation of each step one
+    block is in evaluation mode, as if the client trained the others alone.
     """
     rank, subject_type = dist.get_rank(group), subjects.load(name)
     model = model_for(subject_type, scenario, rank)
     _draw_numbers()
+    torch.set_float32_matmul_precision("highest")  # an engine that has been here may have left another one
     before = _of_process()
     found: list[str] = []
     with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
@@ -119,6 +124,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
         state = partial(_of_model, subject, model, scenario)
         for index in range(scenario.steps):
             prepare(subject, scenario, index)
+            _block(model).eval()
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
@@ -126,12 +132,17 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             readings = _Readings()
             for call, make in _calls(subject, directory if saving else None).items():
                 found += _changed_by(call, state, {}, partial(readings.make, call, make))
+            _block(model).train()
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
             found += readings.changed()
             found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
+
+
+def _block(model: nn.Module) -> nn.Module:
+    return next(model.get_submodule("blocks").children())
 
 
 class _Readings:
@@ -193,6 +204,7 @@ def _draw_numbers() -> None:
     """Otherwise a seed that was set before would be set again, and nothing would change."""
     torch.rand(1)
     random.random()  # noqa: S311 - no secret
+    np.random.rand()  # noqa: NPY002 - the global generator
 
 
 def _differing(call: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
@@ -204,12 +216,19 @@ def _of_process() -> dict[str, object]:
     return {
         "torch's random numbers": torch.get_rng_state().numpy().tobytes(),
         "Python's random numbers": hash(random.getstate()),
+        "numpy's random numbers": repr(np.random.get_state()),  # noqa: NPY002 - the global generator
         "the grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "autocast's cache": torch.is_autocast_cache_enabled(),
         "the default dtype": torch.get_default_dtype(),
         "the default device": torch.get_default_device(),
         "the number of threads": torch.get_num_threads(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the precision of products": torch.get_float32_matmul_precision(),
+        "the search for undefined gradients": torch.is_anomaly_enabled(),
+        "the garbage collector": gc.isenabled(),
+        "the working directory": Path.cwd(),
+        "the signal handlers": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)],
         "small numbers": float(torch.full((1,), 1e-40) * 1),  # 0 if denormal ones are flushed
     }
 

@@ -105,19 +105,21 @@ def _raise(gradient: Tensor) -> None:
 
 
 #: The hooks by which the client halves all gradients: on each trained parameter, set before or after the engine is
-#: built; or on the whole model, set after it: on its output, or on the gradient of its output.
-Hooks = Literal["parameters", "late parameters", "output", "output's gradient"]
+#: built; or on the whole model, set after it: on its output, or on the gradient of its output. Or those by which it
+#: halves the input of the first block, set before or after.
+Hooks = Literal["parameters", "late parameters", "output", "output's gradient", "block", "late block"]
+_EARLY: tuple[Hooks, ...] = "parameters", "block"
 
 
 def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, hooks: Hooks | None) -> Trajectory:
-    """One rank's part: train with halves of all gradients, by hooks of the client, or by halves of the losses."""
+    """One rank's part: train with halves, by hooks of the client, or by halves of the losses."""
     rank, kind, steps = dist.get_rank(group), subjects.load(name), list[Step]()
     model = model_for(kind, scenario, rank)
-    if hooks == "parameters":
+    if hooks in _EARLY:
         _halve(model, hooks)
     factor = 0.5 if hooks is None else 1.0
     with closing(wrap(model, kind, scenario, group)) as subject:
-        if hooks is not None and hooks != "parameters":
+        if hooks is not None and hooks not in _EARLY:
             _halve(model, hooks)
         for index in range(scenario.steps):
             batches = [
@@ -131,6 +133,9 @@ def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, h
 def _halve(model: nn.Module, hooks: Hooks) -> None:
     if hooks == "output":
         model.register_forward_hook(lambda module, given, loss: loss * 0.5)
+    elif hooks in ("block", "late block"):
+        block = next(model.get_submodule("blocks").children())
+        block.register_forward_pre_hook(lambda module, given: (given[0] * 0.5, *given[1:]))
     elif hooks == "output's gradient":
         model.register_full_backward_pre_hook(_halves)
     else:

@@ -184,6 +184,35 @@ class WritesTheRateThatItUsed(_Touches):
         return super().micro_step(batch)
 
 
+class DrawsANumberOfNumpyInAStep(_Touches):
+    thing = "numpy's random numbers, by step"
+
+    def step(self) -> Outcome:
+        np.random.rand()  # noqa: NPY002 - the global generator
+        return super().step()
+
+
+class SetsThePrecisionOfProducts(_Touches):
+    thing = "the precision of products, by building"
+
+    def sabotage(self) -> None:
+        torch.set_float32_matmul_precision("high")
+
+    def close(self) -> None:
+        torch.set_float32_matmul_precision("highest")
+        super().close()
+
+
+class TrainsEveryModule(_Touches):
+    """The client has put a block into evaluation mode, and trains the others."""
+
+    thing = "the mode of blocks.0, by micro_step"
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        self.model.train()
+        return super().micro_step(batch)
+
+
 class LoadsTheNumbersOfRankZero(_Touches):
     """After a load every rank draws the same random numbers, for example the same order of its data."""
 
@@ -274,6 +303,9 @@ TOUCHING: list[type[_Touches]] = [
     LeavesGradientsOffAfterAnEvaluation,
     LeavesEvaluationModeUntilTheNextStep,
     WritesTheRateThatItUsed,
+    DrawsANumberOfNumpyInAStep,
+    SetsThePrecisionOfProducts,
+    TrainsEveryModule,
 ]
 NUMBERS: list[type[_Touches]] = [
     LoadsTheNumbersOfRankZero,

@@ -17,6 +17,7 @@ from zerobench.subject import Batch, Outcome, State
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
+from zerobench.workload import models
 
 
 class SetsParametersWhenTheyAreUsed(Mutant):
@@ -53,6 +54,21 @@ class SetsParametersWhenTheyAreUsed(Mutant):
     def save(self, directory: Path) -> None:
         self._set()
         super().save(directory)
+
+
+class ReadsAValueInTheOrderOfItsMemory(Mutant):
+    """Copies the memory of a value that the client sets, as if its strides were those of the parameter."""
+
+    points_at = (Points("client"), LATER)
+
+    def sabotage(self) -> None:
+        shapes = dict(models.shapes(self.scenario).named_parameters())
+        self.strides = {name: p.stride() for name, p in shapes.items()}
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(
+            {name: value.as_strided(value.shape, self.strides[name]) for name, value in values.items()}
+        )
 
 
 class TrainsOnTheBatchWhenItSteps(Mutant):
@@ -95,4 +111,5 @@ class TrainsOnTheBatchWhenItSteps(Mutant):
 
 
 GIVEN_VALUES: list[type[Mutant]] = [SetsParametersWhenTheyAreUsed]
+GIVEN_STRIDES: list[type[Mutant]] = [ReadsAValueInTheOrderOfItsMemory]
 GIVEN_BATCHES: list[type[Mutant]] = [TrainsOnTheBatchWhenItSteps]

@@ -104,6 +104,14 @@ def _hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
 
 
+class RunsTheHooksThatBlocksHad(RunsTheHooksOfItsBuilding):
+    """So it is with hooks on a block alone: those on the model run, as the client calls it."""
+
+    def sabotage(self) -> None:
+        self.hooks = [hooks for block in self.model.get_submodule("blocks").children() for hooks in _hooks_of(block)]
+        self.early = [set(hooks) for hooks in self.hooks]
+
+
 class DropsLateHooksOfParameters(Mutant):
     """Hooks that the client sets on parameters after the engine is built are lost at the first micro-step."""
 
@@ -180,4 +188,8 @@ LEFT_BY_FAILURES: list[type[Mutant]] = [KeepsUnitsOfAForwardThatRaised]
 AFTER_FAILURES: list[type[Mutant]] = [CountsAForwardThatRaised, GoesOnAfterABackwardThatRaised]
 WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters]
 IN_FORWARDS: list[type[Mutant]] = [TakesUsesForContexts, EditsAfterTheForward]
-WITHOUT_LATE_HOOKS: list[type[Mutant]] = [RunsTheHooksOfItsBuilding, DropsLateHooksOfParameters]
+WITHOUT_LATE_HOOKS: list[type[Mutant]] = [
+    RunsTheHooksOfItsBuilding,
+    RunsTheHooksThatBlocksHad,
+    DropsLateHooksOfParameters,
+]
