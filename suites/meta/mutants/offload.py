@@ -50,7 +50,7 @@ class LeavesStaleParametersOnTheDevice(ToHost, Mutant):
 
 
 class LosesGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = Points("gradients")
+    points_at = Points("gradients", "optimizer_state")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
@@ -61,7 +61,7 @@ class LosesGradientsOnTheWayDown(ToHost, Mutant):
 
 
 class RoundsGradientsOnTheWayDown(ToHost, Mutant):
-    points_at = Points("gradients")
+    points_at = Points("gradients", "optimizer_state")
 
     def sabotage(self) -> None:
         for store in offloading_stores(self):
