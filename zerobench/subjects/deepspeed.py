@@ -19,7 +19,7 @@ from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
-from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving
+from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving, plain_settings
 from zerobench.subjects.deepspeed_process import OwnProcess
 from zerobench.subjects.plain import storages, tensors_of
 from zerobench.subjects.plain_settings import dense
@@ -88,6 +88,7 @@ class DeepSpeed(Subject):
                 lr_scheduler=scheduler_of(scenario),
                 config=self._config(),
             )
+        plain_settings.hook(self.trained.values(), scenario)
 
     def _client_optimizer(self) -> torch.optim.Optimizer | None:
         """The optimizer that the client passes; None if the configuration names one."""
@@ -137,6 +138,7 @@ class DeepSpeed(Subject):
         return self.scenario.shortens and not self._steps_once and not sets
 
     def _backward(self, loss: Tensor) -> None:
+        loss = plain_settings.before_hooks(loss, self.scenario)
         if deepspeed_options.backward_of_loss(self.engine, self.scenario, loss):
             return
         divided = {"scale_wrt_gas": False} if deepspeed_options.DIVIDED in self.scenario.settings else {}

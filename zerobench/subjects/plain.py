@@ -78,6 +78,7 @@ class Plain(Subject):
         self.masters = self._take_masters()
         self.module = self._wrap()
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        plain_settings.hook(self.working.values(), scenario)
         self.masters = self.masters or self.working
         self.optimizer = self._optimizer()
         self.scaler = plain_settings.scaler(scenario, self.optimizer, group, sharded=self.scales_shards)
@@ -136,7 +137,7 @@ class Plain(Subject):
             loss = loss_of(self.scenario, self._called, batch)
             if zeroes:
                 self._zero_grad()
-            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+            plain_settings.before_hooks(self._scaled(loss), self.scenario).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     @property

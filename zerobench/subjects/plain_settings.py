@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ CLOSURE = "step(closure)"
 LATE_ZERO = "zero_grad() after the forward"
 #: Before a step's first micro-step the client drops the gradients of another one, whose batch it leaves out.
 DROPPED = "zero_grad() after a micro-step"
+#: Hooks of the client double the gradient of each trained parameter, and the client halves the loss that it goes back
+#: from: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_hook.html
+HOOKED = "Tensor.register_hook"
 #: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
@@ -42,7 +46,7 @@ ADDITIONS = ADDED, ADDED_FROZEN
 SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
 MOMENTS = LATE_ZERO, DROPPED
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, HOOKED
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -60,7 +64,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"a GradScaler takes no closure: {_AMP}"
     if CLOSURE in scenario.settings and not RULES[scenario.optimizer.name].flags:
         return f"{CLOSURE} is of torch's optimizers: {_FORMS}"
-    if (reason := unsupported_form(scenario) or unsupported_drop(scenario)) is not None:
+    if (reason := unsupported_form(scenario) or unsupported_drop(scenario) or unsupported_hooks(scenario)) is not None:
         return reason
     if (additions := set(ADDITIONS).intersection(scenario.settings)) and not (
         scenario.optimizer.second_group or scenario.optimizer.third_group
@@ -86,6 +90,24 @@ def unsupported_form(scenario: Scenario) -> str | None:
     if FUSED in forms and scenario.device == "cuda" and not rule.fuses:
         return f"{FUSED} of {scenario.optimizer.name} is for the CPU: {_FORMS}"
     return None
+
+
+def unsupported_hooks(scenario: Scenario) -> str | None:
+    """The reason against hooks that double gradients, or None."""
+    if HOOKED in scenario.settings and scenario.dtype == "fp16":
+        return f"with {HOOKED} the client halves the loss, so that small gradients lose bits in fp16"
+    return None
+
+
+def hook(parameters: Iterable[Tensor], scenario: Scenario) -> None:
+    """Set the client's hooks that double gradients, if a setting says so."""
+    for parameter in parameters if HOOKED in scenario.settings else ():
+        parameter.register_hook(lambda gradient: gradient * 2.0)  # type: ignore[no-untyped-call]
+
+
+def before_hooks(loss: Tensor, scenario: Scenario) -> Tensor:
+    """The loss that the client goes back from: a half of it, if hooks double the gradients."""
+    return loss * 0.5 if HOOKED in scenario.settings else loss
 
 
 def unsupported_drop(scenario: Scenario) -> str | None:
