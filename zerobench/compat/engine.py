@@ -36,6 +36,7 @@ from zerobench.compat.progress import Progress
 from zerobench.compat.refused_methods import RefusedMethods
 from zerobench.compat.step_hooks import StepHooks
 from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
+from zerobench.compat.uncompiled import eagerly
 from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
 
@@ -117,6 +118,7 @@ class DeepSpeedEngine(
             self._progress.profiling(),
             comms_logger.recording(),
             self._autocast(),
+            self._uncompiled(),
         ):
             outputs = self._engine(*args, **kwargs)
         self._direct.watch(outputs)
@@ -146,8 +148,11 @@ class DeepSpeedEngine(
 
     @contextmanager
     def _around_backward(self) -> Iterator[None]:
-        with self._progress.timing("bwd"), comms_logger.recording():
+        with self._progress.timing("bwd"), comms_logger.recording(), self._uncompiled():
             yield
+
+    def _uncompiled(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._engine.unsharder is None else eagerly()
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the loss scale, for ``loss.backward()`` without the engine; fp16 needs it."""

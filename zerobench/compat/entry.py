@@ -21,13 +21,14 @@ from zerobench.compat.config import Settings, resolve
 from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine import DeepSpeedEngine
 from zerobench.compat.errors import SettingsError, raised_as
-from zerobench.compat.given_model import freeze_others, keep_precision, without_compile
+from zerobench.compat.given_model import freeze_others, keep_precision
 from zerobench.compat.loader import DeepSpeedDataLoader
 from zerobench.compat.log import notice
 from zerobench.compat.optimizer_attributes import add_attributes
 from zerobench.compat.optimizers import as_client
 from zerobench.compat.parallelism import refuse_parallelism
 from zerobench.compat.step_hooks import StepHooks
+from zerobench.compat.uncompiled import without_compile
 from zerobench.engine.errors import ConfigError
 from zerobench.engine.handover import hand_over
 

@@ -47,15 +47,6 @@ def freeze_others(model: nn.Module, groups: list[Any]) -> None:
         notice(f"in no parameter group, so frozen: {', '.join(others)}")
 
 
-def without_compile(model: nn.Module, settings: Settings) -> nn.Module:
-    """At stage 3 the module that torch.compile was given: the compiler cannot see that parameters are gathered."""
-    original = getattr(model, "_orig_mod", None)
-    if settings.engine["zero_optimization"]["stage"] < 3 or not isinstance(original, nn.Module):
-        return model
-    notice("torch.compile has no effect at stage 3")
-    return original
-
-
 class GivenModel:
     """Watches the model, which stays in the caller's hands while the engine trains it.
 
