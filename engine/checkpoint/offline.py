@@ -133,8 +133,8 @@ def export_checkpoint(
 def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: bool = True) -> dict[str, Tensor]:
     """The whole fp32 weights of a checkpoint by name, and its buffers with rank 0's values, on the CPU.
 
-    A tied parameter has all its names, of one tensor, as in the module's state dict. The order is DeepSpeed's: buffers,
-    frozen parameters, those that train, and the other names of tied ones.
+    A tied parameter or buffer has all its names, of one tensor, as in the module's state dict. The order is that of
+    DeepSpeed: buffers, frozen parameters, those that train, and the other names of tied ones.
 
     Args:
         load_dir: the directory of the checkpoints.
@@ -151,7 +151,7 @@ def read_weights(load_dir: str | PathLike[str], tag: str | None = None, frozen: 
 
 
 def _tied(directory: Path, tag: str | None) -> dict[str, str]:
-    """The other names of tied parameters, each with the name that has the values."""
+    """The other names of tied parameters and buffers, each with the name that has the values."""
     folder = find_checkpoint(directory, tag)
     return DeepSpeedWeights(folder).tied if is_deepspeed(folder) else open_record(folder).contents.tied
 

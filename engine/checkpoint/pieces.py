@@ -145,10 +145,22 @@ def _whole(key: str, tensor: Tensor) -> Piece:
 
 
 def buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The persistent buffers by name: those in the module's state_dict."""
+    """The persistent buffers by name: those in the module's state_dict, each under its first name there."""
+    first = {id(each): name for name, each in reversed(_named_buffers(module))}
+    return {name: each for name, each in _named_buffers(module) if first[id(each)] == name}
+
+
+def buffer_aliases(module: nn.Module) -> dict[str, str]:
+    """The other names of buffers that several modules have, each with the name that comes first."""
+    first = {id(each): name for name, each in reversed(_named_buffers(module))}
+    return {name: first[id(each)] for name, each in _named_buffers(module) if first[id(each)] != name}
+
+
+def _named_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """The persistent buffers under all their names."""
     skipped = {
         f"{prefix}.{name}" if prefix else name
-        for prefix, each in module.named_modules()
+        for prefix, each in module.named_modules(remove_duplicate=False)
         for name in each._non_persistent_buffers_set
     }
-    return {name: each for name, each in module.named_buffers() if name not in skipped}
+    return [(name, each) for name, each in module.named_buffers(remove_duplicate=False) if name not in skipped]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.checkpoint.extra_states import extra_states
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.pieces import buffers
+from zerobench.engine.checkpoint.pieces import buffer_aliases, buffers
 from zerobench.engine.checkpoint.plain import decode, encode
 from zerobench.engine.checkpoint.record import (
     BufferEntry,
@@ -34,7 +34,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         world=parts.ranks.world,
         dtype=precision(parts),
         parameters=parameter_entries(parts),
-        tied=aliases(parts.module),
+        tied=aliases(parts.module) | buffer_aliases(parts.module),
         buffers={name: buffer_entry(buffer) for name, buffer in buffers(parts.module).items()},
         frozen=frozen,
         optimizer=_optimizer(parts),

@@ -100,7 +100,7 @@ class Contents(Section):
     world: Annotated[int, Field(gt=0)]
     dtype: Literal["fp32", "bf16", "fp16"]
     parameters: dict[str, ParameterEntry]
-    tied: dict[str, str]  # other names of parameters, each with the name in ``parameters``
+    tied: dict[str, str]  # other names of parameters and buffers, each with the name in ``parameters`` or ``buffers``
     buffers: dict[str, BufferEntry]
     frozen: bool  # the values of frozen parameters are in it
     optimizer: OptimizerEntry

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.pieces import buffers, replicated
+from zerobench.engine.checkpoint.pieces import buffer_aliases, buffers, replicated
 from zerobench.engine.checkpoint.progress import aliases
 from zerobench.engine.checkpoint.safetensors import Entry, write_file
 from zerobench.engine.checkpoint.together import on_every_rank
@@ -22,15 +22,20 @@ _SUFFIX = ".safetensors"
 def state_dict(parts: Parts, *, frozen: bool) -> dict[str, Tensor] | None:
     """The module's whole state dict in the training dtype, on the CPU of rank 0; None on the others. A collective.
 
-    Tied parameters have all their names, of one tensor.
+    Tied parameters and buffers have all their names, of one tensor.
     """
     found = dict(_parameters(parts, frozen=frozen))
     if parts.ranks.rank:
         return None
-    found |= {alias: found[name] for alias, name in aliases(parts.module).items() if name in found}
-    found |= {name: each.detach().cpu().clone() for name, each in buffers(parts.module).items()}
+    kept, others = buffers(parts.module), buffer_aliases(parts.module)
+    found |= {name: each.detach().cpu().clone() for name, each in kept.items()}
+    found |= {alias: found[name] for alias, name in _all_aliases(parts).items() if name in found}
     names = [name for name, _ in parts.module.named_parameters(remove_duplicate=False)]
-    return {name: found[name] for name in [*names, *buffers(parts.module)] if name in found}
+    return {name: found[name] for name in [*names, *kept, *others] if name in found}
+
+
+def _all_aliases(parts: Parts) -> dict[str, str]:
+    return aliases(parts.module) | buffer_aliases(parts.module)
 
 
 def write(parts: Parts, path: Path, *, frozen: bool) -> None:
@@ -47,7 +52,7 @@ def write(parts: Parts, path: Path, *, frozen: bool) -> None:
             "could run code"
         )
     values = state_dict(parts, frozen=frozen)
-    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts.module)))
+    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, _all_aliases(parts)))
 
 
 def _write(path: Path, values: dict[str, Tensor], others: dict[str, str]) -> None:

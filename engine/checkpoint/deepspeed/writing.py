@@ -161,7 +161,7 @@ class _Export:
             "optimizer": None if stage else self._whole_optimizer(),
             "param_shapes": shapes,
             "frozen_param_shapes": unowned,
-            "shared_params": dict(saved.tied) if stage else None,
+            "shared_params": self._shared() if stage else None,
             "frozen_param_fragments": None if unowned is None else self._fragments(unowned, rank),
             "lr_scheduler": None if schedule is None else decode(schedule.state),
             "data_sampler": None,
@@ -214,13 +214,16 @@ class _Export:
         found: OrderedDict[str, Tensor] = OrderedDict()
         for name in self._contents.parameters:
             found[name] = partitioned if self._settings.stage == 3 else self._value(name)
-        found |= {alias: found[name] for alias, name in self._contents.tied.items()}
         for name, entry in self._contents.buffers.items():
             key = f"buffer.{rank % self._contents.world}.{name}"
             elements = torch.Size(entry.shape).numel()
             flat = self.partitions.values.read(key, 0, elements) if elements else torch.empty(0)
             found[name] = flat.view(entry.shape)
-        return found
+        return found | {alias: found[name] for alias, name in self._contents.tied.items()}
+
+    def _shared(self) -> dict[str, str]:
+        """The other names of tied parameters."""
+        return {alias: name for alias, name in self._contents.tied.items() if name in self._contents.parameters}
 
     def _whole_optimizer(self) -> dict[str, Any]:
         """The optimizer's state of stage 0: torch's own in fp32, and DeepSpeed's unfused one in 16 bits."""
