@@ -62,6 +62,7 @@ HUGGING_FACE: dict[str, list[str]] = {
     "composite": ["--stage", "{stage}"],
     "saved_by_rank_zero": ["--stage", "{stage}"],
     "speech": ["--stage", "{stage}"],
+    "prompts": ["--stage", "{stage}"],
 }
 #: In lines with times, which Trainer prints, and the timer of steps_per_print.
 _TIMES = ("_runtime'", "SamplesPerSec=")

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from zerobench.compat import sharded_models
+from zerobench.compat import sharded_adapters, sharded_models
 from zerobench.compat.cpu_ranks import PatchesOnImport
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.unoffered import find_modules
@@ -16,6 +16,8 @@ from zerobench.errors import UsageError
 SITE = Path(__file__).with_name("site")
 #: DeepSpeed's version whose surface this is; a local version compares as not older.
 VERSION = "0.19.8+zerobench"
+
+_PATCHES = {**sharded_models.PATCHES, **sharded_adapters.PATCHES, "torch.nn.functional": watch_lookups}
 
 
 def activate() -> None:
@@ -32,5 +34,5 @@ def activate() -> None:
         others = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
-        sys.meta_path.insert(0, PatchesOnImport({**sharded_models.PATCHES, "torch.nn.functional": watch_lookups}))
+        sys.meta_path.insert(0, PatchesOnImport(_PATCHES))
     find_modules()

@@ -41,7 +41,7 @@ def _sharding_utils(module: Any) -> None:
     def tied_params_are_equal(source: Tensor, target: Tensor) -> bool:
         from zerobench.compat.zero.gathered import GatheredParameters
 
-        sharded: list[Any] = [each for each in (source, target) if _is_sharded(each)]
+        sharded: list[Any] = [each for each in (source, target) if is_sharded(each)]
         if not sharded:
             return bool(compare(source, target))
         with GatheredParameters(sharded):
@@ -71,7 +71,7 @@ def _gather_for_initialisation(model_class: Any) -> None:
         from zerobench.compat.zero.gathered import GatheredParameters
 
         skipped = not on_every_rank or getattr(part, "_is_hf_initialized", False)
-        sharded: list[Any] = [] if skipped else [each for each in _read_by(part) if _is_sharded(each)]
+        sharded: list[Any] = [] if skipped else [each for each in _read_by(part) if is_sharded(each)]
         if not sharded:
             return of_module(self, part, *args, **kwargs)
         with GatheredParameters(sharded, modifier_rank=0):
@@ -102,14 +102,14 @@ def _leave_out_examination(model_class: Any) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if state_dict is None and not is_main_process and any(map(_is_sharded, self.parameters())):
+        if state_dict is None and not is_main_process and any(map(is_sharded, self.parameters())):
             state_dict = {}
         return save(self, save_directory, is_main_process, state_dict, *args, **kwargs)
 
     model_class.save_pretrained = save_pretrained
 
 
-def _is_sharded(parameter: Tensor) -> bool:
+def is_sharded(parameter: Tensor) -> bool:
     from zerobench.engine.state.resharded import Resharded
 
     return isinstance(parameter, Resharded)
