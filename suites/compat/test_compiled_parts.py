@@ -41,8 +41,9 @@ def _trained(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[str]]:
     after = loops.trained(engine, net, 2)
     names = [name for name, _ in net.named_parameters()]
     if stage == 3:
+        compiled: Any = torch.compile(engine, backend="eager")
         with pytest.raises(RuntimeError, match=r"torch\.compile was given an engine at stage 3"):
-            torch.compile(engine, backend="eager")(torch.ones(1, 5))
+            compiled(torch.ones(1, 5))
     engine.destroy()
     return after, names
 

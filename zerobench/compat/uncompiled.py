@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ def _take_back(part: nn.Module) -> bool:
     return in_place or isinstance(original, nn.Module)
 
 
-def eagerly() -> AbstractContextManager[None]:
+def eagerly() -> AbstractContextManager[Any]:
     """Within it, functions and methods that torch.compile was given run as they are.
 
     Raises:
@@ -43,9 +44,10 @@ def eagerly() -> AbstractContextManager[None]:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
         return nullcontext()
     try:
-        return torch.compiler.set_stance("force_eager")
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     except RuntimeError as error:
         raise RuntimeError(_REASON) from error
+    return stance
 
 
 _REASON = (
