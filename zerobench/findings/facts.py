@@ -208,7 +208,7 @@ def empties_a_shard(scenario: Scenario) -> bool:
     """Whether a rank's shard of some parameter has no element, if the ranks share its rows evenly."""
     rows = scenario.model.rows if isinstance(scenario.model, Odd) else set()
     shards = scenario.world // scenario.replicate
-    return any(-(-each // shards) * (shards - 1) >= each for each in rows) and shards > 1
+    return shards > 1 and any(-(-each // shards) * (shards - 1) >= each for each in rows)
 
 
 def shares_unevenly(scenario: Scenario) -> bool:
