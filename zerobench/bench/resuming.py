@@ -13,6 +13,17 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 
 
+def save_other(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path, tag: str) -> None:
+    """Save another model without steps, as an earlier state of the run on these ranks.
+
+    If the directory keeps several states, it has the name ``tag``.
+    """
+    other = scenario.but(seed=scenario.seed + 1)
+    with closing(start(subjects.load(name), other, group)) as subject:
+        subject.tag = tag if subject.keeps_tags else ""
+        save(subject, other, directory, 0)
+
+
 def save_after(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path, every: Keep) -> Trajectory:
     """Train all steps of a Scenario, and save; the recording holds the states in ``every`` of each step."""
     rank = dist.get_rank(group)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from zerobench.bench.following import first_step_that_does_not_follow
 from zerobench.bench.rank_tasks import refusals
-from zerobench.bench.resuming import resume_at, save_after
+from zerobench.bench.resuming import resume_at, save_after, save_other
 from zerobench.driver import ALL, Keep, Run, drive
 from zerobench.errors import UsageError
 from zerobench.judge.command import ReplayCommand, between
@@ -140,9 +140,16 @@ class Runner:
     def resumed(
         self, command: ReplayCommand, reading: Reading, saved_by: Scenario
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """The recordings of the run that saves, and of the one that goes on from there."""
+        """The recordings of the run that saves, and of the one that goes on from there.
+
+        In every second Scenario, by the seed, its ranks have begun the directory with another state; in every fourth by
+        the name that the reference engine gives to the one that it saves next.
+        """
         saving, every = ReplayCommand(saved_by, command.subject), reading.every
         with tempfile.TemporaryDirectory() as directory:
+            if saved_by.seed % 2:
+                tag = f"global_step{saved_by.steps}" if saved_by.seed % 4 == 1 else ""
+                self.ask(command, save_other, Path(directory), tag).result()
             before = self.ask(saving, save_after, Path(directory), every).result()
             asked = saved_by.steps, Path(directory), every, reading.last, "evaluation" in reading.parts
             after = self.ask(command, resume_at, *asked).result()

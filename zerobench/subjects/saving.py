@@ -21,9 +21,14 @@ _PAGE = "https://docs.pytorch.org/docs/2.13/distributed.checkpoint.html"
 def save_own(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup) -> None:
     """Save this rank's state to a file of its own: the buffers of a model are each rank's. A collective.
 
-    No rank goes on before all files are there, because a load counts them.
+    No rank goes on before all files are there, because a load counts them; those of further ranks, which more ranks
+    have saved before, go.
     """
     torch.save(dict(state), directory / f"rank-{dist.get_rank(group)}.pt")
+    if dist.get_rank(group) == 0:
+        for path in directory.glob("rank-*.pt"):
+            if int(path.stem.removeprefix("rank-")) >= dist.get_world_size(group):
+                path.unlink()
     dist.barrier(group)
 
 
