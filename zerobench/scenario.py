@@ -241,6 +241,14 @@ class Scenario:
         return self.dtype == "fp32" and self.seed % 2 == 1
 
     @property
+    def calls_apart(self) -> bool:
+        """Whether the client edits parameters, or gradients, by two calls one after the other, each for some of them.
+
+        It does in half of the Scenarios, by the seed.
+        """
+        return self.seed // 2 % 2 == 1
+
+    @property
     def carries_client_state(self) -> bool:
         """Whether the client gives a save the state that a load has given back, with the values that have changed.
 

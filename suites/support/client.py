@@ -37,7 +37,7 @@ from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State, Subject
 from zerobench.workload.changes import edited
-from zerobench.workload.data import held_out, seed_leaf
+from zerobench.workload.data import held_out, part_of_larger, seed_leaf
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,28 @@ def train_and_save(group: dist.ProcessGroup, name: str, scenario: Scenario, save
 def train_unread(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory:
     """One rank's part: ask for the outcome of the last step alone. The recording has this step alone.
 
-    The client writes to the memory of each batch before the next one comes.
+    The client gives all batches in the same tensors, parts of larger ones, as a loader that fills its memory again.
     """
-    rank = dist.get_rank(group)
+    rank, memory = dist.get_rank(group), dict[str, Tensor]()
     with closing(start(subjects.load(name), scenario, group)) as subject:
         for index in range(scenario.steps - 1):
-            run_steps(subject, scenario, index, rank, [_reused(draw_batches(scenario, index, rank))])
+            run_steps(subject, scenario, index, rank, [_reused(draw_batches(scenario, index, rank), memory)])
         last = run_step(subject, scenario, scenario.steps - 1, rank, ALL)
     return Trajectory(name, scenario, rank, [last])
 
 
-def _reused(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Each batch, whose memory the client uses for something else once its micro-step has ended."""
+def _reused(batches: Iterable[Batch], memory: dict[str, Tensor]) -> Iterator[Batch]:
+    """Each batch, in the tensors of the one before if they have its shape; other values are there once its micro-step
+    has ended."""
     for batch in batches:
-        yield batch
-        for value in batch.values():
-            if isinstance(value, Tensor):
-                value.zero_()
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+        for name, value in tensors.items():
+            if name not in memory or memory[name].shape != value.shape:
+                memory[name] = part_of_larger(value)
+            memory[name].copy_(value)
+        yield {**batch, **{name: memory[name] for name in tensors}}
+        for name in tensors:
+            memory[name].zero_()
 
 
 def _kept(scenario: Scenario, index: int) -> Keep:

@@ -154,7 +154,7 @@ RARE_VALUES = {
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
     # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards; Adagrad's decay
-    # of the rate changes
+    # of the rate changes, its weight decay too, and its sums are saved and loaded
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
         world=3,
@@ -166,7 +166,9 @@ RARE_VALUES = {
         clip=0.05,
         persistence=6,
         max_live=200,
-        optimizer=Optimizer(name="adagrad", lr=0.1, lr_decay=0.5, second_group=True),
+        optimizer=Optimizer(name="adagrad", lr=0.1, lr_decay=0.5, weight_decay=0.1, second_group=True),
+        weight_decay_factors=(1.0, 0.0, 2.0),
+        resumes=(5,),
         momentum_factors=(1.0, 0.25),
         offload_optimizer="nvme",
         offload_param="cpu",
@@ -249,8 +251,9 @@ RARE_VALUES |= {
         loads_into="same",
         resumes=(9, 11),
     ),
-    # three groups of 16-bit parameters whose rows three ranks cannot share evenly: the client zeroes gradients that
-    # it has read, sets parameters after an evaluation, and goes back to a saved state after another one and an edit
+    # three groups of 16-bit parameters whose rows three ranks cannot share evenly: by two calls one after the other, as
+    # this seed has it, the client zeroes gradients that it has read, and sets parameters after an evaluation; it goes
+    # back to a saved state after another one and an edit
     "changes of a client on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), high=True),
         world=3,
@@ -265,6 +268,7 @@ RARE_VALUES |= {
         resumes=(3,),
         loads_into="same",
         reads=(Read("gradients", 1, 2), Read("evaluation", 1, -1), Read("evaluation", 3, 0)),
+        seed=6,
     ),
     # what a draw has once: a block rests in steps in a row and again later, and the client sets parameters and zeroes
     # gradients in steps in a row; it edits parameters in place, between two readings, beside masters in host memory

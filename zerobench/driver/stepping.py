@@ -97,7 +97,9 @@ def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
     if scenario.shortens:
         subject.set_micro_steps(scenario.micro_steps_of(step))
     if step in scenario.edits and not scenario.edits_before_save(step):
-        subject.set_parameters(changes.edited(scenario, step))
+        values = changes.edited(scenario, step)
+        for names in calls_of(scenario, list(values)):
+            subject.set_parameters({name: values[name] for name in names})
     changes.let_train(subject.resting, scenario, step)
 
 
@@ -112,7 +114,14 @@ def finish(subject: Subject, scenario: Scenario, step: int) -> None:
 def edit_gradients(subject: Subject, scenario: Scenario, step: int) -> None:
     """The client's edit of the gradients of ``step``, if the Scenario has one."""
     if scenario.edits_gradients(step):
-        subject.zero_gradients(changes.without_gradient(scenario, step))
+        for names in calls_of(scenario, changes.without_gradient(scenario, step)):
+            subject.zero_gradients(names)
+
+
+def calls_of(scenario: Scenario, names: list[str]) -> list[list[str]]:
+    """The names of each call by which the client edits these: of all, or of two halves one after the other."""
+    half = len(names) // 2 if scenario.calls_apart else 0
+    return [each for each in (names[:half], names[half:]) if each] or [names]
 
 
 def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None:

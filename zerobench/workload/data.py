@@ -23,6 +23,7 @@ CHANNELS = 3  # of an image
 
 _POISONS: dict[PoisonedBy, float] = {"inf": math.inf, "nan": math.nan}
 _HELD_OUT = -1  # not a step of any training
+_BEFORE = 64  # elements of a larger tensor before a part of it
 _TRAINED = 0.9  # the share of a text that training sees
 
 
@@ -53,9 +54,21 @@ def held_out(scenario: Scenario, number: int = 0) -> Batch:
 
 
 def held_out_in(scenario: Scenario, step: int) -> Batch:
-    """The batch of the evaluations that a client makes in a step, which in every second step is another one: an engine
-    that keeps a batch, or a loss, for the next evaluation shows."""
-    return held_out(scenario, step % 2)
+    """The batch of the evaluations that a client makes in a step, which in every second step is another one, a part of
+    larger tensors: an engine that keeps a batch, or a loss, for the next evaluation shows."""
+    batch = held_out(scenario, step % 2)
+    return {name: part_of_larger(value) for name, value in batch.items()} if step % 2 else batch
+
+
+def part_of_larger(value: Any) -> Any:
+    """A tensor as a part of a larger one, behind other values, as a slice of a data set is; other values as they are.
+
+    It begins at a multiple of 64 bytes, as a tensor of its own does, so that libraries compute the same bits.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    memory = torch.zeros(_BEFORE + value.numel(), dtype=value.dtype, device=value.device)
+    return memory[_BEFORE:].view(value.shape).copy_(value)
 
 
 def takes_route(scenario: Scenario, step: int, index: int) -> bool:
