@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume
 
+from zerobench.bench.runner import Told
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.judgement import across_ranks
 from zerobench.judge.parts import PARTS_OF_STEPS, Part
-from zerobench.scenario import Scenario
+from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import own_code
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.own_code import Failing
@@ -28,6 +29,50 @@ def test_threads_change_nothing(trials: Trials, scenario: Scenario) -> None:
     """An engine that is built in one thread and trains each step in another one has the bits of a single thread."""
     one = trials.nearest(scenario)
     got = trials.ask(ReplayCommand(one, trials.name), own_code.train_in_threads)
+    _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
+
+
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        world=among("world", 2, 3, 1),
+        steps=3,
+        resumes=among("resumes", (1,), ()),
+    ),
+    share=0.05,
+)
+def test_a_group_of_other_ranks(trials: Trials, scenario: Scenario) -> None:
+    """An engine whose group has the last processes of a job, and not the first, has the same bits: it takes each rank's
+    number, and the rank that others receive from, from its group."""
+    one = trials.nearest(scenario, "world")
+    assume(one.world < trials.pool.world and not trials.subject.needs_whole_world(one))
+    command = ReplayCommand(one, trials.name)
+    pending = trials.pool.submit(
+        own_code.train_on_the_last_ranks, trials.name, one, world=trials.pool.world, timeout=trials.runner.limit(one)
+    )
+    got = [each for each in Told(pending, command).result() if each is not None]
+    _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(
+            stage=stage,
+            steps=3,
+            resumes=among("resumes", (1,), ()),
+            loads_into=among("load into", "same", "new"),
+            edits=among("edits", (1,), ()),
+            reads=st.sampled_from([(Read("evaluation", 0, 1), Read("evaluation", 1, -1)), (Read("evaluation", 1, 0),)]),
+        ),
+        among("default dtype", "bfloat16", "float64", "float32"),
+    ),
+    share=0.05,
+)
+def test_modes_of_the_client_change_nothing(trials: Trials, scenario: tuple[Scenario, own_code.Default]) -> None:
+    """If the client evaluates in inference mode, makes its other calls but the micro-steps without gradients, and has
+    set another default dtype, the run has the bits of one without all of this."""
+    one, default = trials.nearest(scenario[0]), scenario[1]
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_in_modes, default)
     _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
 
 
@@ -78,24 +123,33 @@ def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
 @drawn_at_each_stage(
     lambda stage: st.tuples(
         scenarios(stage=stage, **_HALVED),
-        among("late hooks", "output", "late parameters", "output's gradient", "late block"),
+        among(
+            "late hooks",
+            "output",
+            "late parameters",
+            "output's gradient",
+            "late block",
+            "late block's output",
+            "late block's gradient",
+        ),
     ),
     share=0.1,
 )
 def test_hooks_that_come_late_hold(trials: Trials, scenario: tuple[Scenario, own_code.Hooks]) -> None:
     """So it does if hooks that the client sets after the engine is built halve the model's output, the gradient of the
-    output, or the gradient of each parameter. If one halves the input of a block, the run has the bits that it has if
-    the client sets it before."""
+    output, or the gradient of each parameter. If one halves the input of a block, its output, or the gradient of its
+    output, the run has the bits that it has if the client sets it before."""
     if not trials.subject.keeps_late_hooks:
         pytest.skip(f"{trials.name} does not promise that hooks hold that are set after it is built")
-    _demand_halves(trials, *scenario)
+    drawn_one, hooks = scenario
+    _demand_halves(trials, own_code.hooked(drawn_one, hooks), hooks)
 
 
 def _demand_halves(trials: Trials, scenario: Scenario, hooks: own_code.Hooks) -> None:
     one = trials.nearest(scenario, "dtype", "autocast")
     assume(one.dtype != "fp16")
     command = ReplayCommand(one, trials.name)
-    early: own_code.Hooks | None = "block" if hooks == "late block" else None
+    early = cast(own_code.Hooks, hooks.removeprefix("late ")) if hooks.startswith("late block") else None
     hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, early))
     _demand_same(trials, one, hooked, halved, _TRAINED)
 

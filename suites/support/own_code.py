@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from zerobench import subjects
 from zerobench.driver import ALL, Keep, Run, draw_batches, drive, model_for, run_step, wrap
+from zerobench.model_specs import Odd
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Subject
@@ -104,11 +106,86 @@ def _raise(gradient: Tensor) -> None:
     raise _ClientError("the client's hook")
 
 
+#: The default dtype that the client has set, as scripts do to build a model in 16 bits.
+Default = Literal["float32", "bfloat16", "float64"]
+#: The calls that a client makes without gradients; an evaluation is one in inference mode.
+_WITHOUT_GRADIENTS = (
+    "step",
+    "advance",
+    "parameters",
+    "model_parameters",
+    "gradients",
+    "optimizer_state",
+    "set_parameters",
+    "zero_gradients",
+    "save",
+    "load",
+)
+#: The calls that a client makes under its default dtype.
+_UNDER_ITS_DTYPE = ("__init__", "micro_step", "evaluate", *_WITHOUT_GRADIENTS)
+
+
+def train_in_modes(group: dist.ProcessGroup, name: str, scenario: Scenario, default: Default) -> Trajectory:
+    """One rank's part: evaluate in inference mode, make all other calls but the micro-steps without gradients, and all
+    under a default dtype."""
+    return drive(_in_modes(subjects.load(name), default), scenario, group, last=ALL)
+
+
+def _in_modes(kind: type[Subject], default: Default) -> type[Subject]:
+    """The engine with each of its calls in the client's modes."""
+    modes: dict[str, list[Callable[[], AbstractContextManager[Any]]]] = {name: [] for name in _UNDER_ITS_DTYPE}
+    modes["evaluate"].append(torch.inference_mode)
+    for name in _WITHOUT_GRADIENTS:
+        modes[name].append(torch.no_grad)
+    for made in modes.values():
+        made.append(partial(_default_dtype, getattr(torch, default)))
+    return type(kind.__name__, (kind,), {name: _within(getattr(kind, name), made) for name, made in modes.items()})
+
+
+def _within(call: Callable[..., Any], modes: Iterable[Callable[[], AbstractContextManager[Any]]]) -> Callable[..., Any]:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode())
+            return call(*args, **kwargs)
+
+    return made
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 #: The hooks by which the client halves all gradients: on each trained parameter, set before or after the engine is
 #: built; or on the whole model, set after it: on its output, or on the gradient of its output. Or those by which it
-#: halves the input of the first block, set before or after.
-Hooks = Literal["parameters", "late parameters", "output", "output's gradient", "block", "late block"]
-_EARLY: tuple[Hooks, ...] = "parameters", "block"
+#: halves the input of the first block, its output, or the gradient of its output, set before or after.
+Hooks = Literal[
+    "parameters",
+    "late parameters",
+    "output",
+    "output's gradient",
+    "block",
+    "late block",
+    "block's output",
+    "late block's output",
+    "block's gradient",
+    "late block's gradient",
+]
+_EARLY: tuple[Hooks, ...] = "parameters", "block", "block's output", "block's gradient"
+
+
+def hooked(scenario: Scenario, hooks: Hooks) -> Scenario:
+    """The Scenario for these hooks: torch's hooks on the gradients of a module allow no edit in place of its output,
+    which has to be a tensor, and recomputation would run them twice."""
+    if hooks != "late block's gradient" or not isinstance(scenario.model, Odd):
+        return scenario
+    return scenario.but(model=replace(scenario.model, in_place=False, structured=False, recompute="none"))
 
 
 def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, hooks: Hooks | None) -> Trajectory:
@@ -133,9 +210,8 @@ def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, h
 def _halve(model: nn.Module, hooks: Hooks) -> None:
     if hooks == "output":
         model.register_forward_hook(lambda module, given, loss: loss * 0.5)
-    elif hooks in ("block", "late block"):
-        block = next(model.get_submodule("blocks").children())
-        block.register_forward_pre_hook(lambda module, given: (given[0] * 0.5, *given[1:]))
+    elif "block" in hooks:
+        _halve_block(next(model.get_submodule("blocks").children()), hooks)
     elif hooks == "output's gradient":
         model.register_full_backward_pre_hook(_halves)
     else:
@@ -143,8 +219,19 @@ def _halve(model: nn.Module, hooks: Hooks) -> None:
             parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
 
 
+def _halve_block(block: nn.Module, hooks: Hooks) -> None:
+    if hooks.endswith("output"):
+        block.register_forward_hook(
+            lambda module, given, output: tree_map_only(Tensor, lambda each: each * 0.5, output)
+        )
+    elif hooks.endswith("gradient"):
+        block.register_full_backward_pre_hook(_halves)
+    else:
+        block.register_forward_pre_hook(lambda module, given: (given[0] * 0.5, *given[1:]))
+
+
 def _halves(module: nn.Module, gradients: Any) -> Any:
-    return tuple(each * 0.5 for each in gradients)
+    return tuple(None if each is None else each * 0.5 for each in gradients)
 
 
 def train_side_by_side(group: dist.ProcessGroup, name: str, scenario: Scenario, beside: Scenario) -> Trajectory:
@@ -165,6 +252,19 @@ def make_second_groups(group: dist.ProcessGroup) -> None:
 
 
 _second_groups: dict[int, dist.ProcessGroup] = {}
+
+
+def train_on_the_last_ranks(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory | None:
+    """The part of each rank of a larger group: the run in a group of the last ones; None on the others."""
+    world = dist.get_world_size(group)
+    if not _last_groups:
+        _last_groups.update({n: dist.new_group(range(world - n, world)) for n in range(1, world)})
+    if dist.get_rank(group) < world - scenario.world:
+        return None
+    return drive(subjects.load(name), scenario, _last_groups[scenario.world], last=ALL)
+
+
+_last_groups: dict[int, dist.ProcessGroup] = {}
 
 
 def _to_the_end(run: Run) -> None:

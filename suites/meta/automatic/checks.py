@@ -94,6 +94,8 @@ DRAWN: dict[Any, int] = {
     test_own_code.test_hooks_that_come_late_hold: 3,
     test_own_code.test_calls_within_a_forward: 4,
     test_own_code.test_threads_change_nothing: 2,
+    test_own_code.test_a_group_of_other_ranks: 2,
+    test_own_code.test_modes_of_the_client_change_nothing: 3,
     test_own_code.test_engines_train_side_by_side: 2,
     test_every_engine.test_reading_changes_nothing: 4,
     test_every_engine.test_engines_share_nothing: 4,
