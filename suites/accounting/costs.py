@@ -208,7 +208,7 @@ def building(trials: Trials, scenario: Scenario) -> None:
 
 
 def changing(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received while an engine loads, and while the client sets parameters, or zeroes gradients."""
+    """The bytes received by loads, by edits of parameters and gradients, and by readings."""
     loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
     edits = offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
@@ -218,10 +218,19 @@ def changing(trials: Trials, scenario: Scenario) -> None:
         "loading": (states * whole + _AGREEMENT, "each state once"),
         "an edit": (whole + _AGREEMENT, "the model once"),
         "an edit of gradients": (whole + _AGREEMENT, "the gradients once"),
+    } | {
+        f"a reading of {what}": (count * whole + _AGREEMENT, "each value once")
+        for what, count in {
+            "parameters": 1,
+            "optimizer state": states - 1,
+            "gradients": 1,
+            "model parameters": 1,
+        }.items()
     }
     command = ReplayCommand(scenario, trials.name)
     for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
-        for (what, (bound, words)), size in zip(most.items(), found, strict=True):
+        for what, size in found.items():
+            bound, words = most[what]
             entry = Entry("traffic", f"{size} bytes received while {what}", what)
             demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, in {what}")
 

@@ -93,27 +93,33 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
 
 def received_by_calls(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
-) -> tuple[int, int, int]:
-    """One rank's part: bytes received while an engine loads what it has saved, and while the client sets parameters, or
-    zeroes gradients."""
-    values = edited(scenario, 0)
+) -> dict[str, int]:
+    """One rank's part: bytes received while an engine loads what it has saved, while the client sets parameters, or
+    zeroes gradients, and by each reading."""
+    values, found = edited(scenario, 0), dict[str, int]()
     with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
+
+        def meter(what: str, call: Callable[[], object]) -> None:
+            with TrafficMeter() as metered:
+                call()
+            found[what] = _bytes(metered)
+
         run_step(engine, scenario, 0, dist.get_rank(group))
         if loads:
             engine.save(directory)
-        with TrafficMeter() as loading:
-            if loads:
-                engine.load(directory)
-        with TrafficMeter() as editing:
-            if edits:
-                engine.set_parameters(values)
+            meter("loading", lambda: engine.load(directory))
+        meter("a reading of parameters", engine.parameters)
+        meter("a reading of optimizer state", engine.optimizer_state)
+        if edits:
+            meter("an edit", lambda: engine.set_parameters(values))
         for batch in draw_batches(scenario, 1, dist.get_rank(group)):
             engine.micro_step(batch)
-        with TrafficMeter() as zeroing:
-            if edits_gradients:
-                engine.zero_gradients(without_gradient(scenario, 0))
+        meter("a reading of gradients", engine.gradients)
+        if edits_gradients:
+            meter("an edit of gradients", lambda: engine.zero_gradients(without_gradient(scenario, 0)))
         engine.step()
-    return _bytes(loading), _bytes(editing), _bytes(zeroing)
+        meter("a reading of model parameters", engine.model_parameters)
+    return found
 
 
 def saved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int:
