@@ -16,6 +16,8 @@ from zerobench.suites.meta.mutants.goes_back import GOES_BACK
 from zerobench.suites.meta.mutants.own_code import (
     AFTER_FAILURES,
     IN_FORWARDS,
+    IN_MODES,
+    IN_OTHER_GROUPS,
     IN_THREADS,
     SIDE_BY_SIDE,
     WITHOUT_HOOKS,
@@ -40,6 +42,8 @@ _CASES = [
     *((mutant, test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out) for mutant in PARTS),
     *((mutant, test_neighbours.test_torch_is_left_as_it_was) for mutant in HOOKS),
     *((mutant, test_own_code.test_threads_change_nothing) for mutant in IN_THREADS),
+    *((mutant, test_own_code.test_a_group_of_other_ranks) for mutant in IN_OTHER_GROUPS),
+    *((mutant, test_own_code.test_modes_of_the_client_change_nothing) for mutant in IN_MODES),
     *((mutant, test_own_code.test_a_failure_changes_nothing) for mutant in AFTER_FAILURES),
     *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
     *((mutant, test_own_code.test_hooks_that_come_late_hold) for mutant in WITHOUT_LATE_HOOKS),

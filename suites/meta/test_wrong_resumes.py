@@ -21,6 +21,7 @@ from zerobench.suites.meta.mutants.checkpoints import (
 from zerobench.suites.meta.mutants.ddp_rules import OF_A_SCALER
 from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
 from zerobench.suites.meta.mutants.loads import (
+    BEGUN_BY_OTHERS,
     OF_A_PART,
     OF_BLOCKS,
     OF_PROGRESS,
@@ -139,6 +140,13 @@ def test_wrong_resume_elsewhere_is_caught(pool: Pool, mutant: Any, check: Any) -
     """So it does if another number of ranks goes on, by both of the properties that hold engines without a promise."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, [check]))
+
+
+@pytest.mark.parametrize("mutant", BEGUN_BY_OTHERS, ids=_name)
+def test_a_directory_that_other_ranks_began_is_caught(pool: Pool, mutant: Any) -> None:
+    """So it does if it takes a part of what other ranks have left in the directory for its own."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, _ELSEWHERE))
 
 
 @pytest.mark.parametrize("check", [test_resume.test_resume_at_another_world_size, *_ELSEWHERE[:1]], ids=_name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -111,6 +111,38 @@ class LoadsTheDecayOfTheOtherGroup(Ddp):
         if len(groups := self.optimizer.param_groups) == 3:
             second, third = groups[1:]
             second["weight_decay"], third["weight_decay"] = third["weight_decay"], second["weight_decay"]
+
+
+class KeepsTheFirstDecayOfAdagrad(Ddp):
+    """Adagrad takes the weight decay that it was built with, whatever the client sets later."""
+
+    rare = "long run on three ranks"
+    first: Sequence[float] = ()
+
+    def _update(self) -> tuple[Tensor | None, bool]:
+        groups = self.optimizer.param_groups
+        now = [group["weight_decay"] for group in groups]
+        self.first = self.first or now
+        self._decay_by(groups, self.first if self.scenario.optimizer.name == "adagrad" else now)
+        done = super()._update()
+        self._decay_by(groups, now)
+        return done
+
+    def _decay_by(self, groups: Sequence[dict[str, Any]], values: Sequence[float]) -> None:
+        for group, value in zip(groups, values, strict=True):
+            group["weight_decay"] = value
+
+
+class RoundsTheSumsOfAdagradThatItLoads(Ddp):
+    """To bf16, in which the checkpoint of its rule's state was written."""
+
+    rare = "long run on three ranks"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        for state in self.optimizer.state.values():
+            if self.scenario.optimizer.name == "adagrad":
+                state["sum"].copy_(state["sum"].bfloat16())
 
 
 #: Each is caught by the Scenario that it names in ``rare``.

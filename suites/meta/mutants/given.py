@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zerobench.model_specs import Odd
 from zerobench.subject import Batch, Outcome, State
+from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -110,6 +111,38 @@ class TrainsOnTheBatchWhenItSteps(Mutant):
         super().advance()
 
 
+class TakesATensorForTheSameBatch(TorchDdp):
+    """Copies a batch once if the client gives the same tensors, whatever it has written to them since."""
+
+    points_at = LATER
+    given: tuple[list[Tensor], Batch] | None = None
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        tensors = [value for value in batch.values() if isinstance(value, Tensor)]
+        if self.given is None or any(now is not before for now, before in zip(tensors, self.given[0], strict=True)):
+            copies = {name: value.clone() if isinstance(value, Tensor) else value for name, value in batch.items()}
+            self.given = tensors, copies
+        return super().micro_step(self.given[1])
+
+
+class TrainsOnTheBeginningOfItsMemory(Mutant):
+    """Takes the first elements of the memory that a batch is in."""
+
+    points_at = LATER
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        return super().micro_step(
+            {
+                name: value.as_strided(value.shape, value.stride(), 0) if isinstance(value, Tensor) else value
+                for name, value in batch.items()
+            }
+        )
+
+
 GIVEN_VALUES: list[type[Mutant]] = [SetsParametersWhenTheyAreUsed]
 GIVEN_STRIDES: list[type[Mutant]] = [ReadsAValueInTheOrderOfItsMemory]
-GIVEN_BATCHES: list[type[Mutant]] = [TrainsOnTheBatchWhenItSteps]
+GIVEN_BATCHES: list[type[Mutant] | type[TorchDdp]] = [
+    TrainsOnTheBatchWhenItSteps,
+    TakesATensorForTheSameBatch,
+    TrainsOnTheBeginningOfItsMemory,
+]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.checkpoint import apply, loading, matching, pieces, progress, shard_file
@@ -16,6 +17,8 @@ from zerobench.engine.checkpoint.matching import Choice, Want
 from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.record import Contents, read
 from zerobench.engine.checkpoint.safetensors import memory_of
+from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES, Points
 
@@ -322,6 +325,35 @@ class TakesTheStaticScaleOfTheCheckpoint(Mutant):
             super().load(directory)
 
 
+class LoadsTheFirstWorldsState(Mutant):
+    """If other ranks have begun a directory, their state stays its last one."""
+
+    points_at = LATER
+
+    def save(self, directory: Path) -> None:
+        world, latest = directory / ".world", directory / "latest"
+        begun = world.read_text() if world.exists() else str(self.group.size())
+        kept = latest.read_text() if begun != str(self.group.size()) else None
+        dist.barrier(self.group)
+        super().save(directory)
+        if dist.get_rank(self.group) == 0:
+            world.write_text(begun)
+            latest.write_text(kept or latest.read_text())
+        dist.barrier(self.group)
+
+
+class LeavesFilesOfFurtherRanks(TorchDdp):
+    """Files of ranks that are no more stay in a directory, and the next load counts them."""
+
+    points_at = LATER
+
+    def save(self, directory: Path) -> None:
+        with mock.patch.object(Path, "unlink"):
+            super().save(directory)
+
+
+#: Wrong if other ranks have begun the directory.
+BEGUN_BY_OTHERS: list[type[Mutant] | type[TorchDdp]] = [LoadsTheFirstWorldsState, LeavesFilesOfFurtherRanks]
 #: Wrong if the client builds the engine that loads with other settings.
 OF_SETTINGS: list[type[Mutant]] = [TakesTheStaticScaleOfTheCheckpoint]
 #: Wrong in a load of a part, or in the values that such a load converts.

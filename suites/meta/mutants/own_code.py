@@ -1,7 +1,7 @@
 """Engines that are wrong beside code of the client: threads, errors that it catches, and hooks that it sets.
 
 Class of escape: code of the client that no property runs. Every draw trains in the thread that has built the engine,
-and nothing in a forward raises.
+on the first ranks of the job and with gradients in each call, and nothing in a forward raises.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine.state.unit import UnitState
 from zerobench.subject import Batch, Outcome, State
+from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -112,6 +115,23 @@ class RunsTheHooksThatBlocksHad(RunsTheHooksOfItsBuilding):
         self.early = [set(hooks) for hooks in self.hooks]
 
 
+class RunsTheOutputHooksThatBlocksHad(RunsTheHooksOfItsBuilding):
+    """So it is with hooks on the output of a block alone."""
+
+    def sabotage(self) -> None:
+        self.hooks = [block._forward_hooks for block in self.model.get_submodule("blocks").children()]
+        self.early = [set(hooks) for hooks in self.hooks]
+
+
+class RunsTheGradientHooksThatBlocksHad(RunsTheHooksOfItsBuilding):
+    """So it is with hooks on the gradients of a block alone."""
+
+    def sabotage(self) -> None:
+        blocks = [*self.model.get_submodule("blocks").children()]
+        self.hooks = [hooks for block in blocks for hooks in (block._backward_hooks, block._backward_pre_hooks)]
+        self.early = [set(hooks) for hooks in self.hooks]
+
+
 class DropsLateHooksOfParameters(Mutant):
     """Hooks that the client sets on parameters after the engine is built are lost at the first micro-step."""
 
@@ -181,6 +201,77 @@ class StepsByTheEngineOfAnotherThread(Mutant):
         return outcome
 
 
+class StepsByItsNumberInTheJob(Mutant):
+    """Takes the number of its process in the job for that in its group, and other rates if they are not the same."""
+
+    points_at = LATER
+
+    def step(self) -> Outcome:
+        factor = 1.0 if dist.get_rank() == dist.get_rank(self.group) else 2.0
+        self.scale_rates(factor)
+        outcome = super().step()
+        self.scale_rates(1 / factor)
+        return outcome
+
+
+class LoadsFromTheFirstRankOfTheJob(TorchDdp):
+    """Receives what it loads from rank 0 of the job: in a group without this one nothing comes."""
+
+    points_at = LATER
+
+    def load(self, directory: Path) -> None:
+        before = {name: each.detach().clone() for name, each in self.masters.items()}
+        super().load(directory)
+        if dist.get_global_rank(self.group, 0) != 0:
+            self.set_parameters(before)
+
+
+class RoundsMastersToTheDefaultDtype(Mutant):
+    """The update's temporary memory has torch's default dtype."""
+
+    points_at = LATER
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        if torch.get_default_dtype() == torch.bfloat16:
+            self.edit_masters(lambda master: master.copy_(master.bfloat16()))
+        return outcome
+
+
+class TrainsOnCastsOfAnInferenceMode(TorchDdp):
+    """What an evaluation in inference mode has cast stays for the next forward, which cannot save it for a backward."""
+
+    points_at = Points("raised")
+    cast = False
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        self.cast = torch.is_inference_mode_enabled()
+        return super().evaluate(batch)
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        if self.cast:
+            raise RuntimeError("Inference tensors cannot be saved for backward")
+        return super().micro_step(batch)
+
+
+class StepsAsInAnEvaluationAfterAnEdit(Mutant):
+    """An edit without gradients leaves the engine as if it evaluated: the next update has half of the rate."""
+
+    points_at = Points("progress", *LATER.parts)
+    evaluates = False
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        self.evaluates = not torch.is_grad_enabled()
+
+    def step(self) -> Outcome:
+        factor, self.evaluates = (0.5 if self.evaluates else 1.0), False
+        self.scale_rates(factor)
+        outcome = super().step()
+        self.scale_rates(1 / factor)
+        return outcome
+
+
 #: By what the client does.
 IN_THREADS: list[type[Mutant]] = [StepsByTheSettingsOfItsThread]
 SIDE_BY_SIDE: list[type[Mutant]] = [StepsByTheEngineOfAnotherThread]
@@ -188,8 +279,16 @@ LEFT_BY_FAILURES: list[type[Mutant]] = [KeepsUnitsOfAForwardThatRaised]
 AFTER_FAILURES: list[type[Mutant]] = [CountsAForwardThatRaised, GoesOnAfterABackwardThatRaised]
 WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters]
 IN_FORWARDS: list[type[Mutant]] = [TakesUsesForContexts, EditsAfterTheForward]
+IN_OTHER_GROUPS: list[type[Mutant] | type[TorchDdp]] = [StepsByItsNumberInTheJob, LoadsFromTheFirstRankOfTheJob]
+IN_MODES: list[type[Mutant] | type[TorchDdp]] = [
+    RoundsMastersToTheDefaultDtype,
+    TrainsOnCastsOfAnInferenceMode,
+    StepsAsInAnEvaluationAfterAnEdit,
+]
 WITHOUT_LATE_HOOKS: list[type[Mutant]] = [
     RunsTheHooksOfItsBuilding,
     RunsTheHooksThatBlocksHad,
+    RunsTheOutputHooksThatBlocksHad,
+    RunsTheGradientHooksThatBlocksHad,
     DropsLateHooksOfParameters,
 ]

@@ -113,6 +113,10 @@ class _OfFrozenSteps(Mutant):
 class StepsAFrozenBlock(_OfFrozenSteps):
     """A frozen block's gradients are zeros, with which decay and momentum move it."""
 
+    def sabotage(self) -> None:
+        reducer = self.engine.reducer
+        reducer._given_zeros = lambda: [True] * len(reducer.active)  # type: ignore[method-assign]
+
     def micro_step(self, batch: Batch) -> Tensor:
         self.engine.reducer.gives_zeros = self.frozen
         return super().micro_step(batch)

@@ -123,6 +123,24 @@ class SendsTheModelInAnEdit(_Within):
             self.send()
 
 
+class SendsTheModelInAReading(_Within):
+    points_at = Points("traffic", name="a reading of parameters")
+
+    def parameters(self) -> State:
+        for _ in range(3):
+            self.send()
+        return super().parameters()
+
+
+class SendsAllGradientsInAReading(_Within):
+    points_at = Points("traffic", name="a reading of gradients")
+
+    def gradients(self) -> State:
+        for _ in range(3):
+            self.send()
+        return super().gradients()
+
+
 class SendsAllGradientsInAnEdit(_Within):
     points_at = Points("traffic", name="an edit of gradients")
 
@@ -268,7 +286,13 @@ IN_AN_EDIT = [HoldsTheModelWithinAnEdit]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
 UNDECLARED = [DdpKeepsACopyOfTheModel]
 SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
-SENT_BY_CALLS = [SendsEachStateInALoad, SendsTheModelInAnEdit, SendsAllGradientsInAnEdit]
+SENT_BY_CALLS = [
+    SendsEachStateInALoad,
+    SendsTheModelInAnEdit,
+    SendsAllGradientsInAnEdit,
+    SendsTheModelInAReading,
+    SendsAllGradientsInAReading,
+]
 SAVED = [EachRankSavesAllStates]
 LEAVING = [LeavesADescriptor, LeavesAThread, LeavesTensors, LeavesAFile]
 IN_FILES = [WritesASecondFile]
