@@ -295,7 +295,7 @@ class Subject(ABC):
 
     @abstractmethod
     def evaluate(self, batch: Batch) -> Tensor:
-        """The loss of ``batch`` in eval mode without gradients; changes nothing."""
+        """The loss of ``batch`` in eval mode without gradients, maybe called in inference mode; changes nothing."""
 
     @abstractmethod
     def parameters(self) -> State:
@@ -351,15 +351,16 @@ class Subject(ABC):
         """Set trained parameters: the fp32 values on all ranks, by name, with any strides; between steps. A collective.
 
         Master weights take the values, and the model's parameters the values in their dtype. The caller may write to
-        the tensors once it returns. It is called only if :attr:`edits` is set.
+        the tensors once it returns. Another call may follow at once, for other parameters. It is called only if
+        :attr:`edits` is set.
         """
         raise NotImplementedError(f"{self.name} sets edits and has no set_parameters()")
 
     def zero_gradients(self, names: Collection[str]) -> None:
         """Let the gradients of these trained parameters be zeros; one that received none stays without. A collective.
 
-        Called after the last micro-step and before :meth:`step`, whose norm is that of the edited gradients. It is
-        called only if :attr:`edits_gradients` is set.
+        Called after the last micro-step and before :meth:`step`, whose norm is that of the edited gradients; another
+        call may follow at once, for other parameters. It is called only if :attr:`edits_gradients` is set.
         """
         raise NotImplementedError(f"{self.name} sets edits_gradients and has no zero_gradients()")
 
@@ -367,7 +368,7 @@ class Subject(ABC):
         """Save the training state of all ranks to a directory that all ranks see; between steps. A collective: it
         returns on no rank before the state can be loaded.
 
-        The directory is empty, or holds an earlier state of the run.
+        The directory is empty, or holds an earlier state of the run, which other ranks may have saved.
 
         It is called only if :attr:`resumes` is set, as :meth:`load` is.
         """
