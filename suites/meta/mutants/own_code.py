@@ -239,9 +239,9 @@ class RoundsMastersToTheDefaultDtype(Mutant):
 
 
 class TrainsOnCastsOfAnInferenceMode(TorchDdp):
-    """What an evaluation in inference mode has cast stays for the next forward, which cannot save it for a backward."""
+    """What an evaluation in inference mode has cast stays for the next forward, and half of it gets no gradient."""
 
-    points_at = Points("raised")
+    points_at = LATER
     cast = False
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -249,9 +249,10 @@ class TrainsOnCastsOfAnInferenceMode(TorchDdp):
         return super().evaluate(batch)
 
     def micro_step(self, batch: Batch) -> Tensor:
-        if self.cast:
-            raise RuntimeError("Inference tensors cannot be saved for backward")
-        return super().micro_step(batch)
+        if not self.cast:
+            return super().micro_step(batch)
+        self.cast = False
+        return super().micro_step({**batch, "scale": 0.5 * batch.get("scale", 1.0)})
 
 
 class StepsAsInAnEvaluationAfterAnEdit(Mutant):
