@@ -165,6 +165,8 @@ class Subject(ABC):
     #: Its states can be read within a forward on all ranks, and between it and its backward; and, if it :attr:`edits`,
     #: :meth:`set_parameters` may be called before a forward has used a parameter.
     answers_within_forwards: ClassVar[bool] = False
+    #: An evaluation may be made in torch's inference mode, and training goes on after it.
+    evaluates_in_inference_mode: ClassVar[bool] = True
     #: Several engines, each of a group of its own, train at the same time in threads of one process.
     trains_side_by_side: ClassVar[bool] = False
     #: Has :meth:`param_groups`.

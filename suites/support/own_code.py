@@ -134,7 +134,7 @@ def train_in_modes(group: dist.ProcessGroup, name: str, scenario: Scenario, defa
 def _in_modes(kind: type[Subject], default: Default) -> type[Subject]:
     """The engine with each of its calls in the client's modes."""
     modes: dict[str, list[Callable[[], AbstractContextManager[Any]]]] = {name: [] for name in _UNDER_ITS_DTYPE}
-    modes["evaluate"].append(torch.inference_mode)
+    modes["evaluate"].append(torch.inference_mode if kind.evaluates_in_inference_mode else torch.no_grad)
     for name in _WITHOUT_GRADIENTS:
         modes[name].append(torch.no_grad)
     for made in modes.values():

@@ -44,6 +44,7 @@ class FairscaleOss(Plain):
     #: clip_grad_norm adds over the default group, which in fairscale's design has the model-parallel ranks too.
     whole_world = True
     resumes = True
+    evaluates_in_inference_mode = False  # the next step raises: "Inplace update to inference tensor"
     loads_parts = True
     savings = (ALL_RANKS,)
     settings = (

@@ -328,7 +328,7 @@ class TakesTheStaticScaleOfTheCheckpoint(Mutant):
 class LoadsTheFirstWorldsState(Mutant):
     """If other ranks have begun a directory, their state stays its last one."""
 
-    points_at = LATER
+    points_at = Points("progress", *LATER.parts)
 
     def save(self, directory: Path) -> None:
         world, latest = directory / ".world", directory / "latest"
