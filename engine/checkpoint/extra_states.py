@@ -14,7 +14,7 @@ from zerobench.engine.errors import CheckpointError
 _log = logging.getLogger("zerobench.engine.checkpoint")
 
 
-def extra_states(model: nn.Module) -> dict[str, Any]:
+def encoded_states(model: nn.Module) -> dict[str, Any]:
     """The extra states as JSON, by the name of the module; it logs those that a checkpoint cannot hold."""
     found, left = {}, []
     for name, module in _having(model).items():

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zerobench.engine.checkpoint.extra_states import extra_states
+from zerobench.engine.checkpoint.extra_states import encoded_states
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import buffer_aliases, buffers
 from zerobench.engine.checkpoint.plain import decode, encode
@@ -45,7 +45,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         micro_steps=parts.accumulation.finished,
         gradient_accumulation_steps=parts.accumulation.steps,
         client_state=encode(dict(client_state), "client_state"),
-        extra_states=extra_states(parts.module) if parts.ranks.rank == 0 else {},
+        extra_states=encoded_states(parts.module) if parts.ranks.rank == 0 else {},
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
-from zerobench.subject import Policies, State
+from zerobench.subject import Batch, Policies, State
 from zerobench.subjects import plain_settings
 from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
@@ -33,6 +33,8 @@ ALL_RANKS = "state_dict(all_ranks=True)"
 UNBUFFERED, OBJECTS = "reduce_buffer_size=0", "force_broadcast_object"
 #: A setting: the client drops gradients by the optimizer, whose zero_grad sets them to None since torch 2.0.
 NONE = "optimizer.zero_grad()"
+#: A setting: evaluations in torch's inference mode.
+INFERENCE = "torch.inference_mode()"
 
 
 class FairscaleOss(Plain):
@@ -44,13 +46,14 @@ class FairscaleOss(Plain):
     #: clip_grad_norm adds over the default group, which in fairscale's design has the model-parallel ranks too.
     whole_world = True
     resumes = True
-    evaluates_in_inference_mode = False  # the next step raises: "Inplace update to inference tensor"
+    evaluates_in_inference_mode = False  # the finding fairscale/inference-mode, which a setting draws
     loads_parts = True
     savings = (ALL_RANKS,)
     settings = (
         UNBUFFERED,
         OBJECTS,
         NONE,
+        INFERENCE,
         *plain_settings.FORMS,
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
@@ -129,6 +132,11 @@ class FairscaleOss(Plain):
             self.oss.zero_grad()
         else:
             self.module.zero_grad(set_to_none=False)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        with torch.inference_mode(INFERENCE in self.scenario.settings):
+            loss = super().evaluate(batch)
+        return loss.clone()
 
     def gradients(self) -> State:
         """Each owner's gradient, sent to all ranks; the others have freed theirs."""
