@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from zerobench.errors import Disagreement, UsageError
-from zerobench.judge.command import between
-from zerobench.ranks import Pool
+from zerobench.judge.command import ReplayCommand, between
+from zerobench.ranks import Pool, RankFault
 from zerobench.scenario import Scenario
 from zerobench.suites.equivalence import test_contract, test_every_step, test_peers, test_resume, test_steps
 from zerobench.suites.meta.broken import RaisesWhenBuilt
@@ -17,6 +18,7 @@ from zerobench.suites.meta.mutants import checkpoints, plain, shared
 from zerobench.suites.meta.power.catching import again, failure_of
 from zerobench.suites.meta.replaying import demand_reproduced
 from zerobench.suites.project.cli.broken import Dies
+from zerobench.suites.support import covering
 from zerobench.suites.support.trials import Trials
 
 _step: Any = test_every_step.test_each_step_follows_from_the_one_before
@@ -70,6 +72,20 @@ def test_a_refusal_on_all_ranks(pool: Pool) -> None:
     assert str(caught.value) == "this engine cannot be built"
     [note] = caught.value.__notes__
     assert note.splitlines()[-1].endswith(f"--subject {trials.name} --parts norm")
+
+
+def _fail(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> None:
+    raise ValueError(f"a task of {subject} fails")
+
+
+def test_a_task_that_a_test_alone_runs(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs the test again, with its seed: ``zerobench replay`` would run the Scenario without the task."""
+    monkeypatch.setattr(covering, "SEED", 7)
+    trials = Trials(pool, "torch-ddp")
+    with pytest.raises(RankFault) as caught:
+        trials.ask(ReplayCommand(Scenario(), trials.name), _fail)
+    this = "zerobench.suites.meta.test_reproduce_lines::test_a_task_that_a_test_alone_runs"
+    assert str(caught.value).endswith(f"\n  reproduce pytest --pyargs {this} --subject torch-ddp --seed 7")
 
 
 def test_both_runs_are_printed() -> None:

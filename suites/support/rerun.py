@@ -10,6 +10,7 @@ from unittest import mock
 
 from zerobench.errors import Disagreement
 from zerobench.scenario import Scenario
+from zerobench.suites.support import covering
 
 
 def named(test: Any) -> AbstractContextManager[Any]:
@@ -27,5 +28,6 @@ def pytest_command(scenario: Scenario, subject: str) -> str:
     """The Scenario, and the command that runs the present test again, from any folder."""
     path, _, test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
     module = "zerobench.suites." + path.rpartition("suites/")[2].removesuffix(".py").replace("/", ".")
-    command = shlex.join(["pytest", "--pyargs", f"{module}::{test}", "--subject", subject])
+    seed = ["--seed", str(covering.SEED)] if covering.SEED else []
+    command = shlex.join(["pytest", "--pyargs", f"{module}::{test}", "--subject", subject, *seed])
     return f"  scenario  {scenario.to_json()}\n  reproduce {command}"

@@ -32,6 +32,7 @@ from zerobench.subject import CONTRACT, Policies, Subject
 from zerobench.suites.support.drawing import give_up, note_beside, note_known, note_nearest, note_refusal, refuse
 from zerobench.suites.support.offered import nearest, nearest_unknown, obstacle
 from zerobench.suites.support.own_settings import set_up
+from zerobench.suites.support.rerun import pytest_command
 
 T = TypeVar("T")
 
@@ -156,10 +157,14 @@ class Trials:
     def ask(self, command: ReplayCommand, task: Callable[..., T], *args: Any) -> list[T]:
         """``task(group, subject, scenario, *args)`` on every rank.
 
+        A command without options runs the Scenario alone, and not the task: then only the present test runs it again.
+
         Raises:
             RankFault: a rank raised, died or hung; its message ends with the command.
         """
-        return self.runner.ask(command, task, *args).result()
+        told, plain = self.runner.ask(command, task, *args), ReplayCommand(command.scenario, command.subject)
+        again = pytest_command(plain.scenario, plain.subject) if command == plain else command
+        return replace(told, command=again).result()
 
     def agree(
         self,

@@ -59,7 +59,7 @@ class Told(Generic[T]):
     """A task that the ranks run; if they fail, the message ends with the command that runs it again."""
 
     pending: Pending[T]
-    command: ReplayCommand
+    command: ReplayCommand | str
 
     def result(self) -> list[T]:
         """The task's result on each rank, in rank order; waits for it.
@@ -72,7 +72,7 @@ class Told(Generic[T]):
 
 
 @contextmanager
-def told(command: ReplayCommand) -> Iterator[None]:
+def told(command: ReplayCommand | str) -> Iterator[None]:
     """Inside, a failure of the ranks says how to run it again."""
     try:
         yield
