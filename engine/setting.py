@@ -72,18 +72,26 @@ def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:
     engine, state, slot = trained(param)
     check_kind(engine, kind)
     values = in_memory_order(checked(param, slot, value))
-    set_part(engine, state, kind, slot.start, values)
+    set_part(engine, state, kind, slot.start, values, everywhere=True)
     if kind == MASTER:
         set_parameter(engine, state, slot, values)
 
 
-def set_part(engine: Engine, state: UnitState, kind: str, start: int, values: Tensor) -> None:
-    """Set those of a state's elements, from ``start`` of the unit on, that this rank keeps; parameters stay."""
+def set_part(
+    engine: Engine, state: UnitState, kind: str, start: int, values: Tensor, *, everywhere: bool = False
+) -> None:
+    """Set those of a state's elements, from ``start`` of the unit on, that this rank keeps; parameters stay.
+
+    With ``everywhere`` every rank sets the same values, so that later readings need no other rank for them.
+    """
     lo, hi = max(start, state.extent.start), min(start + values.numel(), state.extent.stop)
     if lo < hi:
         state.optimizer_store.write(state.portion, kind, lo - state.extent.start, values[lo - start : hi - start])
         engine.stores.settle()
-    engine.read_cache.clear()
+    if everywhere:
+        engine.read_cache.replace(state, kind, start, values)
+    else:
+        engine.read_cache.clear()
 
 
 def set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) -> None:

@@ -60,6 +60,40 @@ def test_setting_moves_one_parameter(reference: Trials, stage: int, offload: Any
             assert read == written == (3 * 4 * _SUB_GROUP * groups if offload == "nvme" else 0)
 
 
+def _alternated(group: dist.ProcessGroup, name: str, scenario: Scenario, kind: str) -> tuple[int, int]:
+    """The calls of collectives in which a client reads a state of each parameter, and in which it reads and sets one
+    after another; at the end every parameter has the set values."""
+    calls = []
+    with closing(start(Reference, scenario, group)) as subject:
+        assert isinstance(subject, Reference)
+        run_step(subject, scenario, 0, dist.get_rank(group))
+        for sets in (False, True):
+            subject.engine.read_cache.clear()
+            with TrafficMeter() as traffic:
+                before = [_read_and_set(parameter, kind, sets) for parameter in subject.trained.values()]
+            calls.append(sum(each.calls for each in traffic.traffic.values()))
+        after = [zerobench.safe_get_full_optimizer_state(each, kind) for each in subject.trained.values()]
+    assert all(new is not None and torch.equal(new, old + 1) for old, new in zip(before, after, strict=True))
+    return calls[0], calls[1]
+
+
+def _read_and_set(parameter: nn.Parameter, kind: str, sets: bool) -> Tensor:
+    value = zerobench.safe_get_full_optimizer_state(parameter, kind)
+    assert value is not None
+    if sets:
+        zerobench.safe_set_full_optimizer_state(parameter, value + 1, kind)
+    return value
+
+
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+@pytest.mark.parametrize("stage", [1, 3])
+def test_setting_gathers_no_unit_again(reference: Trials, stage: int, offload: Any) -> None:
+    """A client that reads and sets one parameter after another gathers each unit once."""
+    scenario = Scenario(stage=stage, offload_optimizer=offload, steps=1)
+    for read, read_and_set in reference.ask(ReplayCommand(scenario, "reference"), _alternated, "exp_avg"):
+        assert 0 < read == read_and_set
+
+
 def _edited_within_steps(
     stage: int, ending: dict[str, Any], dtype: dict[str, Any], offload: dict[str, Any]
 ) -> list[Tensor]:
