@@ -199,15 +199,14 @@ _GROWN = Scenario(
 #: The fields of some that an engine must offer: one that looks for no overflow would train on with it.
 REQUIRED = {
     "overflow on the wire": ("poison",),
-    "overflow of fp32 on the wire": ("communication_dtype",),
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
-#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow, and some
-#: engines freeze a unit as a whole.
-OF_BITS = ("large gradients", "biases alone")
+#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow, some engines
+#: freeze a unit as a whole, and some divide before they send.
+OF_BITS = ("large gradients", "biases alone", "overflow of fp32 on the wire")
 
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between
