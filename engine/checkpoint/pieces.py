@@ -11,7 +11,7 @@ parameter is one range, for every cut of the flat space:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -146,14 +146,20 @@ def _whole(key: str, tensor: Tensor) -> Piece:
 
 def buffers(module: nn.Module) -> dict[str, Tensor]:
     """The persistent buffers by name: those in the module's state_dict, each under its first name there."""
-    first = {id(each): name for name, each in reversed(_named_buffers(module))}
-    return {name: each for name, each in _named_buffers(module) if first[id(each)] == name}
+    others = buffer_aliases(module)
+    return {name: each for name, each in _named_buffers(module) if name not in others}
 
 
 def buffer_aliases(module: nn.Module) -> dict[str, str]:
     """The other names of buffers that several modules have, each with the name that comes first."""
-    first = {id(each): name for name, each in reversed(_named_buffers(module))}
-    return {name: first[id(each)] for name, each in _named_buffers(module) if first[id(each)] != name}
+    return other_names(_named_buffers(module))
+
+
+def other_names(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """The names of tensors that have had one before, each with that name."""
+    first: dict[int, str] = {}
+    seen = [(name, first.setdefault(id(each), name)) for name, each in named]
+    return {name: before for name, before in seen if name != before}
 
 
 def _named_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:

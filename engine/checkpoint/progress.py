@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.checkpoint.extra_states import encoded_states
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.pieces import buffer_aliases, buffers
+from zerobench.engine.checkpoint.pieces import buffer_aliases, buffers, other_names
 from zerobench.engine.checkpoint.plain import decode, encode
 from zerobench.engine.checkpoint.record import (
     BufferEntry,
@@ -34,7 +34,7 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         world=parts.ranks.world,
         dtype=precision(parts),
         parameters=parameter_entries(parts),
-        tied=aliases(parts.module) | buffer_aliases(parts.module),
+        tied=aliases(parts.module),
         buffers={name: buffer_entry(buffer) for name, buffer in buffers(parts.module).items()},
         frozen=frozen,
         optimizer=_optimizer(parts),
@@ -68,11 +68,14 @@ def parameter_entries(parts: Parts) -> dict[str, ParameterEntry]:
     }
 
 
-def aliases(module: nn.Module) -> dict[str, str]:
+def parameter_aliases(module: nn.Module) -> dict[str, str]:
     """The other names of tied parameters, each with the name that comes first."""
-    first = {each: name for name, each in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[each] for name, each in every if first[each] != name}
+    return other_names(module.named_parameters(remove_duplicate=False))
+
+
+def aliases(module: nn.Module) -> dict[str, str]:
+    """Those of tied parameters, and of buffers that several modules have."""
+    return parameter_aliases(module) | buffer_aliases(module)
 
 
 def buffer_entry(buffer: Tensor) -> BufferEntry:

@@ -29,13 +29,9 @@ def state_dict(parts: Parts, *, frozen: bool) -> dict[str, Tensor] | None:
         return None
     kept, others = buffers(parts.module), buffer_aliases(parts.module)
     found |= {name: each.detach().cpu().clone() for name, each in kept.items()}
-    found |= {alias: found[name] for alias, name in _all_aliases(parts).items() if name in found}
+    found |= {alias: found[name] for alias, name in aliases(parts.module).items() if name in found}
     names = [name for name, _ in parts.module.named_parameters(remove_duplicate=False)]
     return {name: found[name] for name in [*names, *kept, *others] if name in found}
-
-
-def _all_aliases(parts: Parts) -> dict[str, str]:
-    return aliases(parts.module) | buffer_aliases(parts.module)
 
 
 def write(parts: Parts, path: Path, *, frozen: bool) -> None:
@@ -52,7 +48,7 @@ def write(parts: Parts, path: Path, *, frozen: bool) -> None:
             "could run code"
         )
     values = state_dict(parts, frozen=frozen)
-    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, _all_aliases(parts)))
+    on_every_rank(parts.ranks, lambda: None if values is None else _write(path, values, aliases(parts.module)))
 
 
 def _write(path: Path, values: dict[str, Tensor], others: dict[str, str]) -> None:

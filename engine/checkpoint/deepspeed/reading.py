@@ -16,7 +16,13 @@ from zerobench.engine.checkpoint.deepspeed.trained import Pieces, Trained, narro
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, Range
 from zerobench.engine.checkpoint.plain import encode
-from zerobench.engine.checkpoint.progress import aliases, group_members, parameter_entries, precision, rule_name
+from zerobench.engine.checkpoint.progress import (
+    group_members,
+    parameter_aliases,
+    parameter_entries,
+    precision,
+    rule_name,
+)
 from zerobench.engine.checkpoint.record import (
     BufferEntry,
     Contents,
@@ -94,7 +100,10 @@ class DeepSpeedSource:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter, in the order of the module's state."""
-        skipped = {*self._model["buffer_names"], *(self._model["shared_params"] or aliases(self._parts.module))}
+        skipped = {
+            *self._model["buffer_names"],
+            *(self._model["shared_params"] or parameter_aliases(self._parts.module)),
+        }
         frozen = self._model["frozen_param_shapes"] or {}
         return {
             name: tuple(self._trained.shapes.get(name, frozen.get(name, value.shape)))
