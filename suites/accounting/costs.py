@@ -214,25 +214,21 @@ def changing(trials: Trials, scenario: Scenario) -> None:
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
     whole = bounds.fp32(scenario, models.shapes(scenario))
     states = 1 + len(state_keys(scenario.optimizer))
-    most = {
-        "loading": (states * whole + _AGREEMENT, "each state once"),
-        "an edit": (whole + _AGREEMENT, "the model once"),
-        "an edit of gradients": (whole + _AGREEMENT, "the gradients once"),
-    } | {
-        f"a reading of {what}": (count * whole + _AGREEMENT, "each value once")
-        for what, count in {
-            "parameters": 1,
-            "optimizer state": states - 1,
-            "gradients": 1,
-            "model parameters": 1,
-        }.items()
+    copies = {
+        "loading": (states, "each state once"),
+        "an edit": (1, "the model once"),
+        "an edit of gradients": (1, "the gradients once"),
+        "a reading of parameters": (1, "each value once"),
+        "a reading of optimizer state": (states - 1, "each value once"),
+        "a reading of gradients": (1, "each value once"),
+        "a reading of model parameters": (1, "each value once"),
     }
     command = ReplayCommand(scenario, trials.name)
     for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
         for what, size in found.items():
-            bound, words = most[what]
+            count, words = copies[what]
             entry = Entry("traffic", f"{size} bytes received while {what}", what)
-            demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, in {what}")
+            demand_at_most(trials, scenario, rank, entry, size, count * whole + _AGREEMENT, f"{words}, in {what}")
 
 
 def saved(trials: Trials, scenario: Scenario) -> None:

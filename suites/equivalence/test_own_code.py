@@ -16,7 +16,7 @@ from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import own_code
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.own_code import Failing
-from zerobench.suites.support.rerun import error_of_test
+from zerobench.suites.support.rerun import error_of_test, pytest_command
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
 from zerobench.suites.support.within_forwards import Moment, train_and_call
@@ -46,11 +46,10 @@ def test_a_group_of_other_ranks(trials: Trials, scenario: Scenario) -> None:
     number, and the rank that others receive from, from its group."""
     one = trials.nearest(scenario, "world")
     assume(one.world < trials.pool.world and not trials.subject.needs_whole_world(one))
-    command = ReplayCommand(one, trials.name)
     pending = trials.pool.submit(
         own_code.train_on_the_last_ranks, trials.name, one, world=trials.pool.world, timeout=trials.runner.limit(one)
     )
-    got = [each for each in Told(pending, command).result() if each is not None]
+    got = [each for each in Told(pending, pytest_command(one, trials.name)).result() if each is not None]
     _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
 
 

@@ -36,7 +36,7 @@ from zerobench.judge.difference import same_bits
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State, Subject
-from zerobench.workload.changes import edited
+from zerobench.workload.changes import edited, first_block
 from zerobench.workload.data import held_out, part_of_larger, seed_leaf
 
 
@@ -129,7 +129,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
         state = partial(_of_model, subject, model, scenario)
         for index in range(scenario.steps):
             prepare(subject, scenario, index)
-            _block(model).eval()
+            first_block(model).eval()
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
                 found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
@@ -137,17 +137,13 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             readings = _Readings()
             for call, make in _calls(subject, directory if saving else None).items():
                 found += _changed_by(call, state, {}, partial(readings.make, call, make))
-            _block(model).train()
+            first_block(model).train()
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
             found += readings.changed()
             found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
-
-
-def _block(model: nn.Module) -> nn.Module:
-    return next(model.get_submodule("blocks").children())
 
 
 class _Readings:

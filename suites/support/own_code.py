@@ -21,6 +21,7 @@ from zerobench.model_specs import Odd
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Subject
+from zerobench.workload.changes import first_block
 
 #: Where the client's code raises: before the model's first module has run, after its last one, or at the end of a
 #: backward.
@@ -211,7 +212,7 @@ def _halve(model: nn.Module, hooks: Hooks) -> None:
     if hooks == "output":
         model.register_forward_hook(lambda module, given, loss: loss * 0.5)
     elif "block" in hooks:
-        _halve_block(next(model.get_submodule("blocks").children()), hooks)
+        _halve_block(first_block(model), hooks)
     elif hooks == "output's gradient":
         model.register_full_backward_pre_hook(_halves)
     else:

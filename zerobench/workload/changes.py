@@ -42,10 +42,14 @@ def resting(model: nn.Module, scenario: Scenario) -> list[nn.Parameter]:
     """The trained parameters that the Scenario freezes in some steps; none if it freezes none."""
     if not scenario.frozen_steps:
         return []
-    return [p for p in model.parameters() if p.requires_grad][::2] if scenario.freezes_half else first_block(model)
+    return trained(model)[::2] if scenario.freezes_half else trained(first_block(model))
 
 
-def first_block(model: nn.Module) -> list[nn.Parameter]:
-    """The trained parameters of the model's first block."""
-    block = next(model.get_submodule("blocks").children())
-    return [p for p in block.parameters() if p.requires_grad]
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    """The module's trained parameters."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def first_block(model: nn.Module) -> nn.Module:
+    """The model's first block."""
+    return next(model.get_submodule("blocks").children())

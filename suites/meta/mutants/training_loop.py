@@ -21,7 +21,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
-from zerobench.workload.changes import first_block
+from zerobench.workload.changes import first_block, trained
 from zerobench.workload.forwards import loss_of, mirrored
 
 _GRADIENTS = Points("gradients", "norm", "skipped", "losses", "reads", "parameters")
@@ -91,7 +91,7 @@ class LosesTheBlockOfAForwardWithoutGradients(Mutant):
     points_at = _GRADIENTS
 
     def micro_step(self, batch: Batch) -> Tensor:
-        own = first_block(self.model) if self.scenario.forwards == "no_grad" else []
+        own = trained(first_block(self.model)) if self.scenario.forwards == "no_grad" else []
         for parameter in own:
             parameter.requires_grad_(False)
         loss = super().micro_step(batch)
@@ -122,20 +122,14 @@ class StepsAFrozenBlock(_OfFrozenSteps):
         return super().micro_step(batch)
 
 
-class StepsTheFrozenPartOfAUnit(Mutant):
+class StepsTheFrozenPartOfAUnit(StepsAFrozenBlock):
     """If some parameters of the head's unit are frozen, and others train, the frozen ones move on by their momentum."""
 
     rare = "biases alone"
-    points_at = _VALUES
 
-    def sabotage(self) -> None:
-        reducer = self.engine.reducer
-        reducer._given_zeros = lambda: [True] * len(reducer.active)  # type: ignore[method-assign]
-
-    def micro_step(self, batch: Batch) -> Tensor:
-        flags = {p.requires_grad for name, p in self.trained.items() if name.startswith("head.")}
-        self.engine.reducer.gives_zeros = len(flags) == 2
-        return super().micro_step(batch)
+    @property
+    def frozen(self) -> bool:
+        return len({p.requires_grad for name, p in self.trained.items() if name.startswith("head.")}) == 2
 
 
 class NeverThawsABlock(_OfFrozenSteps):
