@@ -293,6 +293,15 @@ class Scenario:
         """Whether a new engine loads a part of a saved state."""
         return self.resumed and self.loads != "all"
 
+    @property
+    def keeps_unloaded(self) -> bool:
+        """Whether an engine that has trained keeps values of its own, as the load brings a part of its state alone.
+
+        The oracles do not know these values. Buffers that are not persistent are no part of a saved state.
+        """
+        buffers_stay = isinstance(self.model, Odd) and not self.model.persistent
+        return self.resumed and self.loads_into != "new" and (self.loads_part or buffers_stay)
+
     def freezes(self, loaded: bool) -> bool:
         """Whether the parameters that ``model.frozen`` means are frozen, in an engine that has loaded or not."""
         return self.frozen_in == "all" or (self.frozen_in == "loaded") == loaded

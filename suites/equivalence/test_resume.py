@@ -112,8 +112,8 @@ def test_load_of_a_part_equals_the_canonical_trainer(bits: Trials, scenario: Sce
 
 def _into(one: Scenario, into: LoadsInto) -> Scenario:
     """A trained engine keeps what a load leaves out, so a part of the state is for a new one."""
-    whole = one.loads == "all" and not (isinstance(one.model, Odd) and not one.model.persistent)
-    return one.but(loads_into=into) if whole else one
+    found = one.but(loads_into=into)
+    return one if found.keeps_unloaded else found
 
 
 def _of_any_load(stage: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,19 @@ def test_all_alternatives_of_a_finding_go(monkeypatch: pytest.MonkeyPatch) -> No
     assert nearest_unknown(_Static, drawn, ["stage"]) is None
     assert past_findings(_Static, drawn, ["stage"], "") == drawn.but(model=Odd(tiny=True))
     assert past_findings(_Static, drawn, ["stage", "empty"], "") is None
+
+
+_OF_WHOLE_LOADS = dataclasses.replace(_AWKWARD, where=[{"loads": ["all"]}])
+
+
+@pytest.mark.parametrize("changes", [{"loads": "model"}, {"model": Odd(persistent=False)}])
+def test_a_part_of_a_state_goes_into_a_new_engine(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No change leads past a finding to a load whose result depends on what an engine had before it."""
+    monkeypatch.setattr(findings, "everything", lambda: [_OF_WHOLE_LOADS])
+    drawn = Scenario(resumes=(1,), loads_into="trained", loss_scale=LossScale(static=1.0))
+    assert nearest_unknown(_Static, drawn, ["stage", "resumes", "loads_into"]) is None
+    assert TorchDdp.not_offered(drawn.but(loads_into="new", **changes)) is None
+    assert "new engine" in str(TorchDdp.not_offered(drawn.but(**changes)))
 
 
 def test_what_the_engine_offers_is_left_alone() -> None:
