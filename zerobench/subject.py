@@ -257,11 +257,9 @@ class Subject(ABC):
     @classmethod
     def not_offered(cls, scenario: Scenario) -> str | None:
         """The reason of :meth:`lacks` or of :meth:`unsupported`, or None: the harness runs only these Scenarios."""
-        if scenario.keeps_unloaded:
-            return (
-                "a load of a part of the state goes into a new engine: one that has trained keeps the rest of its own"
-            )
-        return cls.lacks(scenario) or cls.unsupported(scenario)
+        if (reason := cls.lacks(scenario) or cls.unsupported(scenario)) is None and scenario.keeps_unloaded:
+            return "a load of a part goes into a new engine: one that has trained keeps the rest of its own state"
+        return reason
 
     @classmethod
     def theory(cls) -> Theory | None:
