@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.config.schema import DTYPES, Config
@@ -35,10 +36,15 @@ def check_values(model: nn.Module) -> None:
     """Refuse a model that is not, or not all, in memory.
 
     Raises:
-        ConfigError: a parameter or buffer is on the meta device.
+        ConfigError: a parameter or buffer is on the meta device, or a lazy layer has no shape yet.
     """
     for what, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
+            if is_lazy(tensor):
+                raise ConfigError(
+                    f"{what} {name!r} has no shape yet, as of torch.nn.LazyLinear; run one forward of the model first, "
+                    "with the same random seed on every rank"
+                )
             if tensor.is_meta:
                 raise ConfigError(
                     f"{what} {name!r} is on the meta device and has no values; load or initialise the model first, on "

@@ -28,7 +28,8 @@ class ParameterHooks:
       `parameters()`. The module's parameter table detects the unit, and the innermost running forward pins it.
     - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
       it, the unit is gathered and pinned until the tensor given to the node is freed. If a node saves a complex or a
-      negated view, it saves the view itself, which keeps the unit whole.
+      negated view, it saves the view itself, which keeps the unit whole. Of a sparse matrix whose values are a
+      parameter's it saves a copy.
 
     The hooks add no function to the graph and change no order of additions in it, so gradients keep their bits.
     """
@@ -144,7 +145,10 @@ class ParameterHooks:
         self.unsharder.unpin(scope.pinned)
 
     def _pack(self, tensor: Tensor) -> Any:
-        state = self._units.get(tensor.untyped_storage()._cdata)
+        values = _values(tensor)
+        state = None if values is None else self._units.get(values.untyped_storage()._cdata)
+        if state is not None and values is not tensor:
+            return tensor.detach().clone()  # a matrix whose values are a parameter's
         if state is None or tensor.dtype != state.dtype or tensor.is_neg():
             # An address does not record how to read the memory. A node that saves its own output would refer to itself,
             # so that a graph without a backward is never freed: a detached tensor refers to no node.
@@ -203,6 +207,15 @@ def _explaining() -> Iterator[None]:
                 "of torch.func or functions built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
             )
         raise
+
+
+def _values(tensor: Tensor) -> Tensor | None:
+    """The tensor that has the memory of a tensor's values; None if torch gives no access to it."""
+    if tensor.layout is torch.strided or tensor.layout is torch.jagged:
+        return tensor
+    if tensor.layout is torch.sparse_coo:
+        return tensor.detach()._values()
+    return None if tensor.is_mkldnn else tensor.detach().values()
 
 
 def _hooks_in_force() -> Any:

@@ -205,6 +205,15 @@ def test_no_values(part: str, stage: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layer", "part"), [(nn.LazyLinear(3, bias=False), "weight"), (nn.LazyBatchNorm1d(affine=False), "running_mean")]
+)
+def test_no_shape(layer: nn.Module, part: str) -> None:
+    """A lazy layer gets its shape in the first forward, which is too late."""
+    with pytest.raises(zerobench.ConfigError, match=f"'{part}' has no shape yet, .* run one forward of the model"):
+        _engine(layer)
+
+
+@pytest.mark.parametrize(
     ("optimizer", "message"),
     [
         ({"type": "Adam", "params": {"torch_adam": True}}, "optimizer.params.torch_adam: "),
