@@ -184,6 +184,8 @@ def _clipped(group: dist.ProcessGroup, stage: int) -> tuple[float, int]:
     for batch in list(loader)[:2]:
         engine.backward(loops.loss(engine, batch))
         norms.append(float(torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-4)))
+        with pytest.raises(RuntimeError, match="clip_grad_value_ finds no gradients of an engine's parameters"):
+            torch.nn.utils.clip_grad_value_(net.parameters(), 1e-4)
         engine.step()
     logger.removeHandler(kept)
     engine.destroy()

@@ -46,6 +46,7 @@ assert not isinstance(1, BF16_Optimizer)
 import deepspeed.runtime.zero
 assert deepspeed.zero is deepspeed.runtime.zero
 assert deepspeed.version == deepspeed.__version__
+assert deepspeed.git_hash == deepspeed.__git_hash__
 for wrong in ("import deepspeed.nothing", "from deepspeed.runtime.utils import nothing", "deepspeed.initialise"):
     try:
         exec(wrong)

@@ -1,9 +1,9 @@
-"""A caller's own clip_grad_norm_: the engine takes each gradient as it arrives, so that it finds none to clip."""
+"""A caller's own clipping by torch: it finds no gradients, because the engine takes each as it arrives."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,8 +14,17 @@ from zerobench.engine.registry import has_engine
 
 
 def watch_clipping() -> None:
-    """Make ``torch.nn.utils.clip_grad_norm_`` say once that it does nothing to an engine's parameters."""
-    clip: Any = torch.nn.utils.clip_grad_norm_
+    """Make two functions of ``torch.nn.utils`` say that they cannot clip an engine's parameters.
+
+    ``clip_grad_norm_`` does nothing, which is logged once. ``clip_grad_value_`` fails in torch for want of gradients,
+    so it raises the reason.
+    """
+    _watch("clip_grad_norm_", _say_once)
+    _watch("clip_grad_value_", _raise)
+
+
+def _watch(name: str, found_none: Callable[[], None]) -> None:
+    clip: Any = getattr(torch.nn.utils, name)
     if hasattr(clip, "watched"):
         return
 
@@ -23,11 +32,23 @@ def watch_clipping() -> None:
     def watched(parameters: Tensor | Iterable[Tensor], *args: Any, **kwargs: Any) -> Any:
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         if any(isinstance(each, nn.Parameter) and each.grad is None and has_engine(each) for each in listed):
-            notice(
-                "torch.nn.utils.clip_grad_norm_ has no effect on an engine's parameters, as with DeepSpeed's ZeRO: the "
-                "engine clips to gradient_clipping of the configuration"
-            )
+            found_none()
         return clip(listed, *args, **kwargs)
 
     setattr(watched, "watched", True)  # noqa: B010  # mypy allows no new attribute of a function
-    torch.nn.utils.clip_grad_norm_ = watched
+    setattr(torch.nn.utils, name, watched)
+
+
+def _say_once() -> None:
+    notice(
+        "torch.nn.utils.clip_grad_norm_ has no effect on an engine's parameters, as with DeepSpeed's ZeRO: the engine "
+        "clips to gradient_clipping of the configuration"
+    )
+
+
+def _raise() -> None:
+    raise RuntimeError(
+        "torch.nn.utils.clip_grad_value_ finds no gradients of an engine's parameters, as with DeepSpeed's ZeRO; give "
+        "the configuration gradient_clipping, which clips the norm, or clamp what safe_get_full_grad returns and set "
+        "it by safe_set_full_grad"
+    )

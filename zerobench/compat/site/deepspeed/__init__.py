@@ -18,9 +18,7 @@ from deepspeed import (
     utils,
 )
 from deepspeed.accelerator import get_accelerator
-from deepspeed.git_version_info import git_branch as __git_branch__
-from deepspeed.git_version_info import git_hash as __git_hash__
-from deepspeed.git_version_info import version
+from deepspeed.git_version_info import git_branch, git_hash, version
 from deepspeed.runtime import zero
 from zerobench.compat import activation_checkpointing as checkpointing
 from zerobench.compat.activation import VERSION as __version__
@@ -37,6 +35,7 @@ from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError
 
 dist = comm
+__git_hash__, __git_branch__ = git_hash, git_branch
 __version_major__, __version_minor__, __version_patch__ = map(int, __version__.partition("+")[0].split("."))
 
 find_modules()
