@@ -50,13 +50,14 @@ def autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, list[torch.d
     return after, seen
 
 
-def outer_autocast(group: dist.ProcessGroup, stage: int) -> torch.dtype:
-    """The output's dtype if the caller has entered torch.autocast and the section is not enabled."""
-    _, engine, _ = loops.begun(stage)
+def outer_autocast(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, torch.dtype]:
+    """Three steps in the caller's torch.autocast, without the section; the masters, and an output's dtype."""
+    _, engine, net = loops.begun(stage)
     with torch.autocast("cpu", torch.bfloat16):
+        after = loops.trained(engine, net, 3)
         found = engine(torch.ones(2, 5)).dtype
     engine.destroy()
-    return found  # type: ignore[no-any-return]
+    return after, found
 
 
 def reduced_by_the_caller(group: dist.ProcessGroup, stage: int) -> tuple[Tensor, str]:

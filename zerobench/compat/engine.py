@@ -125,9 +125,12 @@ class DeepSpeedEngine(
         return outputs
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        """torch.autocast as the section ``torch_autocast`` says; a caller's own is off, as in DeepSpeed."""
+        """torch.autocast as the section ``torch_autocast`` says.
+
+        Without it a caller's own is off on a GPU and stays on on the CPU: DeepSpeed asks for that of CUDA alone.
+        """
         enabled = self.torch_autocast_enabled()
-        if not enabled and not torch.is_autocast_enabled(self.device.type):
+        if not enabled and (self.device.type == "cpu" or not torch.is_autocast_enabled(self.device.type)):
             return nullcontext()
         if not enabled:
             notice("torch.autocast is off within the engine; enable the section torch_autocast")
