@@ -66,7 +66,7 @@ class Agreement:
         """Wait until every rank has announced, and return the decision; None if this rank has not announced.
 
         Raises:
-            RuntimeError: some ranks read parameters while others train.
+            RuntimeError: some ranks read parameters or evaluate while others train.
         """
         if self._pending is None:
             return None
@@ -90,17 +90,32 @@ class Agreement:
 
 
 #: Flags beside the number of units that can be reduced, for the kinds of passes that must not meet.
-_KINDS = {"reading": 1 << 31, "training": 1 << 30}
+_KINDS = {"reading": 1 << 31, "training": 1 << 30, "evaluation": 1 << 29, "backward": 1 << 28 | 1 << 30}
+#: The flag of a training pass whose backward runs.
+_BACKWARD = 1 << 28
 #: The bits of the number itself.
-_UNITS = (1 << 30) - 1
+_UNITS = (1 << 28) - 1
 
 
 def _check_kinds(counts: list[int]) -> None:
-    """Raise if a rank that reads meets one that trains: one of the two calls is not made by every rank."""
-    reading, training = ([rank for rank, count in enumerate(counts) if count & flag] for flag in _KINDS.values())
+    """Raise if a rank that reads meets one that trains, or one that evaluates meets a backward.
+
+    Of two such calls at least one is not made by every rank. A forward of training may meet an evaluation: if its
+    outputs are dropped, no backward follows.
+    """
+    flags = (_KINDS["reading"], _KINDS["training"], _KINDS["evaluation"], _BACKWARD)
+    reading, training, evaluating, backward = ([r for r, c in enumerate(counts) if c & flag] for flag in flags)
     if reading and training:
         raise RuntimeError(
-            f"rank {', '.join(map(str, reading))} reads parameters while rank {', '.join(map(str, training))} trains, "
-            "but every rank must make both calls: call GatheredParameters, safe_get_* and state_dict() on every rank, "
-            "not only if rank == 0"
+            f"rank {_listed(reading)} reads parameters while rank {_listed(training)} trains, but every rank must make "
+            "both calls: call GatheredParameters, safe_get_* and state_dict() on every rank, not only if rank == 0"
         )
+    if evaluating and backward:
+        raise RuntimeError(
+            f"rank {_listed(evaluating)} evaluates while rank {_listed(backward)} is in a backward, but at stage 3 "
+            "every rank must make both calls: run as many forwards and backwards on every rank, not only if rank == 0"
+        )
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

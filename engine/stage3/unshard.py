@@ -228,6 +228,8 @@ class Unsharder:
 
     def _announce(self, states: Sequence[UnitState], *, over: bool = False) -> None:
         ready, kind = (self._pass.ready, self._pass.kind) if self._pass is not None else (0, "")
+        if kind == "training" and self._pass is not None and self._pass.reductions is not None:
+            kind = "backward"
         self.communicating = True
         try:
             self._agreement.announce([self._position[state] for state in states], ready, over, kind)
