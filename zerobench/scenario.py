@@ -265,6 +265,22 @@ class Scenario:
         return self.seed % 3 == 2
 
     @property
+    def names_directories_relatively(self) -> bool:
+        """Whether the client names the directory of a checkpoint relatively to the working directory.
+
+        It does in half of the Scenarios, by the seed.
+        """
+        return self.seed // 2 % 2 == 0
+
+    @property
+    def sets_integers(self) -> bool:
+        """Whether the client sets a hyperparameter that is a whole number as an ``int``, such as a weight decay of 0.
+
+        It does in Scenarios of an even seed.
+        """
+        return self.seed % 2 == 0
+
+    @property
     def bad_steps(self) -> set[int]:
         """The steps with a bad leaf, which are skipped."""
         return {step for step, leaf in self.poison if leaf < self.leaves_of(step)}

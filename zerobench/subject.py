@@ -126,7 +126,11 @@ class Theory:
 
 
 class Subject(ABC):
-    """An engine under test on one rank; see the module's text for the order of calls."""
+    """An engine under test on one rank; see the module's text for the order of calls.
+
+    Once it is built, the given model keeps its parameters and buffers as objects from one call to the next, with the
+    attributes that the client gives them.
+    """
 
     name: ClassVar[str]
     #: The package of the engine, whose version a table of results shows; empty if it has none.
@@ -292,8 +296,8 @@ class Subject(ABC):
         """The optimizer's parameter groups, in the same order at any time.
 
         A client's schedules set ``lr``, ``weight_decay``, ``eps`` and ``momentum``, ``betas`` or ``lr_decay`` in them
-        before a step, or before its update, and the client reads them after it. It is called only if :attr:`schedules`
-        is set.
+        before a step, or before its update, and the client reads them after it. A value is a float, or an int if it is
+        whole; betas are a tuple of floats. It is called only if :attr:`schedules` is set.
         """
         raise NotImplementedError(f"{self.name} sets schedules and has no param_groups()")
 
@@ -372,7 +376,8 @@ class Subject(ABC):
         """Save the training state of all ranks to a directory that all ranks see; between steps. A collective: it
         returns on no rank before the state can be loaded.
 
-        The directory is empty, or holds an earlier state of the run, which other ranks may have saved.
+        The directory is empty, or holds an earlier state of the run, which other ranks may have saved. Its path may be
+        relative to the working directory.
 
         It is called only if :attr:`resumes` is set, as :meth:`load` is.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     with _moved(directory, group) if scenario.moves_checkpoints else nullcontext(directory) as there:
         if scenario.loads_into == "same":
             go_astray(subject, scenario, step, dist.get_rank(group))
-            subject.load(there)
+            subject.load(as_client_names(there, scenario))
             return subject
         subject.close()
         return loaded(type(subject), scenario, group, there, step)
@@ -81,7 +82,12 @@ def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> No
     if subject.keeps_client_state:
         before = subject.client_state if scenario.carries_client_state else {}
         subject.client_state = {**before, **client_state(scenario, step)}
-    subject.save(directory)
+    subject.save(as_client_names(directory, scenario))
+
+
+def as_client_names(directory: Path, scenario: Scenario) -> Path:
+    """The directory as the client names it in this Scenario: absolutely, or relatively."""
+    return Path(os.path.relpath(directory)) if scenario.names_directories_relatively else directory
 
 
 def loaded(
@@ -95,7 +101,7 @@ def loaded(
     following = wrap(other, subject_type, scenario, group)
     if scenario.loads_into == "trained":
         go_astray(following, scenario, step, dist.get_rank(group))
-    following.load(directory)
+    following.load(as_client_names(directory, scenario))
     return following
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,7 +133,15 @@ def set_hyperparameters(subject: Subject, scenario: Scenario, step: int) -> None
     changes = [changed_factors(scenario, step, group) for group in range(len(subject.initial_groups))]
     if any(changes):
         for group, initial, changed in zip(subject.param_groups(), subject.initial_groups, changes, strict=True):
-            group.update(scaled(initial, changed))
+            values = scaled(initial, changed)
+            group.update(_with_integers(values) if scenario.sets_integers else values)
+
+
+def _with_integers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, of which whole numbers are integers, as a client writes 0."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in values.items()
+    }
 
 
 def changed_factors(scenario: Scenario, step: int, group: int) -> dict[str, float]:

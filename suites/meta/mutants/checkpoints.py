@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import torch
 from torch import Tensor
@@ -357,6 +359,15 @@ class ForgetsTheScheduler(Mutant):
         _, self.client_state = self.engine.load_checkpoint(directory, load_lr_scheduler_states=False)
 
 
+class NamesItsDirectoryByAUri(Mutant):
+    """Only an absolute path has one."""
+
+    points_at = Points("raised")
+
+    def load(self, directory: Path) -> None:
+        super().load(Path(url2pathname(urlparse(directory.as_uri()).path)))
+
+
 RESUMING: list[type[Mutant]] = [
     *_Changes.__subclasses__(),
     *_After.__subclasses__(),
@@ -367,4 +378,5 @@ RESUMING: list[type[Mutant]] = [
     ReadsWhereItHasSaved,
     SavesTheFullHysteresisAfterALoad,
     ForgetsTheScheduler,
+    NamesItsDirectoryByAUri,
 ]

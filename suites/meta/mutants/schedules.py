@@ -71,6 +71,13 @@ class NeverRaisesARate(_StepsWithOtherRates):
         return [min(pair) for pair in zip(self.rates(), self.first, strict=True)]
 
 
+class TakesFloatsAlone(_StepsWithOtherRates):
+    """Takes a rate of another type, such as the integer 0, for one that nobody has set."""
+
+    def wrong_rates(self) -> list[float]:
+        return [now if isinstance(now, float) else first for now, first in zip(self.rates(), self.first, strict=True)]
+
+
 class SchedulesAllGroupsAsTheFirst(_StepsWithOtherRates):
     """Each group has its first rate times the first group's factor, as with one schedule for the optimizer."""
 
@@ -165,6 +172,7 @@ SCHEDULED: list[type[_Scheduled]] = [
     StepsWithTheRatesBefore,
     TakesZeroForUnset,
     NeverRaisesARate,
+    TakesFloatsAlone,
     SchedulesAllGroupsAsTheFirst,
     KeepsItsFirstWeightDecay,
     KeepsItsFirstMomentum,
