@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -130,6 +130,7 @@ def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
             "late block",
             "late block's output",
             "late block's gradient",
+            "removed from the block",
         ),
     ),
     share=0.1,
@@ -137,7 +138,8 @@ def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
 def test_hooks_that_come_late_hold(trials: Trials, scenario: tuple[Scenario, own_code.Hooks]) -> None:
     """So it does if hooks that the client sets after the engine is built halve the model's output, the gradient of the
     output, or the gradient of each parameter. If one halves the input of a block, its output, or the gradient of its
-    output, the run has the bits that it has if the client sets it before."""
+    output, the run has the bits that it has if the client sets it before. Hooks that the client removes after a step
+    have no effect from then on."""
     if not trials.subject.keeps_late_hooks:
         pytest.skip(f"{trials.name} does not promise that hooks hold that are set after it is built")
     drawn_one, hooks = scenario
@@ -148,7 +150,7 @@ def _demand_halves(trials: Trials, scenario: Scenario, hooks: own_code.Hooks) ->
     one = trials.nearest(scenario, "dtype", "autocast")
     assume(one.dtype != "fp16")
     command = ReplayCommand(one, trials.name)
-    early = cast(own_code.Hooks, hooks.removeprefix("late ")) if hooks.startswith("late block") else None
+    early = own_code.EARLIER.get(hooks)
     hooked, halved = (trials.ask(command, own_code.train_with_halves, each) for each in (hooks, early))
     _demand_same(trials, one, hooked, halved, _TRAINED)
 

@@ -126,6 +126,7 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
     found: list[str] = []
     with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
         found += _differing("building", before, _of_process())
+        _mark(model)
         state = partial(_of_model, subject, model, scenario)
         for index in range(scenario.steps):
             prepare(subject, scenario, index)
@@ -144,6 +145,13 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
+
+
+def _mark(model: nn.Module) -> None:
+    """Give each parameter and buffer an attribute, as clients do that note which parameters have no weight decay, or
+    that keep a buffer to read it later."""
+    for name, each in (*model.named_parameters(), *model.named_buffers()):
+        each.of_client = name  # type: ignore[attr-defined]
 
 
 class _Readings:
@@ -235,8 +243,11 @@ def _of_process() -> dict[str, object]:
 
 
 def _of_model(subject: Subject, model: nn.Module, scenario: Scenario) -> dict[str, object]:
-    """The modes of its modules, the parameters that train, and the hyperparameters that the client sets."""
+    """The modes of its modules, the parameters that train, the client's attributes of parameters and buffers, and the
+    hyperparameters that the client sets."""
     found: dict[str, object] = {f"the mode of {name or 'the model'}": m.training for name, m in model.named_modules()}
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    found |= {f"the attribute of {name}": getattr(each, "of_client", None) for name, each in tensors}
     found |= {f"requires_grad of {name}": p.requires_grad for name, p in model.named_parameters()}
     groups = subject.param_groups() if subject.schedules else ()
     keys = [key for key in _HYPERPARAMETERS if not (key == "lr" and scenario.engine_schedules)]

@@ -165,7 +165,9 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 #: The hooks by which the client halves all gradients: on each trained parameter, set before or after the engine is
 #: built; or on the whole model, set after it: on its output, or on the gradient of its output. Or those by which it
-#: halves the input of the first block, its output, or the gradient of its output, set before or after.
+#: halves the input of the first block, its output, or the gradient of its output, set before or after. Or those that
+#: halve the block's input and output in the first step alone: set before, and later without an effect; or set after,
+#: and removed between two steps.
 Hooks = Literal[
     "parameters",
     "late parameters",
@@ -177,8 +179,17 @@ Hooks = Literal[
     "late block's output",
     "block's gradient",
     "late block's gradient",
+    "block's first step",
+    "removed from the block",
 ]
-_EARLY: tuple[Hooks, ...] = "parameters", "block", "block's output", "block's gradient"
+_EARLY: tuple[Hooks, ...] = "parameters", "block", "block's output", "block's gradient", "block's first step"
+#: The hooks before the engine is built with which an engine has the bits that it has with these after it.
+EARLIER: dict[Hooks, Hooks] = {
+    "late block": "block",
+    "late block's output": "block's output",
+    "late block's gradient": "block's gradient",
+    "removed from the block": "block's first step",
+}
 
 
 def hooked(scenario: Scenario, hooks: Hooks) -> Scenario:
@@ -192,14 +203,14 @@ def hooked(scenario: Scenario, hooks: Hooks) -> Scenario:
 def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, hooks: Hooks | None) -> Trajectory:
     """One rank's part: train with halves, by hooks of the client, or by halves of the losses."""
     rank, kind, steps = dist.get_rank(group), subjects.load(name), list[Step]()
-    model = model_for(kind, scenario, rank)
-    if hooks in _EARLY:
-        _halve(model, hooks)
-    factor = 0.5 if hooks is None else 1.0
+    model, factor = model_for(kind, scenario, rank), 0.5 if hooks is None else 1.0
+    end = _halve(model, hooks) if hooks in _EARLY else None
     with closing(wrap(model, kind, scenario, group)) as subject:
         if hooks is not None and hooks not in _EARLY:
-            _halve(model, hooks)
+            end = _halve(model, hooks)
         for index in range(scenario.steps):
+            if index == 1 and end is not None:
+                end()
             batches = [
                 {**batch, "scale": batch.get("scale", 1.0) * factor} for batch in draw_batches(scenario, index, rank)
             ]
@@ -208,7 +219,10 @@ def train_with_halves(group: dist.ProcessGroup, name: str, scenario: Scenario, h
     return Trajectory(name, scenario, rank, steps)
 
 
-def _halve(model: nn.Module, hooks: Hooks) -> None:
+def _halve(model: nn.Module, hooks: Hooks) -> Callable[[], None] | None:
+    """Set the hooks; the result ends their effect before the second step, if they are of the first one alone."""
+    if hooks in ("block's first step", "removed from the block"):
+        return _halve_at_first(first_block(model), removed=hooks == "removed from the block")
     if hooks == "output":
         model.register_forward_hook(lambda module, given, loss: loss * 0.5)
     elif "block" in hooks:
@@ -218,6 +232,28 @@ def _halve(model: nn.Module, hooks: Hooks) -> None:
     else:
         for parameter in (each for each in model.parameters() if each.requires_grad):
             parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
+    return None
+
+
+def _halve_at_first(block: nn.Module, *, removed: bool) -> Callable[[], None]:
+    factors = [0.5]
+
+    def halve_input(module: nn.Module, given: Any) -> Any:
+        return (given[0] * 0.5, *given[1:]) if factors else None
+
+    def halve_output(module: nn.Module, given: Any, output: Any) -> Any:
+        return tree_map_only(Tensor, lambda each: each * 0.5, output) if factors else None
+
+    handles = block.register_forward_pre_hook(halve_input), block.register_forward_hook(halve_output)
+
+    def end() -> None:
+        if not removed:
+            factors.clear()
+            return
+        for each in handles:
+            each.remove()
+
+    return end
 
 
 def _halve_block(block: nn.Module, hooks: Hooks) -> None:

@@ -184,6 +184,29 @@ class WritesTheRateThatItUsed(_Touches):
         return super().micro_step(batch)
 
 
+class MakesNewBuffersInASave(_Touches):
+    """The client's own reference to a buffer has old values from then on."""
+
+    thing = "the attribute of running_mean, by save"
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        for module in self.model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.clone()
+
+
+class ClearsAttributesInAnEdit(_Touches):
+    """Gives each parameter the attributes that it has when it is made."""
+
+    thing = "the attribute of stem.weight, by set_parameters"
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        for parameter in self.model.parameters():
+            vars(parameter).pop("of_client", None)
+
+
 class DrawsANumberOfNumpyInAStep(_Touches):
     thing = "numpy's random numbers, by step"
 
@@ -306,6 +329,8 @@ TOUCHING: list[type[_Touches]] = [
     DrawsANumberOfNumpyInAStep,
     SetsThePrecisionOfProducts,
     TrainsEveryModule,
+    MakesNewBuffersInASave,
+    ClearsAttributesInAnEdit,
 ]
 NUMBERS: list[type[_Touches]] = [
     LoadsTheNumbersOfRankZero,

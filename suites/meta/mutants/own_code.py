@@ -132,6 +132,22 @@ class RunsTheGradientHooksThatBlocksHad(RunsTheHooksOfItsBuilding):
         self.early = [set(hooks) for hooks in self.hooks]
 
 
+class RunsRemovedHooksOfBlocks(Mutant):
+    """A hook on the input of a block runs on once the client has removed it, as if the engine had copied the hooks."""
+
+    points_at = LATER
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        for block in self.model.get_submodule("blocks").children():
+            seen = self.seen.setdefault(block, {})
+            seen.update(block._forward_pre_hooks)
+            block._forward_pre_hooks.update(seen)
+        return super().micro_step(batch)
+
+    def sabotage(self) -> None:
+        self.seen: dict[nn.Module, dict[int, Any]] = {}
+
+
 class DropsLateHooksOfParameters(Mutant):
     """Hooks that the client sets on parameters after the engine is built are lost at the first micro-step."""
 
@@ -291,5 +307,6 @@ WITHOUT_LATE_HOOKS: list[type[Mutant]] = [
     RunsTheHooksThatBlocksHad,
     RunsTheOutputHooksThatBlocksHad,
     RunsTheGradientHooksThatBlocksHad,
+    RunsRemovedHooksOfBlocks,
     DropsLateHooksOfParameters,
 ]
