@@ -7,7 +7,9 @@ Costs of histories are in histories.py, and that of the network in network.py.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -127,8 +129,29 @@ def saving(trials: Trials, scenario: Scenario) -> None:
 
 def loading(trials: Trials, scenario: Scenario) -> None:
     """The memory that a load adds."""
-    ranks = scenario.world if scenario.placement.optimizer else 1
-    _within(trials, scenario, "load", _states_of(scenario, ranks), "one rank's states, and ten blocks")
+    _within(trials, scenario, "load", _most_in_load(scenario), "one rank's states, and ten blocks")
+
+
+def loading_elsewhere(trials: Trials, scenario: Scenario) -> None:
+    """The bytes that a load of a state of other ranks receives; and the memory that it adds, if the engine promises the
+    contract's bits. These load what another stage has saved, too."""
+    bits = trials.subject.promises_bits
+    saved_by = scenario.but(world=6 - scenario.world, stage=3 - scenario.stage if bits else scenario.stage)
+    copies, most = 1 + len(state_keys(scenario.optimizer)), _most_in_load(scenario)
+    whole = copies * bounds.fp32(scenario, models.shapes(scenario)) + _AGREEMENT
+    with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
+        trials.ask(ReplayCommand(saved_by, trials.name), within.save_for_others, Path(directory))
+        found = trials.ask(ReplayCommand(scenario, trials.name), within.load_of_others, Path(directory))
+    for rank, (received, added) in enumerate(found):
+        entry = Entry("traffic", f"{received} bytes received while loading what other ranks saved", "loading elsewhere")
+        demand_at_most(trials, scenario, rank, entry, received, whole, "each state once, in a load")
+        entry = Entry("within", f"{added} bytes that the allocator adds within one load elsewhere", "load elsewhere")
+        if bits:
+            demand_at_most(trials, scenario, rank, entry, added, most, "one rank's states, and ten blocks")
+
+
+def _most_in_load(scenario: Scenario) -> int:
+    return _states_of(scenario, scenario.world if scenario.placement.optimizer else 1)
 
 
 def editing(trials: Trials, scenario: Scenario) -> None:
@@ -136,9 +159,23 @@ def editing(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "edit", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
 
 
+def read_values(trials: Trials, scenario: Scenario) -> None:
+    """The memory that readings add: the model's parameters may be whole while the client copies them."""
+    model = models.shapes(scenario)
+    whole, blocks = bounds.fp32(scenario, model), bounds.of_ten_blocks(model)
+    copies = max(2, len(state_keys(scenario.optimizer)))
+    _within(trials, scenario, "reading of gradients", whole + blocks, "the gradients, and ten blocks")
+    _within(trials, scenario, "reading", copies * whole + blocks, "the states that one returns, and ten blocks")
+
+
+def editing_gradients(trials: Trials, scenario: Scenario) -> None:
+    """The memory that an edit of gradients adds."""
+    _within(trials, scenario, "edit of gradients", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
+
+
 def reading(trials: Trials, scenario: Scenario) -> None:
     """The bytes that a load reads."""
-    most = 2 * _states_of(scenario, scenario.world if scenario.placement.optimizer else 1)
+    most = 2 * _most_in_load(scenario)
     for rank, size in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.read_in_load)):
         if size is None:
             pytest.skip("no /proc/self/io: the kernel does not count the bytes that a process reads")
@@ -208,7 +245,7 @@ def building(trials: Trials, scenario: Scenario) -> None:
 
 
 def changing(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received by loads, by edits of parameters and gradients, and by readings."""
+    """The bytes received by loads, by edits of parameters and gradients, by readings, and while an engine is closed."""
     loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
     edits = offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
@@ -222,6 +259,7 @@ def changing(trials: Trials, scenario: Scenario) -> None:
         "a reading of optimizer state": (states - 1, "each value once"),
         "a reading of gradients": (1, "each value once"),
         "a reading of model parameters": (1, "each value once"),
+        "closing": (0, "no state"),
     }
     command = ReplayCommand(scenario, trials.name)
     for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
@@ -265,9 +303,10 @@ def failures(trials: Trials, scenario: Scenario) -> None:
 
 
 def files(trials: Trials, scenario: Scenario) -> None:
-    """The bytes in files of all ranks, after loads too if the engine offers them."""
+    """The bytes in files of all ranks, after loads and edits too if the engine offers them."""
     loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
-    found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step, loads)
+    edits = offers_edits(trials.subject, scenario)
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step, loads, edits)
     declared, there = (sum(each) for each in zip(*found, strict=True))
     entry = Entry("files", f"{there} bytes in files, {declared} of them declared", "files")
     demand_at_most(trials, scenario, 0, entry, there, declared + declared // 10, "1.1 of the declared bytes")
@@ -290,7 +329,10 @@ COSTS: Mapping[str, Cost] = {
         evaluation,
         saving,
         loading,
+        loading_elsewhere,
         editing,
+        editing_gradients,
+        read_values,
         reading,
         kept_in_step,
         kept_in_update,

@@ -73,8 +73,16 @@ def test_a_save_and_a_load_hold_little(reference: Trials, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_an_edit_holds_few_blocks(reference: Trials, stage: int) -> None:
-    """If the client sets every second parameter, the reference engine adds at most ten blocks of 32."""
+    """If the client sets every second parameter, or zeroes their gradients, the reference engine adds at most ten
+    blocks of 32."""
     judge(reference, _DEEP.but(stage=stage), costs.editing)
+    judge(reference, _DEEP.but(stage=stage), costs.editing_gradients)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_reading_holds_what_it_returns(reference: Trials, stage: int) -> None:
+    """A reading of the reference engine adds at most what it returns, or the model twice, and ten blocks of 32."""
+    judge(reference, _DEEP.but(stage=stage), costs.read_values)
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -97,9 +105,12 @@ def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> Non
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
-    client has set parameters, and on three ranks if some are frozen."""
+    client has set parameters, in 16 bits if the engine offers them, and on three ranks if some are frozen."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
     judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
+    narrow = _SMALL.but(stage=stage, world=2, steps=2, dtype="bf16", reduce_bucket=13_000)
+    if trials.offers(narrow):
+        judge(trials, narrow, costs.undeclared, "dtype")
     frozen = Scenario(model=_FROZEN, world=3, steps=2, chunk=32, stage=stage, reduce_bucket=5_000)
     judge(trials, frozen, costs.undeclared)
 
@@ -125,8 +136,18 @@ def test_building_and_saving_receive_little(trials: Trials, stage: int) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_loads_and_edits_receive_little(trials: Trials, stage: int) -> None:
     """An engine that loads receives each state once at most, because the files have it; the model once if the client
-    sets parameters, of which every rank has the values; and the gradients once if the client zeroes some."""
+    sets parameters, of which every rank has the values; the gradients once if the client zeroes some; and no state
+    while it is closed."""
     judge(trials, _SMALL.but(stage=stage), costs.changing)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_load_of_other_ranks_receives_little(trials: Trials, stage: int) -> None:
+    """So it does if it loads what another number of ranks has saved. An engine that promises the contract's bits loads
+    what another stage has saved, and adds the states that a rank has, and ten blocks at most."""
+    if not trials.subject.resumes_at_any_world:
+        pytest.skip(f"{trials.name} does not load a checkpoint of another number of ranks")
+    judge(trials, _DEEP.but(stage=stage), costs.loading_elsewhere)
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -163,6 +184,7 @@ def test_nothing_is_left_of_forwards_that_raise(trials: Trials, stage: int) -> N
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_files_have_what_is_declared(trials: Trials, stage: int) -> None:
-    """The files of all ranks together have the bytes that the engine declares, and a tenth more at most."""
+    """The files of all ranks together have the bytes that the engine declares, and a tenth more at most; also after
+    loads and edits, if the engine offers them."""
     scenario = _SMALL.but(stage=stage, offload_optimizer="nvme", offload_param="nvme" if stage == 3 else "none")
     judge(trials, scenario, costs.files)

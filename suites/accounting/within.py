@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,19 @@ from zerobench.suites.support.own_code import Place, broken, fail
 from zerobench.workload.changes import edited, without_gradient
 from zerobench.workload.data import held_out
 
-#: A call within which memory is held: the update of a step; or after it evaluations, one after the other, a save, a
-#: load, or an edit of parameters.
-Within = Literal["update", "evaluation", "save", "load", "edit"]
+#: A call within which memory is held: the update of a step, or before it an edit or a reading of gradients; or after
+#: it evaluations, one after the other, a save, a load, an edit of parameters, or readings, one after the other.
+Within = Literal[
+    "update",
+    "edit of gradients",
+    "reading of gradients",
+    "evaluation",
+    "save",
+    "load",
+    "edit",
+    "reading",
+]
+_BEFORE_THE_UPDATE: tuple[Within, ...] = "update", "edit of gradients", "reading of gradients"
 
 _Make = Callable[[Subject, Scenario, Path, State], object]
 
@@ -43,7 +53,7 @@ def _peak(group: dist.ProcessGroup, name: str, scenario: Scenario, call: Within,
         run_step(engine, scenario, 0, rank)
         for batch in draw_batches(scenario, 1, rank):
             engine.micro_step(batch)
-        if call != "update":
+        if call not in _BEFORE_THE_UPDATE:
             engine.step()
         if call == "load":
             engine.save(directory)
@@ -57,12 +67,21 @@ def _nothing(engine: Subject, scenario: Scenario, directory: Path, values: State
     pass
 
 
+def _read(engine: Subject, scenario: Scenario, directory: Path, values: State) -> None:
+    engine.parameters()
+    engine.model_parameters()
+    engine.optimizer_state()
+
+
 _CALLS: dict[Within, _Make] = {
     "update": lambda engine, scenario, directory, values: engine.step(),
     "evaluation": lambda engine, scenario, directory, values: [engine.evaluate(held_out(scenario)) for _ in range(3)],
     "save": lambda engine, scenario, directory, values: engine.save(directory),
     "load": lambda engine, scenario, directory, values: engine.load(directory),
     "edit": lambda engine, scenario, directory, values: engine.set_parameters(values),
+    "edit of gradients": lambda engine, scenario, directory, values: engine.zero_gradients(list(values)),
+    "reading of gradients": lambda engine, scenario, directory, values: engine.gradients(),
+    "reading": _read,
 }
 
 
@@ -95,9 +114,11 @@ def received_by_calls(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
 ) -> dict[str, int]:
     """One rank's part: bytes received while an engine loads what it has saved, while the client sets parameters, or
-    zeroes gradients, and by each reading."""
+    zeroes gradients, by each reading, and while it is closed."""
     values, found = edited(scenario, 0), dict[str, int]()
-    with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
+    engine = start(subjects.load(name), scenario, group)
+    with ExitStack() as after_failure, directory_of(group) as directory:
+        after_failure.callback(engine.close)
 
         def meter(what: str, call: Callable[[], object]) -> None:
             with TrafficMeter() as metered:
@@ -119,7 +140,32 @@ def received_by_calls(
             meter("an edit of gradients", lambda: engine.zero_gradients(without_gradient(scenario, 0)))
         engine.step()
         meter("a reading of model parameters", engine.model_parameters)
+        after_failure.pop_all()
+        meter("closing", engine.close)
     return found
+
+
+def save_for_others(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> None:
+    """One rank's part: save a state after a step, for a load by other ranks."""
+    with closing(start(subjects.load(name), scenario, group)) as engine:
+        run_step(engine, scenario, 0, dist.get_rank(group))
+        engine.save(directory)
+
+
+def load_of_others(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> tuple[int, int]:
+    """One rank's part: bytes received, and the most bytes that the allocator adds, while a new engine loads a state
+    that other ranks have saved. The meter of memory counts from before the engine is built, so that an engine is built
+    again and loads nothing."""
+    engine_of, peaks, received = partial(start, subjects.load(name), scenario, group), list[int](), 0
+    for loads in (False, True):
+        with PeakMeter() as peak, closing(engine_of()) as engine:
+            peak.restart()
+            with TrafficMeter() as traffic:
+                if loads:
+                    engine.load(directory)
+            received = _bytes(traffic)
+        peaks.append(peak.bytes)
+    return received, peaks[1] - peaks[0]
 
 
 def saved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int:
@@ -190,11 +236,13 @@ def held_after_failures(group: dist.ProcessGroup, name: str, scenario: Scenario)
         return before, Held.now()
 
 
-def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool) -> tuple[int, int]:
-    """One rank's part: bytes in files after two steps, and after two loads if the engine ``loads``, by the engine's
-    account and by the file system's of this process: those in the directory are of all ranks, and rank 0 counts
-    them."""
-    rank = dist.get_rank(group)
+def files_of_a_step(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool
+) -> tuple[int, int]:
+    """One rank's part: bytes in files after two steps, after two loads if the engine ``loads``, and after four edits if
+    it ``edits``, by the engine's account and by the file system's of this process: those in the directory are of all
+    ranks, and rank 0 counts them."""
+    rank, values = dist.get_rank(group), [edited(scenario, step) for step in (0, 1)]
     with directory_of(group) as directory, directory_of(group) as saved:
         one = scenario.but(nvme_path=str(directory))
         with closing(start(subjects.load(name), one, group)) as engine:
@@ -204,6 +252,8 @@ def files_of_a_step(group: dist.ProcessGroup, name: str, scenario: Scenario, loa
                 save(engine, one, saved, 2)
                 engine.load(saved)
                 engine.load(saved)
+            for each in [*values, *values] if edits else ():
+                engine.set_parameters(each)
             dist.barrier(group)
             declared, there = sum(engine.offloaded().files.values()), _in_files(directory, visible=rank == 0)
             dist.barrier(group)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.subject import Batch, Outcome, State
+from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -241,7 +242,60 @@ class KeepsMastersWhenTheScaleGrows(Mutant):
         return outcome
 
 
+class DdpKeepsTheGradientsOfMasters(TorchDdp):
+    """In 16 bits the fp32 gradients of the masters are alive until the next update makes others."""
+
+    points_at = Points("undeclared")
+
+    def _publish(self) -> None:
+        for name, master in self.masters.items():
+            self.working[name].copy_(master)
+
+
+class _LoadsFromOthers(Mutant):
+    """Notes the number of ranks that saved."""
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        if dist.get_rank(self.group) == 0:
+            (directory / "ranks").write_text(str(self.group.size()))
+        dist.barrier(self.group)
+
+    def from_others(self, directory: Path) -> bool:
+        """Whether another number of ranks did."""
+        return int((directory / "ranks").read_text()) != self.group.size()
+
+    def states(self) -> Tensor:
+        """Memory of as many bytes as masters and Adam's states of all ranks."""
+        return torch.ones(3 * sum(state.unit.padded for state in self.engine.states))
+
+
+class SendsAllStatesThatOthersSaved(_LoadsFromOthers):
+    """Each rank reads a part, and the ranks send each other all of them, to cut its own out."""
+
+    points_at = Points("traffic", name="loading elsewhere")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        if self.from_others(directory):
+            dist.all_reduce(self.states(), group=self.group)
+            dist.all_reduce(self.states(), group=self.group)
+
+
+class HoldsAllStatesThatOthersSaved(_LoadsFromOthers):
+    """Joins the files of all ranks before it cuts its part out."""
+
+    points_at = Points("within", name="load elsewhere")
+
+    def load(self, directory: Path) -> None:
+        held = self.states() if self.from_others(directory) else None
+        super().load(directory)
+        del held
+
+
 #: By the property that catches them.
+KEPT_IN_16_BITS = [DdpKeepsTheGradientsOfMasters]
+FROM_OTHERS = [SendsAllStatesThatOthersSaved, HoldsAllStatesThatOthersSaved]
 SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
 SENT_IN_FURTHER_FORWARDS = [GathersAgainInAFurtherForward]
 GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]

@@ -74,6 +74,37 @@ class HoldsTheModelWithinAnEdit(_Within):
         del copy
 
 
+class HoldsTheModelWithinAnEditOfGradients(_Within):
+    points_at = Points("within", name="edit of gradients")
+
+    def zero_gradients(self, names: Collection[str]) -> None:
+        copy = self.copy()
+        super().zero_gradients(names)
+        del copy
+
+
+class HoldsTheModelWithinAReading(_Within):
+    """Makes each state whole before it returns the first."""
+
+    points_at = Points("within", name="reading")
+
+    def optimizer_state(self) -> dict[str, State]:
+        copies = [self.copy() for _ in range(2)]
+        found = super().optimizer_state()
+        del copies
+        return found
+
+
+class HoldsAllGradientsWithinAReading(_Within):
+    points_at = Points("within", name="reading of gradients")
+
+    def gradients(self) -> State:
+        copies = [self.copy() for _ in range(2)]
+        found = super().gradients()
+        del copies
+        return found
+
+
 class DdpKeepsACopyOfTheModel(TorchDdp):
     """No form says what it may keep besides its states."""
 
@@ -150,6 +181,16 @@ class SendsAllGradientsInAnEdit(_Within):
             self.send()
 
 
+class SendsTheModelWhenItIsClosed(_Within):
+    """Gives each rank the whole model back, as if the client went on with it."""
+
+    points_at = Points("traffic", name="closing")
+
+    def close(self) -> None:
+        self.send()
+        super().close()
+
+
 class EachRankSavesAllStates(_Within):
     points_at = Points("files", name="saved")
 
@@ -204,6 +245,21 @@ class WritesASecondFile(_InFiles):
     def step(self) -> Outcome:
         self.path.write_bytes(self.copy().numpy().tobytes())
         return super().step()
+
+    def close(self) -> None:
+        super().close()
+        self.path.unlink(missing_ok=True)
+
+
+class WritesEachEditToAFile(_InFiles):
+    """A log of the values that the client has set, which no load reads."""
+
+    points_at = Points("files", name="files")
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        with self.path.open("ab") as log:
+            log.write(self.copy().numpy().tobytes())
 
     def close(self) -> None:
         super().close()
@@ -282,7 +338,8 @@ class ReducesLateAfterAnEvaluation(Mutant):
 #: By the property that catches them.
 IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
 AFTER_A_READING = [HoldsWhatWasReadWithinAnUpdate]
-IN_AN_EDIT = [HoldsTheModelWithinAnEdit]
+IN_AN_EDIT = [HoldsTheModelWithinAnEdit, HoldsTheModelWithinAnEditOfGradients]
+IN_A_READING = [HoldsTheModelWithinAReading, HoldsAllGradientsWithinAReading]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
 UNDECLARED = [DdpKeepsACopyOfTheModel]
 SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
@@ -292,10 +349,11 @@ SENT_BY_CALLS = [
     SendsAllGradientsInAnEdit,
     SendsTheModelInAReading,
     SendsAllGradientsInAReading,
+    SendsTheModelWhenItIsClosed,
 ]
 SAVED = [EachRankSavesAllStates]
 LEAVING = [LeavesADescriptor, LeavesAThread, LeavesTensors, LeavesAFile]
-IN_FILES = [WritesASecondFile]
+IN_FILES = [WritesASecondFile, WritesEachEditToAFile]
 GROWING = [OpensADescriptorInEachStep]
 AROUND_SAVES = [SendsAfterASave, KeepsStatesAfterASave]
 HIDDEN = [KeepsAWideBufferOfNarrowSums]
