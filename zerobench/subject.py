@@ -376,8 +376,8 @@ class Subject(ABC):
         """Save the training state of all ranks to a directory that all ranks see; between steps. A collective: it
         returns on no rank before the state can be loaded.
 
-        The directory is empty, or holds an earlier state of the run, which other ranks may have saved. Its path may be
-        relative to the working directory.
+        The directory is empty, or holds an earlier state of the run, which other ranks may have saved; it may also hold
+        files of the client, which stay. Its path may be relative to the working directory.
 
         It is called only if :attr:`resumes` is set, as :meth:`load` is.
         """
@@ -386,7 +386,7 @@ class Subject(ABC):
     def load(self, directory: Path) -> None:
         """Load the last state that a subject of the same class and Scenario saved in the directory; between steps.
 
-        The client may have moved the directory since.
+        The client may have moved the directory since. Its files stay as they are.
 
         If :attr:`loads_parts` is set, it loads the part that ``scenario.loads`` names.
 

@@ -122,6 +122,23 @@ def evaluation(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "evaluation", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
 
 
+def within_building(trials: Trials, scenario: Scenario) -> None:
+    """The memory that building an engine adds."""
+    room = bounds.of_ten_blocks(models.shapes(scenario))
+    for rank, (added, declared) in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.most_in_building)):
+        entry = Entry("within", f"{added} bytes that the allocator adds within building", "building")
+        demand_at_most(trials, scenario, rank, entry, added, declared + room, "the rank's states, and ten blocks")
+
+
+def written(trials: Trials, scenario: Scenario) -> None:
+    """The bytes that an evaluation and readings write; one rank, because others are sent to by writes, too."""
+    [size] = trials.ask(ReplayCommand(scenario, trials.name), within.written_between_steps)
+    if size is None:
+        pytest.skip("no /proc/self/io: the kernel does not count the bytes that a process writes")
+    entry = Entry("files", f"{size} bytes that an evaluation and readings write", "written")
+    demand_at_most(trials, scenario, 0, entry, size, _AGREEMENT, "no state")
+
+
 def saving(trials: Trials, scenario: Scenario) -> None:
     """The memory that a save adds."""
     _within(trials, scenario, "save", _states_of(scenario, scenario.world), "a rank's part of the file, and ten blocks")
@@ -328,6 +345,8 @@ COSTS: Mapping[str, Cost] = {
         update,
         evaluation,
         saving,
+        within_building,
+        written,
         loading,
         loading_elsewhere,
         editing,

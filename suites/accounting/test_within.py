@@ -57,10 +57,22 @@ def test_an_update_in_16_bits_holds_its_shard(trials: Trials, stage: int) -> Non
     judge(trials, _DEEP.but(stage=stage, world=4, dtype="bf16", clip=1.0), costs.update, "dtype", "clip")
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_an_evaluation_holds_few_blocks(trials: Trials, dtype: Dtype) -> None:
-    """If parameters are sharded, an evaluation adds at most ten blocks of 32."""
-    judge(trials, _DEEP.but(stage=3, dtype=dtype), costs.evaluation, "dtype")
+@pytest.mark.parametrize(("stage", "dtype"), [(3, "fp32"), (3, "bf16"), (0, "fp32")])
+def test_an_evaluation_holds_few_blocks(trials: Trials, stage: int, dtype: Dtype) -> None:
+    """An evaluation adds at most ten blocks of 32: each rank has all parameters, or gathers few at a time."""
+    judge(trials, _DEEP.but(stage=stage, dtype=dtype), costs.evaluation, "dtype")
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_building_holds_few_blocks(reference: Trials, stage: int) -> None:
+    """While it is built, the reference engine adds at most its states and ten blocks of 32."""
+    judge(reference, _DEEP.but(stage=stage, world=4), costs.within_building)
+
+
+def test_calls_between_steps_write_nothing(trials: Trials) -> None:
+    """If all states are in files, an evaluation and readings write none of them."""
+    scenario = _SMALL.but(stage=3, world=1, offload_optimizer="nvme", offload_param="nvme")
+    judge(trials, scenario, costs.written)
 
 
 @pytest.mark.parametrize("stage", range(4))

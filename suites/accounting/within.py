@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.bench.ledger import settled
-from zerobench.driver import directory_of, draw_batches, run_step, save, start
-from zerobench.meters import PeakMeter, TrafficMeter, read_so_far
+from zerobench.driver import directory_of, draw_batches, model_for, run_step, save, start, wrap
+from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
 from zerobench.suites.support.own_code import Place, broken, fail
@@ -83,6 +83,37 @@ _CALLS: dict[Within, _Make] = {
     "reading of gradients": lambda engine, scenario, directory, values: engine.gradients(),
     "reading": _read,
 }
+
+
+def most_in_building(group: dist.ProcessGroup, name: str, scenario: Scenario) -> tuple[int, int]:
+    """One rank's part: the most bytes that the allocator adds while an engine is built around a model, and the bytes of
+    the states that it declares then, without parameters that each rank has whole, as the model has."""
+    kind, peaks, declared = subjects.load(name), list[int](), 0
+    for builds in (False, True):
+        with PeakMeter() as peak:
+            model = model_for(kind, scenario, dist.get_rank(group))
+            peak.restart()
+            if builds:
+                with closing(wrap(model, kind, scenario, group)) as engine:
+                    states = engine.resident()
+                    new = states if scenario.placement.parameters else {**states, "parameters": []}
+                    declared = sum(tensor.nbytes for each in new.values() for tensor in each)
+        peaks.append(peak.bytes)
+    return peaks[1] - peaks[0], declared
+
+
+def written_between_steps(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int | None:
+    """One rank's part: the bytes that it writes, to files or others, in an evaluation and readings after a step; None
+    if the kernel does not count them."""
+    with directory_of(group) as directory:
+        one = scenario.but(nvme_path=str(directory))
+        with closing(start(subjects.load(name), one, group)) as engine:
+            run_step(engine, one, 0, dist.get_rank(group))
+            before = written_so_far()
+            engine.evaluate(held_out(one))
+            _read(engine, one, directory, {})
+            after = written_so_far()
+    return None if before is None or after is None else after - before
 
 
 def read_in_load(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int | None:

@@ -133,7 +133,8 @@ def test_a_trained_engine_keeps_what_a_load_leaves_out(
 def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tuple[int, ...], int, bool]) -> None:
     """If an engine that has saved several states goes back to the oldest, it trains again with the bits of the first
     time. It may go back within a step, if it offers that: the gradients of this step are gone. If a directory keeps
-    several states, they are in one, and it goes back to the newer ones afterwards, and to the oldest one again."""
+    several states, they are in one, and it goes back to the newer ones afterwards, and to the oldest one again. A save
+    leaves a file that the client has in the directory, and a load makes, changes and removes none."""
     trials.skip_unless_it_saves()
     drawn_one, saves, begun, tags = scenario
     resumed = drawn_one.but(resumes=saves[:1], loads_into="same")
@@ -141,6 +142,9 @@ def test_a_return_to_an_older_state(trials: Trials, scenario: tuple[Scenario, tu
     begun = begun if trials.subject.loads_within_steps else 0
     tags = tags and trials.subject.keeps_tags
     got = trials.ask(ReplayCommand(one, trials.name), loads.train_and_return, saves, begun, tags)
-    found = across_ranks([again for _, again in got], [first for first, _ in got], PARTS_OF_STEPS)
+    for rank, (_, _, lost) in enumerate(got):
+        if lost:
+            raise error_of_test(client.Changed(trials.name, one, rank, lost[0]), one, trials.name)
+    found = across_ranks([again for _, again, _ in got], [first for first, _, _ in got], PARTS_OF_STEPS)
     if found is not None:
         raise error_of_test(found, one, trials.name)

@@ -15,13 +15,16 @@ from zerobench.suites.meta.mutants.events import (
     FROM_OTHERS,
     GROWN_WITH_THE_SCALE,
     IN_A_LOAD,
+    IN_AN_EVALUATION_UNSHARDED,
     IN_AN_UPDATE_IN_16_BITS,
+    IN_BUILDING,
     KEPT_IN_16_BITS,
     LEFT_BY_EVENTS,
     LEFT_BY_THE_FIRST_EDIT,
     SENT_AFTER_EVENTS,
     SENT_IN_FURTHER_FORWARDS,
     SENT_IN_SHORT_STEPS,
+    WRITTEN,
 )
 from zerobench.suites.meta.mutants.own_code import LEFT_BY_FAILURES
 from zerobench.suites.meta.mutants.seldom_metered import (
@@ -83,8 +86,12 @@ _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
 _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
 
+def _in_an_evaluation_at_stage_0(trials: Trials) -> None:
+    test_within.test_an_evaluation_holds_few_blocks(trials, 0, "fp32")
+
+
 def _in_an_evaluation(trials: Trials) -> None:
-    test_within.test_an_evaluation_holds_few_blocks(trials, "fp32")
+    test_within.test_an_evaluation_holds_few_blocks(trials, 3, "fp32")
 
 
 _CASES: list[tuple[Any, Check]] = [
@@ -92,6 +99,9 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_nothing_of_a_reading, 2)) for mutant in AFTER_A_READING),
     *((mutant, _in_an_evaluation) for mutant in IN_AN_EVALUATION),
     *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in [*UNDECLARED, *KEPT_IN_16_BITS]),
+    *((mutant, _in_an_evaluation_at_stage_0) for mutant in IN_AN_EVALUATION_UNSHARDED),
+    *((mutant, _at(test_within.test_building_holds_few_blocks, 3)) for mutant in IN_BUILDING),
+    *((mutant, test_within.test_calls_between_steps_write_nothing) for mutant in WRITTEN),
     *((mutant, _at(test_within.test_a_load_of_other_ranks_receives_little, 1)) for mutant in FROM_OTHERS),
     *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),
     *((mutant, _at(test_within.test_an_edit_holds_few_blocks, 3)) for mutant in IN_AN_EDIT),

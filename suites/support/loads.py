@@ -139,19 +139,21 @@ def train_over_a_load_of_a_part(
 
 def train_and_return(
     group: dist.ProcessGroup, name: str, scenario: Scenario, saves: tuple[int, ...], begun: int, tags: bool
-) -> tuple[Trajectory, Trajectory]:
+) -> tuple[Trajectory, Trajectory, list[str]]:
     """One rank's part: save before some steps, train to the end, begin a further step of ``begun`` micro-steps at most,
-    and load the oldest of the states; the recordings of the steps after its save, and after the load.
+    and load the oldest of the states; the recordings of the steps after its save, and after the load, and the files
+    that calls should have left. The client has a file of its own in the directory.
 
     With ``tags`` all are in one directory, and the engine trains on from the newer ones, too, after the oldest; then
     from the oldest again, which neither the load nor the steps after it may have changed.
     """
-    rank, steps, again = dist.get_rank(group), list[Step](), list[Step]()
+    rank, steps, again, lost = dist.get_rank(group), list[Step](), list[Step](), list[str]()
     with (
         closing(start(subjects.load(name), scenario, group)) as subject,
         directory_of(group) as first,
         directory_of(group) as second,
     ):
+        _files(first, group, "of the client")
         for index in range(scenario.steps):
             if index in saves:
                 subject.tag = str(index) if tags else ""
@@ -159,12 +161,27 @@ def train_and_return(
             steps.append(run_step(subject, scenario, index, rank, ALL))
         _begin(subject, scenario, rank, begun)
         returns = (*saves, saves[0]) if tags else saves[:1]
+        if "of the client" not in _files(first, group):
+            lost.append("a file of the client in the directory, by save")
         for back in returns:
             subject.tag = str(back) if tags else ""
+            files = _files(first, group)
             subject.load(first)
+            if _files(first, group) != files:
+                lost.append("the files of the saved state, by load")
             again += [run_step(subject, scenario, index, rank, ALL) for index in range(back, scenario.steps)]
     expected = [step for back in returns for step in steps[back:]]
-    return Trajectory(name, scenario, rank, expected), Trajectory(name, scenario, rank, again)
+    return Trajectory(name, scenario, rank, expected), Trajectory(name, scenario, rank, again), lost
+
+
+def _files(directory: Path, group: dist.ProcessGroup, new: str = "") -> dict[str, int]:
+    """The files of a directory and their sizes, while no rank changes any; before it the first rank may make one."""
+    if new and dist.get_rank(group) == 0:
+        (directory / new).write_text("a note")
+    dist.barrier(group)
+    found = {str(each.relative_to(directory)): each.stat().st_size for each in directory.rglob("*") if each.is_file()}
+    dist.barrier(group)
+    return found
 
 
 def _begin(subject: Subject, scenario: Scenario, rank: int, micro_steps: int) -> None:

@@ -17,7 +17,7 @@ from zerobench.meters.offload import OffloadMeter
 from zerobench.meters.phases import PhaseMeter
 from zerobench.meters.process import beside_tensors, shared
 from zerobench.meters.traffic import TrafficMeter
-from zerobench.meters.wire import crossing, read_so_far
+from zerobench.meters.wire import crossing, read_so_far, written_so_far
 
 __all__ = [
     "METERED_STEP",
@@ -41,4 +41,5 @@ __all__ = [
     "resident_states",
     "shared",
     "unattributed",
+    "written_so_far",
 ]

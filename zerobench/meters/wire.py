@@ -40,11 +40,11 @@ def crossing(group: dist.ProcessGroup) -> Iterator[Wire]:
     """
     wire, shared = Wire(), _share_a_device(group)
     dist.barrier(group)
-    before, written = _received(), _written()
+    before, written = _received(), written_so_far()
     dist.barrier(group)  # no rank starts before all have read the counter
     yield wire
     dist.barrier(group)
-    after, wire.written = _received(), _difference(_written(), written)
+    after, wire.written = _received(), _difference(written_so_far(), written)
     dist.barrier(group)  # no rank continues before that either
     wire.bytes = _difference(after, before) if shared else None
 
@@ -80,7 +80,8 @@ def read_so_far() -> int | None:
     return _passed("rchar")
 
 
-def _written() -> int | None:
+def written_so_far() -> int | None:
+    """The bytes that this process has given to ``write`` and its like; None if they are not known."""
     return _passed("wchar")
 
 

@@ -7,6 +7,7 @@ a loss scale that grows or is at its minimum, a step in which a block rests.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
@@ -293,7 +295,46 @@ class HoldsAllStatesThatOthersSaved(_LoadsFromOthers):
         del held
 
 
+class HoldsTheModelWhileItIsBuilt(Mutant):
+    """Makes masters and states of the whole model, and cuts its part out."""
+
+    points_at = Points("within", name="building")
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        whole = torch.ones(6 * sum(p.numel() for p in model.parameters()))
+        super().__init__(model, scenario, group)
+        del whole
+
+
+class DdpEvaluatesACopy(TorchDdp):
+    """Copies all weights for an evaluation, as with an average of them."""
+
+    points_at = Points("within", name="evaluation")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        copies = [p.detach().clone() for p in self.model.parameters()]
+        loss = super().evaluate(batch)
+        del copies
+        return loss
+
+
+class WritesUnitsBackInAnEvaluation(Mutant):
+    """Takes all units that an evaluation has read for changed ones."""
+
+    points_at = Points("files", name="written")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        loss = super().evaluate(batch)
+        if self.scenario.offload_param == "nvme":
+            with tempfile.TemporaryFile(dir=self.scenario.nvme_path or None) as file:
+                file.write(bytes(4 * sum(state.unit.padded for state in self.engine.states)))
+        return loss
+
+
 #: By the property that catches them.
+IN_BUILDING = [HoldsTheModelWhileItIsBuilt]
+IN_AN_EVALUATION_UNSHARDED = [DdpEvaluatesACopy]
+WRITTEN = [WritesUnitsBackInAnEvaluation]
 KEPT_IN_16_BITS = [DdpKeepsTheGradientsOfMasters]
 FROM_OTHERS = [SendsAllStatesThatOthersSaved, HoldsAllStatesThatOthersSaved]
 SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.subject import Outcome, State
+from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
-from zerobench.suites.meta.points import VALUES
+from zerobench.suites.meta.points import VALUES, Points
 
 
 class LoadsWhatItSavedLast(Mutant):
@@ -132,13 +134,39 @@ class DividesByABegunStep(Mutant):
         return outcome
 
 
-GOES_BACK: list[type[Mutant]] = [
+class EmptiesTheDirectory(TorchDdp):
+    """Removes all files of a directory before it saves, as those of an earlier state."""
+
+    points_at = Points("client", name="a file of the client in the directory, by save")
+
+    def save(self, directory: Path) -> None:
+        dist.barrier(self.group)
+        if dist.get_rank(self.group) == 0:
+            for each in directory.iterdir():
+                each.unlink()
+        dist.barrier(self.group)
+        super().save(directory)
+
+
+class NotesItsLoads(TorchDdp):
+    """In the directory, which may be one that it cannot write to."""
+
+    points_at = Points("client", name="the files of the saved state, by load")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        (directory / f"loaded-{dist.get_rank(self.group)}").write_text("loaded", encoding="utf-8")
+
+
+GOES_BACK: list[type[Mutant] | type[TorchDdp]] = [
     LoadsWhatItSavedLast,
     LoadsTheNewestOfADirectory,
     TrainsInTheFilesThatItHasLoaded,
     KeepsTwoStates,
     AddsToABegunStep,
     DividesByABegunStep,
+    EmptiesTheDirectory,
+    NotesItsLoads,
 ]
 #: Caught by the Scenario that it names in ``rare``.
 OVER_AN_EDIT: list[type[SavesWithTheNextEdit]] = [SavesWithTheNextEdit]
