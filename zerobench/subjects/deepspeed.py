@@ -335,7 +335,7 @@ class DeepSpeed(Subject):
         begins = self._has_no_states()
         with warnings.catch_warnings(action="ignore"), self.own.in_place():
             own = deepspeed_saving.folder(self.scenario, directory, self.group)
-            given = LOADS[self.scenario.loads] | deepspeed_saving.load_arguments(self.scenario, own)
+            given = LOADS[self.scenario.loads] | deepspeed_saving.load_arguments(self.scenario, own, self.tag)
             _, state = self.engine.load_checkpoint(str(own), **given | self._tagged())
         self.client_state = state or {}  # None if it has found no checkpoint
         if self.scenario.loads != "all":

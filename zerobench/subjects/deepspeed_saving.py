@@ -66,8 +66,9 @@ def last_tag(directory: Path) -> str:
     return max(tags, key=lambda tag: (int(tag.removeprefix("step-").partition("_")[0]), tag))
 
 
-def load_arguments(scenario: Scenario, directory: Path) -> dict[str, Any]:
-    """The arguments of ``load_checkpoint``. With tags, the checkpoint of the last step."""
+def load_arguments(scenario: Scenario, directory: Path, tag: str) -> dict[str, Any]:
+    """The arguments of ``load_checkpoint``. With tags, the checkpoint of ``tag``, or of the last step if it is empty:
+    a client that names its states has none of a step."""
     if scenario.saving in _TAGS:
-        return {"tag": last_tag(directory)}
+        return {"tag": tag or last_tag(directory)}
     return {"load_module_strict": False} if scenario.saving == WITHOUT_FROZEN else {}
