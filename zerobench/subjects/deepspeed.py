@@ -107,6 +107,8 @@ class DeepSpeed(Subject):
         if not self.micro_steps:
             deepspeed_options.before_step(self.engine, self.scenario)
             self._drop(batch)
+        if plain_settings.FAILED in self.scenario.settings:
+            plain_settings.fail(self.engine, self.model, batch, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         if self._tells_boundary:

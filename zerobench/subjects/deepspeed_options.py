@@ -82,6 +82,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     VECTORIZED: ((0, 1, 2, 3), {}),
     plain_settings.SPARSE: ((0,), {}),
     plain_settings.HOOKED: ((0, 1, 2, 3), {}),
+    plain_settings.FAILED: ((0, 1, 2, 3), {}),
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {
@@ -115,7 +116,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return reason
     if (reason := plain_settings.unsupported_sparse(scenario) or _unsupported_drop(scenario)) is not None:
         return reason
-    if (reason := plain_settings.unsupported_hooks(scenario)) is not None:
+    if (reason := plain_settings.unsupported_code(scenario)) is not None:
         return reason
     reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
     return next((reason for each in reasons for reason, there in each.items() if there), None)

@@ -58,6 +58,7 @@ class FairscaleOss(Plain):
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
         plain_settings.HOOKED,
+        plain_settings.FAILED,
         *plain_settings.ADDITIONS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed

@@ -55,7 +55,7 @@ class AccelerateDdp(TorchDdp):
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
     steps_scheduler = True
-    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS)
+    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS, plain_settings.FAILED)
     savings = (STATE,)
 
     @classmethod
@@ -108,6 +108,8 @@ class AccelerateDdp(TorchDdp):
         with self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
                 self._zero_grad()
+            if plain_settings.FAILED in self.scenario.settings:
+                self._fail(batch)
             self.micro_steps += 1
             with ExitStack() as reduced:
                 if TRIGGERED in self.scenario.settings:

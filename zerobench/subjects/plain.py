@@ -125,11 +125,19 @@ class Plain(Subject):
             if plain_settings.DROPPED in settings:
                 self._zero_grad()
                 self._run(batch, reduces=False)
+            if plain_settings.FAILED_BEFORE in settings:
+                self._fail(batch)
             if plain_settings.LATE_ZERO not in settings:
                 self._zero_grad()
+        if plain_settings.FAILED in settings:
+            self._fail(batch)
         self.micro_steps += 1
         reduces = self.micro_steps == self.boundary or self.scenario.reduction == "micro_step"
         return self._run(batch, reduces=reduces, zeroes=first and plain_settings.LATE_ZERO in settings)
+
+    def _fail(self, batch: Batch) -> None:
+        """A forward that raises, of a batch that the client leaves out."""
+        plain_settings.fail(self._called, self.model, batch, self.scenario)
 
     def _run(self, batch: Batch, *, reduces: bool, zeroes: bool = False) -> Tensor:
         """The loss of a forward and its backward, between which earlier gradients may be dropped."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from zerobench.model_specs import Gpt, Odd
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import Scenario
+from zerobench.subject import Batch
+from zerobench.workload.forwards import loss_of
 
 _ZERO_GRAD = "https://docs.pytorch.org/docs/2.13/generated/torch.optim.Optimizer.zero_grad.html"
 _FORMS = "https://docs.pytorch.org/docs/2.13/optim.html#algorithms"
@@ -38,6 +41,11 @@ DROPPED = "zero_grad() after a micro-step"
 #: Hooks of the client double the gradient of each trained parameter, and the client halves the loss that it goes back
 #: from: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_hook.html
 HOOKED = "Tensor.register_hook"
+#: Before each micro-step a forward raises within a block, on all ranks, as if memory had run out. The client leaves the
+#: batch out.
+FAILED = "a forward that raises"
+#: It raises before the client drops the last step's gradients alone, as in a loop that does so for each batch.
+FAILED_BEFORE = "zero_grad() after a forward that raises"
 #: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
@@ -45,8 +53,8 @@ ADDITIONS = ADDED, ADDED_FROZEN
 #: Of a language model: the gradients of its embeddings have the rows of the tokens of a leaf alone.
 SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
-MOMENTS = LATE_ZERO, DROPPED
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, HOOKED
+MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, HOOKED, FAILED
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -64,7 +72,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"a GradScaler takes no closure: {_AMP}"
     if CLOSURE in scenario.settings and not RULES[scenario.optimizer.name].flags:
         return f"{CLOSURE} is of torch's optimizers: {_FORMS}"
-    if (reason := unsupported_form(scenario) or unsupported_drop(scenario) or unsupported_hooks(scenario)) is not None:
+    if (reason := unsupported_form(scenario) or unsupported_drop(scenario) or unsupported_code(scenario)) is not None:
         return reason
     if (additions := set(ADDITIONS).intersection(scenario.settings)) and not (
         scenario.optimizer.second_group or scenario.optimizer.third_group
@@ -92,11 +100,12 @@ def unsupported_form(scenario: Scenario) -> str | None:
     return None
 
 
-def unsupported_hooks(scenario: Scenario) -> str | None:
-    """The reason against hooks that double gradients, or None."""
+def unsupported_code(scenario: Scenario) -> str | None:
+    """The reason against hooks that double gradients, or against a forward that raises, or None."""
     if HOOKED in scenario.settings and scenario.dtype == "fp16":
         return f"with {HOOKED} the client halves the loss, so that small gradients lose bits in fp16"
-    return None
+    fails = {FAILED, FAILED_BEFORE}.intersection(scenario.settings)
+    return unsupported_repetition(scenario) if fails else None
 
 
 def hook(parameters: Iterable[Tensor], scenario: Scenario) -> None:
@@ -117,6 +126,25 @@ def unsupported_drop(scenario: Scenario) -> str | None:
     if scenario.accumulation == 1 or scenario.reduction != "boundary":
         return f"{DROPPED} is for several micro-steps that one reduction follows"
     return unsupported_repetition(scenario)
+
+
+class _ForwardError(Exception):
+    """Raised within a forward."""
+
+
+def fail(call: Callable[..., Any], model: nn.Module, batch: Batch, scenario: Scenario) -> None:
+    """Call the client's module for a batch that it leaves out, as a block raises: another one in each Scenario, by the
+    seed."""
+    blocks = model.get_submodule("blocks")
+    assert isinstance(blocks, nn.ModuleList)
+    hook = blocks[scenario.seed % len(blocks)].register_forward_hook(_raise)
+    with suppress(_ForwardError):
+        loss_of(scenario, call, batch)
+    hook.remove()
+
+
+def _raise(*given: object) -> None:
+    raise _ForwardError
 
 
 def unsupported_repetition(scenario: Scenario) -> str | None:

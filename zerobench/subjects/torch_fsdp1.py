@@ -67,6 +67,7 @@ class TorchFsdp1(Plain):
         *plain_settings.SCALERS,
         *plain_settings.MOMENTS,
         plain_settings.HOOKED,
+        plain_settings.FAILED,
         *fsdp1_settings.SETTINGS,
     )
     scales_shards = True

@@ -1,4 +1,5 @@
-"""FSDP2: zero_grad() of the module between forward and backward leaves gradients of the step before in place.
+"""FSDP2: zero_grad() of the module between forward and backward, or after a forward that raises, leaves gradients of
+the step before in place.
 
 The loss is the sum of the weight, so that each step's gradient is 1, and SGD with lr 1 must move the weight by -1.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -20,13 +22,15 @@ RANKS = 2
 
 
 class Model(torch.nn.Module):
-    """The loss is the sum of the weight."""
+    """The loss is the sum of the weight; the forward may raise in its place."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(8))
 
-    def forward(self) -> torch.Tensor:
+    def forward(self, *, fails: bool = False) -> torch.Tensor:
+        if fails:
+            raise ValueError
         return self.weight.sum()
 
 
@@ -36,7 +40,10 @@ def train(reshards: bool | None, order: str) -> float:
     fully_shard(module, mesh=init_device_mesh("cpu", (RANKS,)), reshard_after_forward=reshards)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     for _ in range(3):
-        if order == "before the forward":
+        if order == "after a forward that raises":
+            with suppress(ValueError):
+                module(fails=True)
+        if order != "after the forward":
             module.zero_grad()
         loss = module()
         if order == "after the forward":
@@ -47,10 +54,10 @@ def train(reshards: bool | None, order: str) -> float:
 
 
 def on_rank(rank: int, folder: str) -> None:
-    """Each setting, with zero_grad() before and after the forward; rank 0 tells."""
+    """Each setting, with zero_grad() at each moment; rank 0 tells."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     for reshards in (True, False, None):
-        for order in ("before the forward", "after the forward"):
+        for order in ("before the forward", "after the forward", "after a forward that raises"):
             got = train(reshards, order)
             if rank == 0:
                 what = f"reshard_after_forward={reshards}, module.zero_grad() {order}"
