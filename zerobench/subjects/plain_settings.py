@@ -41,8 +41,8 @@ DROPPED = "zero_grad() after a micro-step"
 #: Hooks of the client double the gradient of each trained parameter, and the client halves the loss that it goes back
 #: from: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_hook.html
 HOOKED = "Tensor.register_hook"
-#: Before each micro-step a forward raises within a block, on all ranks, as if memory had run out. The client leaves the
-#: batch out.
+#: Before each micro-step a forward raises in a part of the model, on all ranks, as if memory had run out. The client
+#: leaves the batch out.
 FAILED = "a forward that raises"
 #: It raises before the client drops the last step's gradients alone, as in a loop that does so for each batch.
 FAILED_BEFORE = "zero_grad() after a forward that raises"
@@ -133,11 +133,10 @@ class _ForwardError(Exception):
 
 
 def fail(call: Callable[..., Any], model: nn.Module, batch: Batch, scenario: Scenario) -> None:
-    """Call the client's module for a batch that it leaves out, as a block raises: another one in each Scenario, by the
-    seed."""
-    blocks = model.get_submodule("blocks")
-    assert isinstance(blocks, nn.ModuleList)
-    hook = blocks[scenario.seed % len(blocks)].register_forward_hook(_raise)
+    """Call the client's module for a batch that it leaves out, as a part of the model raises: another one in each
+    Scenario, by the seed. Not every leaf uses the last block, and the ranks raise alike."""
+    parts = [*list(model.get_submodule("blocks").children())[:-1], model]
+    hook = parts[scenario.seed % len(parts)].register_forward_hook(_raise)
     with suppress(_ForwardError):
         loss_of(scenario, call, batch)
     hook.remove()
