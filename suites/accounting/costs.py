@@ -154,6 +154,8 @@ def loading_elsewhere(trials: Trials, scenario: Scenario) -> None:
     contract's bits. These load what another stage has saved, too."""
     bits = trials.subject.promises_bits
     saved_by = scenario.but(world=6 - scenario.world, stage=3 - scenario.stage if bits else scenario.stage)
+    if reason := trials.subject.not_offered(scenario.but(resumes=(1,))):
+        pytest.skip(reason)
     copies, most = 1 + len(state_keys(scenario.optimizer)), _most_in_load(scenario)
     whole = copies * bounds.fp32(scenario, models.shapes(scenario)) + _AGREEMENT
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:

@@ -211,6 +211,18 @@ def empties_a_shard(scenario: Scenario) -> bool:
     return shards > 1 and any(-(-each // shards) * (shards - 1) >= each for each in rows)
 
 
+def empties_a_partition(scenario: Scenario) -> bool:
+    """Whether a rank has no parameter of the second or the third group, if the ranks share the elements of each evenly,
+    by twos."""
+    optimizer, model = scenario.optimizer, scenario.model
+    if not isinstance(model, Odd):
+        return False
+    head = model.width if model.tied else model.width * (model.width + 1)
+    vectors = model.width + sum(inner + model.width * (3 if model.norm else 1) for inner in model.hidden)
+    sizes = [head] * optimizer.third_group + [vectors] * optimizer.second_group
+    return any(size <= -(-size // (2 * scenario.world)) * 2 * (scenario.world - 1) for size in sizes)
+
+
 def shares_unevenly(scenario: Scenario) -> bool:
     """Whether some trained parameter has a number of elements that is no multiple of the number of ranks."""
     if not isinstance(scenario.model, Odd):
@@ -260,6 +272,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         skips_before_update,
         reduces_in_another_dtype,
         empties_a_shard,
+        empties_a_partition,
         shares_unevenly,
         unscales,
         shards_a_block,
