@@ -114,8 +114,10 @@ class DeepSpeed(Subject):
         if self._tells_boundary:
             self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary)
         self.accumulating.enter_context(context)
-        with self.own.in_place():
+        with self.own.in_place(), plain_settings.mode(self.engine, self.scenario):
             loss = loss_of(self.scenario, self.engine, batch)
+            if plain_settings.EVALUATED in self.scenario.settings:
+                plain_settings.evaluate(self.engine, self.engine, batch, self.scenario)
             self._backward(loss)
             if ends:
                 self.accumulating.close()

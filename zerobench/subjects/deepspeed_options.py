@@ -81,8 +81,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     BATCH_SIZE: ((0, 1, 2, 3), {}),
     VECTORIZED: ((0, 1, 2, 3), {}),
     plain_settings.SPARSE: ((0,), {}),
-    plain_settings.HOOKED: ((0, 1, 2, 3), {}),
-    plain_settings.FAILED: ((0, 1, 2, 3), {}),
+    **{name: ((0, 1, 2, 3), {}) for name in plain_settings.CODE},
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {

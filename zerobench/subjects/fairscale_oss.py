@@ -57,8 +57,7 @@ class FairscaleOss(Plain):
         *plain_settings.FORMS,
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
-        plain_settings.HOOKED,
-        plain_settings.FAILED,
+        *plain_settings.CODE,
         *plain_settings.ADDITIONS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed

@@ -38,6 +38,8 @@ TRIGGERED = "trigger_sync_in_backward"
 COUNTS_STEPS = "split_batches and adjust_scheduler=False"
 #: A way to save.
 STATE = "save_state"
+#: Settings of the client's code.
+_CODE = plain_settings.FAILED, plain_settings.EVALUATED, plain_settings.IN_EVALUATION
 #: The file of the scheduler's state, if the client saves it.
 _OWN = "scheduler.pt"
 
@@ -55,7 +57,7 @@ class AccelerateDdp(TorchDdp):
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
     steps_scheduler = True
-    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS, plain_settings.FAILED)
+    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS, *_CODE)
     savings = (STATE,)
 
     @classmethod
@@ -114,7 +116,10 @@ class AccelerateDdp(TorchDdp):
             with ExitStack() as reduced:
                 if TRIGGERED in self.scenario.settings:
                     reduced.enter_context(self.accelerator.no_sync(self.module))
+                reduced.enter_context(plain_settings.mode(self.module, self.scenario))
                 loss = loss_of(self.scenario, self.module, batch)
+                if plain_settings.EVALUATED in self.scenario.settings:
+                    plain_settings.evaluate(self.module, self.module, batch, self.scenario)
                 if TRIGGERED in self.scenario.settings and self._reduces:
                     reduced.enter_context(self.accelerator.trigger_sync_in_backward(self.module))
                 self.accelerator.backward(loss)

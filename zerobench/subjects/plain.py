@@ -127,6 +127,10 @@ class Plain(Subject):
                 self._run(batch, reduces=False)
             if plain_settings.FAILED_BEFORE in settings:
                 self._fail(batch)
+            if plain_settings.EVALUATED_BEFORE in settings:
+                plain_settings.evaluate(self.module, self._called, batch, self.scenario)
+            if plain_settings.FORWARD_BEFORE in settings:
+                loss_of(self.scenario, self._called, batch)
             if plain_settings.LATE_ZERO not in settings:
                 self._zero_grad()
         if plain_settings.FAILED in settings:
@@ -141,10 +145,12 @@ class Plain(Subject):
 
     def _run(self, batch: Batch, *, reduces: bool, zeroes: bool = False) -> Tensor:
         """The loss of a forward and its backward, between which earlier gradients may be dropped."""
-        with self._synchronizing(reduces):
+        with plain_settings.mode(self.module, self.scenario), self._synchronizing(reduces):
             loss = loss_of(self.scenario, self._called, batch)
             if zeroes:
                 self._zero_grad()
+            if plain_settings.EVALUATED in self.scenario.settings:
+                plain_settings.evaluate(self.module, self._called, batch, self.scenario)
             plain_settings.before_hooks(self._scaled(loss), self.scenario).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.model_specs import Gpt, Odd
+from zerobench.model_specs import Gpt, Odd, Vit
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
@@ -46,6 +46,16 @@ HOOKED = "Tensor.register_hook"
 FAILED = "a forward that raises"
 #: It raises before the client drops the last step's gradients alone, as in a loop that does so for each batch.
 FAILED_BEFORE = "zero_grad() after a forward that raises"
+#: The client evaluates before a step, and drops the last step's gradients afterwards alone.
+EVALUATED_BEFORE = "zero_grad() after an evaluation"
+#: Before a step a forward with gradients, which no backward follows, as the client leaves a batch out when it has seen
+#: the loss. It drops the last step's gradients afterwards alone.
+FORWARD_BEFORE = "zero_grad() after a forward alone"
+#: Between the forward and the backward of each micro-step the client evaluates, in evaluation mode.
+EVALUATED = "an evaluation after the forward"
+#: The module is in evaluation mode in each micro-step, as a client trains that keeps the statistics of norms:
+#: https://docs.pytorch.org/docs/2.13/notes/autograd.html#evaluation-mode-nn-module-eval
+IN_EVALUATION = "training in eval()"
 #: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
@@ -53,8 +63,10 @@ ADDITIONS = ADDED, ADDED_FROZEN
 #: Of a language model: the gradients of its embeddings have the rows of the tokens of a leaf alone.
 SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
-MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, HOOKED, FAILED
+MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE, EVALUATED_BEFORE, FORWARD_BEFORE
+#: Code of the client that every engine can run.
+CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, *CODE
 
 
 def unsupported(scenario: Scenario) -> str | None:
@@ -101,11 +113,14 @@ def unsupported_form(scenario: Scenario) -> str | None:
 
 
 def unsupported_code(scenario: Scenario) -> str | None:
-    """The reason against hooks that double gradients, or against a forward that raises, or None."""
+    """The reason against hooks that double gradients, a forward of no use, or training in evaluation mode, or None."""
     if HOOKED in scenario.settings and scenario.dtype == "fp16":
         return f"with {HOOKED} the client halves the loss, so that small gradients lose bits in fp16"
-    fails = {FAILED, FAILED_BEFORE}.intersection(scenario.settings)
-    return unsupported_repetition(scenario) if fails else None
+    if {FAILED, FAILED_BEFORE, FORWARD_BEFORE}.intersection(scenario.settings):
+        return unsupported_repetition(scenario)
+    if IN_EVALUATION in scenario.settings and _trains_otherwise(scenario.model):
+        return "in evaluation mode the model has no dropout, and does not change its buffers"
+    return None
 
 
 def hook(parameters: Iterable[Tensor], scenario: Scenario) -> None:
@@ -146,12 +161,36 @@ def _raise(*given: object) -> None:
     raise _ForwardError
 
 
+@contextmanager
+def mode(module: nn.Module, scenario: Scenario) -> Iterator[None]:
+    """The mode of the client's module in a micro-step."""
+    if IN_EVALUATION not in scenario.settings:
+        yield
+        return
+    module.eval()
+    yield
+    module.train()
+
+
+def evaluate(module: nn.Module, call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:
+    """Evaluate a batch, for a number that the client logs."""
+    trains = module.training
+    module.eval()
+    with torch.no_grad():
+        loss_of(scenario, call, batch)
+    module.train(trains)
+
+
 def unsupported_repetition(scenario: Scenario) -> str | None:
     """The reason against a forward beside those of the Scenario, or None."""
-    model = scenario.model
-    if model.dropout or (isinstance(model, Odd) and model.buffers):
+    if _trains_otherwise(scenario.model):
         return "a forward that the client drops changes buffers, and takes random numbers"
     return None
+
+
+def _trains_otherwise(model: Gpt | Vit | Odd) -> bool:
+    """Whether a forward in training mode changes the model, or takes random numbers."""
+    return model.dropout > 0 or (isinstance(model, Odd) and model.buffers)
 
 
 def unsupported_sparse(scenario: Scenario) -> str | None:

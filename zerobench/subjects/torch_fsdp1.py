@@ -66,8 +66,7 @@ class TorchFsdp1(Plain):
         *plain_settings.FORMS,
         *plain_settings.SCALERS,
         *plain_settings.MOMENTS,
-        plain_settings.HOOKED,
-        plain_settings.FAILED,
+        *plain_settings.CODE,
         *fsdp1_settings.SETTINGS,
     )
     scales_shards = True

@@ -1,10 +1,12 @@
-"""FSDP1: with SHARD_GRAD_OP and use_orig_params, zero_grad() between forward and backward does nothing.
+"""FSDP1: with SHARD_GRAD_OP and use_orig_params, zero_grad() between forward and backward does nothing;
+nor does it after a forward without a backward.
 
 The loss is the sum of the weight, so that each step's gradient is 1, and SGD with lr 1 must move the weight by -1.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import torch.multiprocessing as mp
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 RANKS = 2
+ORDERS = "after the forward", "after a forward without a backward"
 STRATEGIES = ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD
 
 
@@ -31,14 +34,18 @@ class Model(torch.nn.Module):
         return self.weight.sum()
 
 
-def train(strategy: ShardingStrategy, keeps: bool) -> float:
+def train(strategy: ShardingStrategy, keeps: bool, order: str) -> float:
     """An element of the weight after three steps; ``keeps`` is use_orig_params."""
     cpu = torch.device("cpu")
     module = FullyShardedDataParallel(Model(), sharding_strategy=strategy, use_orig_params=keeps, device_id=cpu)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     for _ in range(3):
+        if order == "after a forward without a backward":
+            module()
+            module.zero_grad()
         loss = module()
-        module.zero_grad()
+        if order == "after the forward":
+            module.zero_grad()
         loss.backward()
         optimizer.step()
     with FullyShardedDataParallel.summon_full_params(module):
@@ -50,10 +57,10 @@ def on_rank(rank: int, folder: str) -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     for strategy in STRATEGIES:
-        for keeps in (False, True):
-            got = train(strategy, keeps)
+        for keeps, order in itertools.product((False, True), ORDERS):
+            got = train(strategy, keeps, order)
             if rank == 0:
-                what = f"{strategy.name}, use_orig_params={keeps}"
+                what = f"{strategy.name}, use_orig_params={keeps}, zero_grad() {order}"
                 print(f"{what}: expected -3.0 after three steps, got {got}", flush=True)
                 if got != -3.0:
                     Path(folder, "wrong").touch()

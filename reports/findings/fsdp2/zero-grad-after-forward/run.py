@@ -1,5 +1,5 @@
-"""FSDP2: zero_grad() of the module between forward and backward, or after a forward that raises, leaves gradients of
-the step before in place.
+"""FSDP2: zero_grad() of the module after a forward leaves gradients of the step before in place: between forward and
+backward, and after an evaluation, a forward without a backward, or one that raises.
 
 The loss is the sum of the weight, so that each step's gradient is 1, and SGD with lr 1 must move the weight by -1.
 """
@@ -19,6 +19,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 RANKS = 2
+ORDERS = (
+    "before the forward",
+    "after the forward",
+    "after an evaluation",
+    "after a forward without a backward",
+    "after a forward that raises",
+)
 
 
 class Model(torch.nn.Module):
@@ -40,6 +47,11 @@ def train(reshards: bool | None, order: str) -> float:
     fully_shard(module, mesh=init_device_mesh("cpu", (RANKS,)), reshard_after_forward=reshards)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     for _ in range(3):
+        if order == "after an evaluation":
+            with torch.no_grad():
+                module()
+        if order == "after a forward without a backward":
+            module()
         if order == "after a forward that raises":
             with suppress(ValueError):
                 module(fails=True)
@@ -57,7 +69,7 @@ def on_rank(rank: int, folder: str) -> None:
     """Each setting, with zero_grad() at each moment; rank 0 tells."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     for reshards in (True, False, None):
-        for order in ("before the forward", "after the forward", "after a forward that raises"):
+        for order in ORDERS:
             got = train(reshards, order)
             if rank == 0:
                 what = f"reshard_after_forward={reshards}, module.zero_grad() {order}"
