@@ -20,8 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
+from zerobench.subjects import plain_settings
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
+
+_SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py"
 
 _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html#powersgd-communication-hook"
 
@@ -50,9 +53,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 FEEDBACK = "powerSGD_hook with error feedback"
 HOOKS = HOOK, POWER, FEEDBACK, LOCAL, WRAPPED
+#: After a step the client goes on with a copy of the module and its optimizer, as a search that copies its best model.
+#: DDP can be copied and pickled with the default group: see ``DistributedDataParallel.__getstate__``.
+COPIED = "copy.deepcopy"
 #: Of the client's own optimizer, which an engine with its own one has not.
-OF_OPTIMIZER = (AVERAGED, ALONE)
+OF_OPTIMIZER = (AVERAGED, ALONE, COPIED)
 SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, *HOOKS)
+_NOT_COPIED = plain_settings.HOOKED, *plain_settings.SCALERS
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
 
@@ -74,6 +81,8 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
     if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
         return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
     if ALONE in scenario.settings and (reason := _unsupported_alone(scenario)) is not None:
+        return reason
+    if COPIED in scenario.settings and (reason := _unsupported_copy(scenario)) is not None:
         return reason
     if len(set(HOOKS).intersection(scenario.settings)) > 1:
         return f"DDP takes one communication hook: {_PAGE}"
@@ -99,8 +108,19 @@ def _unsupported_alone(scenario: Scenario) -> str | None:
     return None
 
 
+def _unsupported_copy(scenario: Scenario) -> str | None:
+    """The reason against training with a copy of the module, or None."""
+    if others := {*HOOKS, MESH, DELAYED, AVERAGED, ALONE, *_NOT_COPIED}.intersection(scenario.settings):
+        return f"{min(others)} is of the first module alone: {_SOURCE}"
+    if scenario.scales_dynamically or scenario.frozen_steps:
+        return "the scaler, and the client that freezes parameters, have the first module"
+    return None
+
+
 def own_group(scenario: Scenario, group: dist.ProcessGroup) -> dist.ProcessGroup:
     """The process group over which gradients are reduced. A collective of all processes."""
+    if COPIED in scenario.settings:
+        return dist.group.WORLD or group
     if ALONE not in scenario.settings:
         return group
     alone, _ = dist.new_subgroups(group_size=1)  # type: ignore[no-untyped-call]

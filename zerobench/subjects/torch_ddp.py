@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +56,7 @@ class TorchDdp(Plain):
     find_unused: ClassVar[bool | None] = None
     #: Of a Scenario in which the client averages the parameters after its own steps.
     averager: ddp_settings.Averager | None = None
+    updates = 0
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -104,7 +106,9 @@ class TorchDdp(Plain):
 
     @classmethod
     def needs_whole_world(cls, scenario: Scenario) -> bool:
-        return super().needs_whole_world(scenario) or ddp_settings.ALONE in scenario.settings
+        return super().needs_whole_world(scenario) or bool(
+            {ddp_settings.ALONE, ddp_settings.COPIED}.intersection(scenario.settings)
+        )
 
     def _wrap(self) -> nn.Module:
         plain_settings.make_sparse(self.model, self.scenario)
@@ -125,11 +129,19 @@ class TorchDdp(Plain):
         return ddp_settings.averaged(super()._optimizer(), self.scenario, self.group)
 
     def micro_step(self, batch: Batch) -> Tensor:
+        if ddp_settings.COPIED in self.scenario.settings and self.updates == 1 and self.micro_steps == 0:
+            self._copy()
         assert isinstance(self.module, DistributedDataParallel)
         with ddp_settings.joined(self.module, self.scenario):
             return super().micro_step(batch)
 
+    def _copy(self) -> None:
+        """Go on with a copy of all that trains."""
+        trained = self.module, self.model, self.working, self.masters, self.optimizer
+        self.module, self.model, self.working, self.masters, self.optimizer = copy.deepcopy(trained)
+
     def _step(self, norm: Tensor | None) -> bool:
+        self.updates += 1
         skipped = super()._step(norm)
         if self.averager is not None:
             self.averager.average_parameters(self.model.parameters())
