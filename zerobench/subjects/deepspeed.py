@@ -79,6 +79,7 @@ class DeepSpeed(Subject):
         #: The updates that the engine counts before the optimizer has states; None if it had some before a load.
         self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
+        plain_settings.box(model, scenario)
         with warnings.catch_warnings(action="ignore"), self.own.in_place():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -89,6 +90,7 @@ class DeepSpeed(Subject):
                 config=self._config(),
             )
         plain_settings.hook(self.trained.values(), scenario)
+        plain_settings.unbox(self.engine, scenario)
 
     def _client_optimizer(self) -> torch.optim.Optimizer | None:
         """The optimizer that the client passes; None if the configuration names one."""

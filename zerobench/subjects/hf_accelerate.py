@@ -39,7 +39,7 @@ COUNTS_STEPS = "split_batches and adjust_scheduler=False"
 #: A way to save.
 STATE = "save_state"
 #: Settings of the client's code.
-_CODE = plain_settings.FAILED, plain_settings.EVALUATED, plain_settings.IN_EVALUATION
+_CODE = plain_settings.FAILED, plain_settings.EVALUATED, plain_settings.IN_EVALUATION, plain_settings.BOXED
 #: The file of the scheduler's state, if the client saves it.
 _OWN = "scheduler.pt"
 

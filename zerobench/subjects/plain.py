@@ -76,7 +76,9 @@ class Plain(Subject):
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.model, self.scenario, self.group = model, scenario, group
         self.masters = self._take_masters()
+        plain_settings.box(model, scenario)
         self.module = self._wrap()
+        plain_settings.unbox(self.module, scenario)
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         plain_settings.hook(self.working.values(), scenario)
         self.masters = self.masters or self.working

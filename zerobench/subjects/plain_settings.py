@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ EVALUATED = "an evaluation after the forward"
 #: The module is in evaluation mode in each micro-step, as a client trains that keeps the statistics of norms:
 #: https://docs.pytorch.org/docs/2.13/notes/autograd.html#evaluation-mode-nn-module-eval
 IN_EVALUATION = "training in eval()"
+#: The client's model returns its loss in a dataclass, from which the client takes it.
+BOXED = "an output in a dataclass"
 #: Of an optimizer that shares its parameters out: it gets all groups but the first by add_param_group; in the second
 #: form while their parameters are frozen.
 ADDED, ADDED_FROZEN = "add_param_group", "add_param_group of frozen parameters"
@@ -65,7 +68,7 @@ SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
 MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE, EVALUATED_BEFORE, FORWARD_BEFORE
 #: Code of the client that every engine can run.
-CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION
+CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION, BOXED
 SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, *CODE
 
 
@@ -127,6 +130,33 @@ def hook(parameters: Iterable[Tensor], scenario: Scenario) -> None:
     """Set the client's hooks that double gradients, if a setting says so."""
     for parameter in parameters if HOOKED in scenario.settings else ():
         parameter.register_hook(lambda gradient: gradient * 2.0)  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class _Output:
+    """What a model returns."""
+
+    loss: Tensor
+
+
+def box(model: nn.Module, scenario: Scenario) -> None:
+    """Let the model that an engine will wrap return its loss in a dataclass, if a setting says so."""
+    if BOXED in scenario.settings:
+        model.register_forward_hook(_box)
+
+
+def unbox(module: nn.Module, scenario: Scenario) -> None:
+    """Let the client take the loss from what the wrapped module returns."""
+    if BOXED in scenario.settings:
+        module.register_forward_hook(_unbox)
+
+
+def _box(module: nn.Module, given: Any, loss: Tensor) -> _Output:
+    return _Output(loss)
+
+
+def _unbox(module: nn.Module, given: Any, output: _Output) -> Tensor:
+    return output.loss
 
 
 def before_hooks(loss: Tensor, scenario: Scenario) -> Tensor:
