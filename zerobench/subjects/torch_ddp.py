@@ -83,7 +83,8 @@ class TorchDdp(Plain):
         """A model whose graph changes, or whose recomputation DDP's bookkeeping does not support."""
         odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
         if cls.static_graph:
-            return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if odd.by_route else None
+            changes = odd.by_route or bool(scenario.frozen_steps)
+            return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if changes else None
         return _unsupported_recomputation(scenario, cls.looks_for_unused(scenario))
 
     @classmethod
