@@ -263,13 +263,18 @@ class Plain(Subject):
 
     def _save_scale(self, directory: Path) -> None:
         """Save a loss scale that moves, as the client does. A collective."""
-        if self.scaler is not None and self.scenario.scales_dynamically:
-            save_scaler(self.scaler.scaler, directory, self.group)
+        if (moving := self._moving_scaler) is not None:
+            save_scaler(moving.scaler, directory, self.group)
 
     def _load_scale(self, directory: Path) -> None:
         """Load it, if the Scenario loads the whole state."""
-        if self.scaler is not None and self.scenario.scales_dynamically and self.scenario.loads == "all":
-            load_scaler(self.scaler.scaler, directory)
+        if (moving := self._moving_scaler) is not None and self.scenario.loads == "all":
+            load_scaler(moving.scaler, directory)
+
+    @property
+    def _moving_scaler(self) -> plain_settings.OptimizerScaler | None:
+        """The scaler, if its scale moves."""
+        return self.scaler if self.scenario.scales_dynamically else None
 
     def parameters(self) -> State:
         return {name: self._full(p) for name, p in self.masters.items()}
