@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,21 +194,25 @@ def _raise(*given: object) -> None:
 @contextmanager
 def mode(module: nn.Module, scenario: Scenario) -> Iterator[None]:
     """The mode of the client's module in a micro-step."""
-    if IN_EVALUATION not in scenario.settings:
+    with _evaluating(module) if IN_EVALUATION in scenario.settings else nullcontext():
         yield
-        return
-    module.eval()
-    yield
-    module.train()
 
 
 def evaluate(module: nn.Module, call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:
     """Evaluate a batch, for a number that the client logs."""
-    trains = module.training
-    module.eval()
-    with torch.no_grad():
+    with _evaluating(module), torch.no_grad():
         loss_of(scenario, call, batch)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is in evaluation mode; afterwards each of its modules is in the mode that it had."""
+    trains, modes = module.training, {each: each.training for each in module.modules()}
+    module.eval()
+    yield
     module.train(trains)
+    for each, mode in modes.items():
+        each.training = mode
 
 
 def unsupported_repetition(scenario: Scenario) -> str | None:
