@@ -19,8 +19,9 @@ import torch.multiprocessing as mp
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 
 RANKS = 2
-#: The moments of a forward that raises, whose batch the client leaves out.
-MOMENTS = "never", "before the first step", "before zero_grad() of each step"
+#: The moments of a forward that raises, whose batch the client leaves out. The last is that of a forward that ends, and
+#: that no backward follows, in a step in which the block is frozen.
+MOMENTS = "never", "before the first step", "before zero_grad() of each step", "never, frozen block"
 STRATEGIES = ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD
 
 
@@ -58,7 +59,12 @@ def train(strategy: ShardingStrategy, dtype: torch.dtype | None, raises: str) ->
     model.block = wrapper(model.block, use_orig_params=True, **arguments)  # type: ignore[arg-type,assignment]
     module = wrapper(model, use_orig_params=True, **arguments)  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    of_block = [p for name, p in module.named_parameters() if name.split(".")[1] == "block"]
     for step in range(3):
+        for parameter in of_block:
+            parameter.requires_grad_(raises != MOMENTS[3] or step != 1)
+        if raises == MOMENTS[3] and step == 1:
+            module(fails=False)
         if raises == MOMENTS[2] or (raises == MOMENTS[1] and step == 0):
             with suppress(ValueError):
                 module(fails=True)
@@ -79,7 +85,7 @@ def on_rank(rank: int, folder: str) -> None:
                 got = train(strategy, dtype, raises)
                 if rank == 0:
                     print(f"{strategy.name}, {dtype or torch.float32}, raises {raises}: {got}", flush=True)
-                    if got != {"own.weight": -3.0, "block.weight": -3.0}:
+                    if got != {"own.weight": -3.0, "block.weight": -2.0 if raises == MOMENTS[3] else -3.0}:
                         Path(folder, "wrong").touch()
     dist.destroy_process_group()
 
