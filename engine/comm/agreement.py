@@ -89,10 +89,9 @@ class Agreement:
             union ^= lowest
 
 
-#: Flags beside the number of units that can be reduced, for the kinds of passes that must not meet.
-_KINDS = {"reading": 1 << 31, "training": 1 << 30, "evaluation": 1 << 29, "backward": 1 << 28 | 1 << 30}
-#: The flag of a training pass whose backward runs.
-_BACKWARD = 1 << 28
+#: Flags beside the number of units that can be reduced, for the kinds of passes that must not meet; "backward" is a
+#: training pass whose backward runs.
+_KINDS = {"reading": 1 << 31, "training": 1 << 30, "evaluation": 1 << 29, "backward": 1 << 28}
 #: The bits of the number itself.
 _UNITS = (1 << 28) - 1
 
@@ -103,8 +102,9 @@ def _check_kinds(counts: list[int]) -> None:
     Of two such calls at least one is not made by every rank. A forward of training may meet an evaluation: if its
     outputs are dropped, no backward follows.
     """
-    flags = (_KINDS["reading"], _KINDS["training"], _KINDS["evaluation"], _BACKWARD)
-    reading, training, evaluating, backward = ([r for r, c in enumerate(counts) if c & flag] for flag in flags)
+    kinds = ([rank for rank, count in enumerate(counts) if count & flag] for flag in _KINDS.values())
+    reading, forward, evaluating, backward = kinds
+    training = sorted(forward + backward)
     if reading and training:
         raise RuntimeError(
             f"rank {_listed(reading)} reads parameters while rank {_listed(training)} trains, but every rank must make "

@@ -29,7 +29,7 @@ from zerobench.suites.accounting.histories import (
 )
 from zerobench.suites.accounting.ledger import Cost, demand, demand_account, demand_at_most, ledgers
 from zerobench.suites.accounting.network import wire
-from zerobench.suites.support.client import offers_edits, offers_saving
+from zerobench.suites.support.client import offers_edits, offers_returning, offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -265,7 +265,7 @@ def building(trials: Trials, scenario: Scenario) -> None:
 
 def changing(trials: Trials, scenario: Scenario) -> None:
     """The bytes received by loads, by edits of parameters and gradients, by readings, and while an engine is closed."""
-    loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
+    loads = offers_returning(trials.subject, scenario)
     edits = offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
     whole = bounds.fp32(scenario, models.shapes(scenario))
@@ -323,7 +323,7 @@ def failures(trials: Trials, scenario: Scenario) -> None:
 
 def files(trials: Trials, scenario: Scenario) -> None:
     """The bytes in files of all ranks, after loads and edits too if the engine offers them."""
-    loads = trials.subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
+    loads = offers_returning(trials.subject, scenario)
     edits = offers_edits(trials.subject, scenario)
     found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step, loads, edits)
     declared, there = (sum(each) for each in zip(*found, strict=True))

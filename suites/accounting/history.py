@@ -19,7 +19,7 @@ from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting.within import Held
-from zerobench.suites.support.client import offers_saving
+from zerobench.suites.support.client import offers_edits, offers_returning, offers_saving
 from zerobench.workload.changes import edited
 from zerobench.workload.data import held_out
 
@@ -178,9 +178,9 @@ def rounds_of(kind: type[Subject], scenario: Scenario) -> list[Between]:
     rounds: list[Between] = ["evaluation", "reading"]
     if offers_saving(kind, scenario):
         rounds.append("saving")
-    if kind.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None:
+    if offers_returning(kind, scenario):
         rounds.append("loading")
-    if kind.not_offered(scenario.but(edits=(1,))) is None:
+    if offers_edits(kind, scenario):
         rounds.append("editing")
     return rounds
 

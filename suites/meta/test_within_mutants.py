@@ -86,20 +86,13 @@ _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
 _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
 
-def _in_an_evaluation_at_stage_0(trials: Trials) -> None:
-    test_within.test_an_evaluation_holds_few_blocks(trials, 0, "fp32")
-
-
-def _in_an_evaluation(trials: Trials) -> None:
-    test_within.test_an_evaluation_holds_few_blocks(trials, 3, "fp32")
-
-
+_EVALUATION = test_within.test_an_evaluation_holds_few_blocks
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
     *((mutant, _at(test_within.test_an_update_holds_nothing_of_a_reading, 2)) for mutant in AFTER_A_READING),
-    *((mutant, _in_an_evaluation) for mutant in IN_AN_EVALUATION),
+    *((mutant, _at(_EVALUATION, 3, "fp32")) for mutant in IN_AN_EVALUATION),
     *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in [*UNDECLARED, *KEPT_IN_16_BITS]),
-    *((mutant, _in_an_evaluation_at_stage_0) for mutant in IN_AN_EVALUATION_UNSHARDED),
+    *((mutant, _at(_EVALUATION, 0, "fp32")) for mutant in IN_AN_EVALUATION_UNSHARDED),
     *((mutant, _at(test_within.test_building_holds_few_blocks, 3)) for mutant in IN_BUILDING),
     *((mutant, test_within.test_calls_between_steps_write_nothing) for mutant in WRITTEN),
     *((mutant, _at(test_within.test_a_load_of_other_ranks_receives_little, 1)) for mutant in FROM_OTHERS),
@@ -114,7 +107,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, again(test_history.test_a_step_costs_the_same_after_a_save)) for mutant in AROUND_SAVES),
     *((mutant, again(_OF_A_STAGE, 40)) for mutant in HIDDEN),
     *((mutant, _after_an_evaluation) for mutant in WAITING),
-    *((mutant, _in_an_evaluation) for mutant in IN_LATER_EVALUATIONS),
+    *((mutant, _at(_EVALUATION, 3, "fp32")) for mutant in IN_LATER_EVALUATIONS),
     *((mutant, again(test_history.test_cost_of_an_evaluation)) for mutant in IN_EVALUATIONS_AFTER_A_SKIP),
     *((mutant, _at(_BETWEEN_MICRO_STEPS, 3)) for mutant in BETWEEN_MICRO_STEPS),
     *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES_AFTER_LOADS),

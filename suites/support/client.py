@@ -107,6 +107,11 @@ def offers_saving(subject: type[Subject], scenario: Scenario) -> bool:
     return subject.not_offered(scenario.but(resumes=(1,))) is None
 
 
+def offers_returning(subject: type[Subject], scenario: Scenario) -> bool:
+    """Whether the engine offers to load what it has saved itself."""
+    return subject.not_offered(scenario.but(resumes=(1,), loads_into="same")) is None
+
+
 def offers_edits(subject: type[Subject], scenario: Scenario) -> bool:
     """Whether the client of the engine can set parameters in this Scenario."""
     return subject.not_offered(scenario.but(edits=(1,))) is None

@@ -109,8 +109,7 @@ class DeepSpeed(Subject):
         if not self.micro_steps:
             deepspeed_options.before_step(self.engine, self.scenario)
             self._drop(batch)
-        if plain_settings.FAILED in self.scenario.settings:
-            plain_settings.fail(self.engine, self.model, batch, self.scenario)
+        plain_settings.before_micro_step(self.engine, self.model, batch, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         if self._tells_boundary:
@@ -118,8 +117,7 @@ class DeepSpeed(Subject):
         self.accumulating.enter_context(context)
         with self.own.in_place(), plain_settings.mode(self.engine, self.scenario):
             loss = loss_of(self.scenario, self.engine, batch)
-            if plain_settings.EVALUATED in self.scenario.settings:
-                plain_settings.evaluate(self.engine, self.engine, batch, self.scenario)
+            plain_settings.after_forward(self.engine, self.engine, batch, self.scenario)
             self._backward(loss)
             if ends:
                 self.accumulating.close()

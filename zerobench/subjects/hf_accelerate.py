@@ -110,16 +110,14 @@ class AccelerateDdp(TorchDdp):
         with self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
                 self._zero_grad()
-            if plain_settings.FAILED in self.scenario.settings:
-                self._fail(batch)
+            plain_settings.before_micro_step(self.module, self.model, batch, self.scenario)
             self.micro_steps += 1
             with ExitStack() as reduced:
                 if TRIGGERED in self.scenario.settings:
                     reduced.enter_context(self.accelerator.no_sync(self.module))
                 reduced.enter_context(plain_settings.mode(self.module, self.scenario))
                 loss = loss_of(self.scenario, self.module, batch)
-                if plain_settings.EVALUATED in self.scenario.settings:
-                    plain_settings.evaluate(self.module, self.module, batch, self.scenario)
+                plain_settings.after_forward(self.module, self.module, batch, self.scenario)
                 if TRIGGERED in self.scenario.settings and self._reduces:
                     reduced.enter_context(self.accelerator.trigger_sync_in_backward(self.module))
                 self.accelerator.backward(loss)

@@ -121,29 +121,28 @@ class Plain(Subject):
         self.boundary = number
 
     def micro_step(self, batch: Batch) -> Tensor:
-        first, settings = self.micro_steps == 0, self.scenario.settings
+        first = self.micro_steps == 0
         if first:
-            self.scale = self._next_scale()
-            if plain_settings.DROPPED in settings:
-                self._zero_grad()
-                self._run(batch, reduces=False)
-            if plain_settings.FAILED_BEFORE in settings:
-                self._fail(batch)
-            if plain_settings.EVALUATED_BEFORE in settings:
-                plain_settings.evaluate(self.module, self._called, batch, self.scenario)
-            if plain_settings.FORWARD_BEFORE in settings:
-                loss_of(self.scenario, self._called, batch)
-            if plain_settings.LATE_ZERO not in settings:
-                self._zero_grad()
-        if plain_settings.FAILED in settings:
-            self._fail(batch)
+            self._begin(batch)
+        plain_settings.before_micro_step(self._called, self.model, batch, self.scenario)
         self.micro_steps += 1
         reduces = self.micro_steps == self.boundary or self.scenario.reduction == "micro_step"
-        return self._run(batch, reduces=reduces, zeroes=first and plain_settings.LATE_ZERO in settings)
+        return self._run(batch, reduces=reduces, zeroes=first and plain_settings.LATE_ZERO in self.scenario.settings)
 
-    def _fail(self, batch: Batch) -> None:
-        """A forward that raises, of a batch that the client leaves out."""
-        plain_settings.fail(self._called, self.model, batch, self.scenario)
+    def _begin(self, batch: Batch) -> None:
+        """Begin a step: what the client does before it drops the last step's gradients, and that."""
+        settings, self.scale = self.scenario.settings, self._next_scale()
+        if plain_settings.DROPPED in settings:
+            self._zero_grad()
+            self._run(batch, reduces=False)
+        if plain_settings.FAILED_BEFORE in settings:
+            plain_settings.fail(self._called, self.model, batch, self.scenario)
+        if plain_settings.EVALUATED_BEFORE in settings:
+            plain_settings.evaluate(self.module, self._called, batch, self.scenario)
+        if plain_settings.FORWARD_BEFORE in settings:
+            loss_of(self.scenario, self._called, batch)
+        if plain_settings.LATE_ZERO not in settings:
+            self._zero_grad()
 
     def _run(self, batch: Batch, *, reduces: bool, zeroes: bool = False) -> Tensor:
         """The loss of a forward and its backward, between which earlier gradients may be dropped."""
@@ -151,8 +150,7 @@ class Plain(Subject):
             loss = loss_of(self.scenario, self._called, batch)
             if zeroes:
                 self._zero_grad()
-            if plain_settings.EVALUATED in self.scenario.settings:
-                plain_settings.evaluate(self.module, self._called, batch, self.scenario)
+            plain_settings.after_forward(self.module, self._called, batch, self.scenario)
             plain_settings.before_hooks(self._scaled(loss), self.scenario).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

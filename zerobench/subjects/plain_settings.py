@@ -191,6 +191,18 @@ def _raise(*given: object) -> None:
     raise _ForwardError
 
 
+def before_micro_step(call: Callable[..., Any], model: nn.Module, batch: Batch, scenario: Scenario) -> None:
+    """Make a forward that raises, if a setting says so."""
+    if FAILED in scenario.settings:
+        fail(call, model, batch, scenario)
+
+
+def after_forward(module: nn.Module, call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:
+    """Evaluate before the backward, if a setting says so."""
+    if EVALUATED in scenario.settings:
+        evaluate(module, call, batch, scenario)
+
+
 @contextmanager
 def mode(module: nn.Module, scenario: Scenario) -> Iterator[None]:
     """The mode of the client's module in a micro-step."""

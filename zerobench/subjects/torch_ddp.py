@@ -56,6 +56,7 @@ class TorchDdp(Plain):
     find_unused: ClassVar[bool | None] = None
     #: Of a Scenario in which the client averages the parameters after its own steps.
     averager: ddp_settings.Averager | None = None
+    #: The updates so far: the client goes on with a copy after the first.
     updates = 0
 
     @classmethod
