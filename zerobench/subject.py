@@ -260,8 +260,8 @@ class Subject(ABC):
 
     @classmethod
     def not_offered(cls, scenario: Scenario) -> str | None:
-        """The reason of :meth:`lacks` or of :meth:`unsupported`, or that no oracle knows the Scenario's values; else None:
-        the harness runs only these Scenarios."""
+        """The reason of :meth:`lacks` or of :meth:`unsupported`, or that no oracle knows the Scenario's values; else
+        None: the harness runs only these Scenarios."""
         if (reason := cls.lacks(scenario) or cls.unsupported(scenario)) is None and scenario.keeps_unloaded:
             return "a load of a part goes into a new engine: one that has trained keeps the rest of its own state"
         return reason
