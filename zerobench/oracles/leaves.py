@@ -29,13 +29,19 @@ class Leaves:
     ``losses`` are those of the step's leaves so far. If ``magnitudes`` is set, two sums of the step have for each
     parameter: ``magnitudes`` the absolute contributions; and ``lost``, in fp16 with more than one micro-step, the
     absolute changes of the contributions if the loss is divided by the micro-steps before the backward, as many
-    engines do, because more values underflow.
+    engines do, because more values underflow. The gradients are given on ``device``.
     """
 
     def __init__(
-        self, scenario: Scenario, model: nn.Module, dtype: torch.dtype, policies: Policies, magnitudes: bool
+        self,
+        scenario: Scenario,
+        model: nn.Module,
+        dtype: torch.dtype,
+        policies: Policies,
+        magnitudes: bool,
+        device: torch.device,
     ) -> None:
-        self.scenario = scenario
+        self.scenario, self.device = scenario, device
         self.model = model.to(scenario.device)
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         for p in model.parameters():
@@ -62,7 +68,7 @@ class Leaves:
         self.losses, self._contributions.sums, self.lost = [], {}, {}
 
     def gradient(self, step: int, index: int, scale: float) -> State:
-        """The gradient of one leaf on the CPU, by parameter that received one, in the model's dtype;
+        """The gradient of one leaf, by parameter that received one, in the model's dtype;
         the loss is multiplied by ``scale`` before the backward."""
         buffers = self.buffers[index % self.scenario.world]
         seed_leaf(self.scenario, step, index)
@@ -87,8 +93,8 @@ class Leaves:
         return {name: g.double() - micro_steps * divided[name].double() for name, g in gradient.items()}
 
     def _received(self) -> State:
-        """Take the gradients of the parameters that have one, to the CPU."""
-        found = {name: p.grad.cpu() for name, p in self.working.items() if p.grad is not None}
+        """Take the gradients of the parameters that have one."""
+        found = {name: p.grad.to(self.device) for name, p in self.working.items() if p.grad is not None}
         self.model.zero_grad(set_to_none=True)
         return found
 

@@ -72,4 +72,4 @@ def _freeze(trainer: Trainer) -> None:
 def _master(trainer: Trainer, parameter: nn.Parameter) -> nn.Parameter:
     """The master of a parameter that was frozen."""
     with torch.no_grad():
-        return nn.Parameter(parameter.detach().to(trainer.dtypes.fold, copy=True).cpu())
+        return nn.Parameter(parameter.detach().to(trainer.device, trainer.dtypes.fold, copy=True))

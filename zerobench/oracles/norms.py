@@ -16,7 +16,7 @@ def square_sum(gradients: Iterable[tuple[Tensor, Tensor]], chunk: int) -> float:
     Each pair is a gradient, which may be a zero of no dimension, and a tensor that has its shape and memory order.
     """
     sums = [_chunk_sums(gradient, like, chunk) for gradient, like in gradients]
-    chunks = torch.cat([torch.empty(0, dtype=torch.float64), *sums])
+    chunks = torch.cat(sums or [torch.empty(0, dtype=torch.float64)])
     padding = (1 << max(0, len(chunks) - 1).bit_length()) - len(chunks)
     return float(_halved(torch.cat([chunks, chunks.new_zeros(padding)]).view(1, -1)))
 

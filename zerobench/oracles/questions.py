@@ -32,11 +32,7 @@ def answer_share(group: dist.ProcessGroup, asked: Sequence[Question]) -> list[Tr
 
 def answer(question: Question) -> Trajectory:
     """An oracle's recording; its only states are the last step's parameters."""
-    keep: Keep = frozenset({"parameters"})
+    last: Keep = frozenset({"parameters"})
     if question.oracle == "canonical":
-        found = canonical(question.scenario, keep, policies=question.policies)
-    else:
-        found = float64(question.scenario, keep, skipped=question.skipped, policies=question.policies)
-    for step in found.steps[:-1]:
-        step.parameters = {}
-    return found
+        return canonical(question.scenario, last=last, policies=question.policies)
+    return float64(question.scenario, last=last, skipped=question.skipped, policies=question.policies)
