@@ -1,7 +1,7 @@
 """FSDP1 with NO_SHARD: after an evaluation while a block is frozen, the block loses a gradient of no_sync().
 
-The model calls the block a second time without gradients. The loss is the sum of both weights, so that each step's
-gradient is 1, and SGD with lr 1 must move each weight by -1 in each step, and a frozen one not.
+The model calls the block twice, the first time with or without gradients. The loss is the sum of both weights, so that
+each step's gradient is 1, and SGD with lr 1 must move each weight by -1 in each step, and a frozen one not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import warnings
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -33,24 +34,24 @@ class Sum(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """A layer and a block, which it calls without gradients first, as for a target."""
+    """A layer and a block, which it calls first for a target, with or without gradients."""
 
-    def __init__(self) -> None:
+    def __init__(self, no_grad: bool) -> None:
         super().__init__()
-        self.own, self.block = Sum(), Sum()
+        self.own, self.block, self.no_grad = Sum(), Sum(), no_grad
 
     def forward(self) -> torch.Tensor:
         x = self.own(torch.zeros(()))
-        with torch.no_grad():
+        with torch.no_grad() if self.no_grad else nullcontext():
             target = self.block(x)
         loss: torch.Tensor = self.block(x + 0 * target)
         return loss
 
 
-def train(evaluates: bool, micro_steps: int) -> dict[str, float]:
+def train(no_grad: bool, evaluates: bool, micro_steps: int) -> dict[str, float]:
     """An element of each weight after three steps, of which the block is frozen in the second."""
     arguments = {"sharding_strategy": ShardingStrategy.NO_SHARD, "device_id": torch.device("cpu")}
-    model = Model()
+    model = Model(no_grad)
     model.block = FullyShardedDataParallel(model.block, use_orig_params=True, **arguments)  # type: ignore[arg-type,assignment]
     module = FullyShardedDataParallel(model, use_orig_params=True, **arguments)  # type: ignore[arg-type]
     named = {name.replace("_fsdp_wrapped_module.", ""): p for name, p in module.named_parameters()}
@@ -69,16 +70,15 @@ def train(evaluates: bool, micro_steps: int) -> dict[str, float]:
 
 
 def on_rank(rank: int, folder: str) -> None:
-    """With and without the evaluation, of one micro-step and of two; rank 0 tells."""
+    """Both models, with and without the evaluation, of one micro-step and of two; rank 0 tells."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for evaluates in (False, True):
-        for micro_steps in (1, 2):
-            got = train(evaluates, micro_steps)
-            if rank == 0:
-                print(f"{evaluates=}, {micro_steps=}: {got}", flush=True)
-                if got != {"own.weight": -3.0, "block.weight": -2.0}:
-                    Path(folder, "wrong").touch()
+    for no_grad, evaluates, micro_steps in product((True, False), (False, True), (1, 2)):
+        got = train(no_grad, evaluates, micro_steps)
+        if rank == 0:
+            print(f"{no_grad=}, {evaluates=}, {micro_steps=}: {got}", flush=True)
+            if got != {"own.weight": -3.0, "block.weight": -2.0}:
+                Path(folder, "wrong").touch()
     dist.destroy_process_group()
 
 
