@@ -1,5 +1,5 @@
-"""fairscale: in evaluation mode ShardedDataParallel does not reduce gradients; nor does it if one evaluates before a
-backward.
+"""fairscale: in evaluation mode ShardedDataParallel neither reduces nor clears gradients, and it reduces none
+if the client evaluates before a backward.
 
 Each rank's loss is the sum of the weights times a factor, 0 on rank 0 and 2 on rank 1. The mean gradient is 1, so that
 SGD with lr 1 must move each weight by -1 in each step.
@@ -53,6 +53,19 @@ def train(rank: int, client: str) -> float:
     return model.weights[0][0].item()
 
 
+def left() -> float:
+    """An element of a gradient that zero_grad() must have cleared, in evaluation mode; also on one rank alone."""
+    from fairscale.nn.data_parallel import ShardedDataParallel
+    from fairscale.optim.oss import OSS
+
+    model = Model()
+    module = ShardedDataParallel(model, OSS(model.parameters(), optim=torch.optim.SGD, lr=1.0)).eval()
+    module(torch.tensor(1.0)).backward()
+    module.zero_grad()
+    gradient = model.weights[0].grad
+    return 0.0 if gradient is None else gradient[0].item()
+
+
 def on_rank(rank: int, folder: str) -> None:
     """Each client; rank 0 tells."""
     warnings.simplefilter("ignore")
@@ -63,6 +76,11 @@ def on_rank(rank: int, folder: str) -> None:
             print(f"a client that {client}: expected -3.0 after three steps, got {got}", flush=True)
             if got != -3.0:
                 Path(folder, "wrong").touch()
+    cleared = left()
+    if rank == 0:
+        print(f"a gradient after zero_grad() in eval(): expected 0.0, got {cleared}", flush=True)
+        if cleared:
+            Path(folder, "wrong").touch()
     dist.destroy_process_group()
 
 
