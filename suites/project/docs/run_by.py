@@ -62,6 +62,7 @@ COMMANDS: dict[str, str] = {
     ),
     r"pytest suites/kernels/test_optimizers\.py .*": f"{_HERE}/test_commands.py::test_suites",
     r"pytest suites/equivalence --device cuda": "suites/meta/test_strategies.py::test_a_device_for_all_draws",
+    r"pytest suites/compat/test_device_jobs\.py --device cuda --slow": "suites/compat/test_device_jobs.py::test_stages",
     r"pytest suites/bench.*": f"{_HERE}/test_commands.py::test_suites",
     r"python -m zerobench\.suites\.bench\.gpu --out zerobench-gpu": (
         "suites/project/cli/test_gpu_bench.py::test_a_part_by_the_command"

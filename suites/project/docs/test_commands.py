@@ -20,7 +20,7 @@ from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import LIMIT
 
 #: The options of the suites that the pages name.
-_OPTIONS = {"--quick", "--device", "--subject", "--hypothesis-profile", "--benchmark-json=bench.json"}
+_OPTIONS = {"--quick", "--device", "--subject", "--slow", "--hypothesis-profile", "--benchmark-json=bench.json"}
 #: Tests that the reader writes.
 _WRITTEN = {"test_repeats_itself", "DependsOnTheClock"}
 
