@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.comm.mesh import Mesh
+from zerobench.engine.comm.waiting import told_if_long
 
 # torch 2.13 renamed the flat all-gather and warns on the old name; torch 2.11 has only the old name.
 _all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -156,11 +157,12 @@ class Ranks:
         return everyone.any(dim=0).tolist()
 
     def same_everywhere(self, value: str) -> list[str]:
-        """The values of all ranks, in rank order."""
+        """The values of all ranks, in rank order; a rank that waits long for the others logs where it waits."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value, group=self.group)
+        with told_if_long(self.rank):
+            dist.all_gather_object(values, value, group=self.group)
         return values
 
     @property

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.engine.comm import waiting
 from zerobench.engine.comm.mesh import Mesh
 from zerobench.engine.comm.wire import CastFormat, WireFormat
 from zerobench.ranks import Pool
@@ -93,3 +98,27 @@ def _engine(stage: int, steps: int = 1, **given: Any) -> zerobench.Engine:
         "zero_optimization": zero,
     }
     return zerobench.initialize(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), config, **given)[0]
+
+
+def _save_late(group: dist.ProcessGroup, folder: Path) -> list[str]:
+    """Rank 0 saves, and the other rank a second later; what each logs as it waits."""
+    engine = _engine(0, process_group=group)
+    told: list[str] = []
+    log, handler = logging.getLogger("zerobench.engine.comm"), logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    time.sleep(dist.get_rank(group))
+    try:
+        with mock.patch.object(waiting, "PATIENCE", 0.3):
+            engine.save_checkpoint(folder)
+    finally:
+        log.removeHandler(handler)
+    return told
+
+
+def test_a_rank_that_waits_says_so(pool: Pool, tmp_path: Path) -> None:
+    """A call that another rank makes late, or never, is named by the rank that waits, which goes on waiting."""
+    [first], none = pool.run(_save_late, tmp_path, world=2)
+    assert first.startswith("rank 0 has waited 0.3 s for the other ranks. Every rank must make this call")
+    assert "engine.save_checkpoint(folder)" in first
+    assert none == []
