@@ -114,7 +114,11 @@ def update(trials: Trials, scenario: Scenario) -> None:
     """The memory that an update adds."""
     model = models.shapes(scenario)
     most = 2 * bounds.most_in_backward(scenario, model) - bounds.of_ten_blocks(model)
-    _within(trials, scenario, "update", most, "two copies of its shard, and ten blocks")
+    if scenario.placement.gradients:
+        _within(trials, scenario, "update", most, "two copies of its shard, and ten blocks")
+        return
+    most += bounds.fp32(scenario, model)  # an engine may reduce in step(), in one flat bucket
+    _within(trials, scenario, "update", most, "two copies of its shard, a flat copy of all gradients, and ten blocks")
 
 
 def evaluation(trials: Trials, scenario: Scenario) -> None:

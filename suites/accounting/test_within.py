@@ -47,7 +47,8 @@ _EVENTFUL = _SMALL.but(
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_an_update_holds_its_shard(trials: Trials, stage: int) -> None:
     """If the stage shards optimizer states, an update adds at most two copies of its shard, a flat gradient and the
-    optimizer's temporary one, and ten blocks."""
+    optimizer's temporary one, and ten blocks; at stage 1, which does not shard gradients, a flat copy of all of them,
+    too."""
     judge(trials, _DEEP.but(stage=stage, world=4), costs.update, "dtype")
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from zerobench.bench.update_rule import Before, updated
 from zerobench.driver import flat, labelled, to_cpu
 from zerobench.judge.bounds import excess, gamma, gradient_bound
-from zerobench.judge.difference import Difference, describe, located, same_bits
+from zerobench.judge.difference import Difference, describe, is_optimizer_state, located, or_zeros, same_bits
 from zerobench.judge.parts import Part
 from zerobench.oracles import loading
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
@@ -158,7 +158,7 @@ class _Follower:
         for name, value in self.masters.items():
             yield from self._same(index, "parameters", name, step.parameters.get(name), value)
             for key, state in self.states[name].items():
-                got = step.optimizer_state.get(name, {}).get(key)
+                got = or_zeros(step.optimizer_state.get(name, {}).get(key), state)
                 yield from self._same(index, "optimizer_state", f"{name}.{key}", got, state)
 
     def _moved(self, index: int, step: Step) -> Iterator[Difference]:
@@ -182,9 +182,8 @@ class _Follower:
 
     def _parameter(self, index: int, step: Step, name: str, factor: float, doubt: float) -> Iterator[Difference]:
         gradient = self._gradient(step, name)
-        states = step.optimizer_state.get(name, {})
-        got = {"": step.parameters.get(name)} | {key: states.get(key) for key in state_keys(self.scenario.optimizer)}
         before = self.masters[name]
+        got: dict[str, Tensor | None] = {"": step.parameters.get(name), **self._states_of(step, name)}
         if gradient is None:
             for key, right in ({"": before} | self.states[name]).items():
                 yield from self._same(index, *_place(name, key), got[key], right)
@@ -193,6 +192,11 @@ class _Follower:
         update = updated(self._group(name, before.ndim), given)
         for key in sorted(update.values, reverse=True):  # the states before the parameter
             yield from self._within(index, *_place(name, key), got[key], update.values[key], update.bounds[key])
+
+    def _states_of(self, step: Step, name: str) -> State:
+        """A parameter's states after a step."""
+        found = step.optimizer_state.get(name, {})
+        return {key: or_zeros(found.get(key), self.masters[name]) for key in state_keys(self.scenario.optimizer)}
 
     def _group(self, name: str, dimensions: int) -> Optimizer:
         """The hyperparameters of a parameter's group, times the factors in force."""
@@ -238,7 +242,9 @@ class _Follower:
 
     def _reads(self, index: int, step: Step, right: State) -> Iterator[Difference]:
         for name, value in right.items():
-            yield from self._same(index, "reads", name, step.reads.get(name), value)
+            got = step.reads.get(name)
+            got = or_zeros(got, value) if is_optimizer_state(name) else got
+            yield from self._same(index, "reads", name, got, value)
 
     def _take(self, index: int, step: Step) -> None:
         """Go on from the engine's values."""
@@ -247,7 +253,7 @@ class _Follower:
             self.counts[name] += applied or (step.skipped and self.policies.counts_skipped_steps)
         self.trainer.progress.end(index, step.skipped)
         self.masters = dict(step.parameters)
-        self.states = step.optimizer_state
+        self.states = {name: self._states_of(step, name) for name in self.masters}
         self.trainer.scaler.update(step.skipped)
         for name, p in self.trainer.leaves.model.named_parameters():
             p.data.copy_(step.model_parameters[name])

@@ -67,8 +67,8 @@ def first_difference(
     Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
     ``expected`` is the canonical trainer's recording (leaf a * N + r is micro-step a on rank r), or one rank's
     recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm or the
-    progress: not every subject has them. With ``beyond``, a tensor passes if its difference is at most that share of
-    its 2-norm.
+    progress: not every subject has them. An optimizer state that one left out counts as zeros. With ``beyond``, a
+    tensor passes if its difference is at most that share of its 2-norm.
     """
     agreed: Agreed = {}
     for step in range(max(len(got.steps), len(expected.steps))):
@@ -101,6 +101,16 @@ def same_bits(got: Tensor, expected: Tensor) -> bool:
         return False
     integer = _INTEGERS[got.element_size()]
     return torch.equal(got.view(integer), expected.view(integer)) or not bool(_differs(got, expected).any())
+
+
+def is_optimizer_state(reading: str) -> bool:
+    """Whether the name of a value of a reading is that of an optimizer state; see zerobench.driver.labelled."""
+    return reading.startswith("optimizer state ")
+
+
+def or_zeros(state: Tensor | None, like: Tensor) -> Tensor:
+    """An optimizer state; zeros if the engine left it out, because it has none before a parameter's first update."""
+    return torch.zeros_like(like) if state is None else state
 
 
 def _differs(got: Tensor, expected: Tensor) -> Tensor:
@@ -181,7 +191,13 @@ class _Comparison:
         return frozenset(got.keys() & expected.keys())
 
     def _both(self) -> tuple[State, State]:
-        return self._values(self.got, self.step), self._values(self.expected, self.step)
+        got, expected = self._values(self.got, self.step), self._values(self.expected, self.step)
+        return self._with_states_of(got, expected), self._with_states_of(expected, got)
+
+    def _with_states_of(self, values: State, other: State) -> State:
+        """The values, and zeros for each optimizer state that only the other recording has."""
+        names = [name for name in other if self.part == "optimizer_state" or is_optimizer_state(name)]
+        return values | {name: or_zeros(values.get(name), other[name]) for name in names}
 
     def _values(self, trajectory: Trajectory, step: int | None) -> State:
         return _values_of(trajectory, self.part, step, self.got)

@@ -19,9 +19,14 @@ from zerobench.suites.support.forked import LIMIT
 _EXAMPLE = block("docs/how-to/add-a-subject.md", "python")
 
 
-def _run(tmp_path: Path, source: str, profile: str = briefly.PROFILE) -> subprocess.CompletedProcess[str]:
+_EXACT = "suites/equivalence/test_peers.py", "-k", "exact or bound"
+
+
+def _run(
+    tmp_path: Path, source: str, profile: str = briefly.PROFILE, chosen: tuple[str, ...] = _EXACT
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "my_engine.py").write_text(source, encoding="utf-8")
-    tests = ["suites/equivalence/test_peers.py", "--subject", "my_engine:HandMade", "-k", "exact or bound"]
+    tests = [*chosen, "--subject", "my_engine:HandMade"]
     options = ["-p", briefly.__name__, "--hypothesis-profile", profile, "-n", "0", "-x", "-p", "no:cacheprovider", "-q"]
     env = {**outside(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     return forked.run("-m", "pytest", *tests, *options, cwd=ROOT, env=env, timeout=LIMIT)
@@ -32,6 +37,13 @@ def test_example_passes(tmp_path: Path) -> None:
     done = _run(tmp_path, _EXAMPLE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"[1-9]\d* Scenarios on my_engine:HandMade", done.stdout), done.stdout
+
+
+@pytest.mark.ci
+def test_each_step_of_the_example(tmp_path: Path) -> None:
+    """So do its single steps, readings before the first update included, when torch's optimizers have no states."""
+    done = _run(tmp_path, _EXAMPLE, "quick", ("suites/equivalence/test_every_step.py",))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.rotating
