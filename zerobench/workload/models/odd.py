@@ -137,7 +137,7 @@ class OddModel(nn.Module):
         if self.training:
             mean = hidden.detach().to(self.running_mean.dtype).mean(0)
             self.samples += len(hidden)
-            self.running_mean += (mean - self.running_mean) * (128 / self.samples)
+            self.running_mean += (mean - self.running_mean) * (128 / self.samples.to(torch.float32))
         return hidden - self.running_mean.to(hidden.dtype)
 
     def _calls(self, route: bool) -> Iterator[nn.Module]:
