@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 
 _PAGE = "https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html"
 
@@ -67,7 +67,8 @@ _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functiona
 def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: bool) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
-    if SKIPPED in scenario.settings and (odd.by_route or scenario.frozen_steps or not looks_for_unused):
+    freezes = bool(scenario.frozen_steps) or client_settings.FROZEN_LAST in scenario.settings
+    if SKIPPED in scenario.settings and (odd.by_route or freezes or not looks_for_unused):
         return f"{SKIPPED} demands that all leaves leave out the same parameters: {_PAGE}"
     unordered = any(getattr(odd, name) for name in _UNORDERED)
     if DELAYED in scenario.settings and (unordered or looks_for_unused or static_graph):

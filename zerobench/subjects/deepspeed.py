@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +19,16 @@ from zerobench.oracles.optimizer import groups, scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
-from zerobench.subjects import deepspeed_config, deepspeed_export, deepspeed_options, deepspeed_saving, plain_settings
+from zerobench.subjects import (
+    client_settings,
+    deepspeed_config,
+    deepspeed_export,
+    deepspeed_options,
+    deepspeed_saving,
+    plain_settings,
+)
 from zerobench.subjects.deepspeed_process import OwnProcess
 from zerobench.subjects.plain import storages, tensors_of
-from zerobench.subjects.plain_settings import dense
 from zerobench.subjects.reference import LOADS
 from zerobench.workload.forwards import loss_of
 
@@ -80,7 +86,7 @@ class DeepSpeed(Subject):
         self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
         plain_settings.box(model, scenario)
-        with warnings.catch_warnings(action="ignore"), self.own.in_place():
+        with warnings.catch_warnings(action="ignore"), self._computing():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
                 model=model,
@@ -107,36 +113,43 @@ class DeepSpeed(Subject):
     def micro_step(self, batch: Batch) -> Tensor:
         """Once the caller has told DeepSpeed a boundary, it has to tell all of them."""
         if not self.micro_steps:
-            deepspeed_options.before_step(self.engine, self.scenario)
-            self._drop(batch)
+            with self._computing():
+                deepspeed_options.begin(self.engine, self.model, batch, self.scenario, self._backward)
         plain_settings.before_micro_step(self.engine, self.model, batch, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         if self._tells_boundary:
-            self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary)
+            self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary and not self._ends_frozen)
         self.accumulating.enter_context(context)
-        with self.own.in_place(), plain_settings.mode(self.engine, self.scenario):
+        with self._computing(), plain_settings.mode(self.engine, self.scenario):
             loss = loss_of(self.scenario, self.engine, batch)
             plain_settings.after_forward(self.engine, self.engine, batch, self.scenario)
             self._backward(loss)
             if ends:
                 self.accumulating.close()
+            if self._ends_frozen and self.micro_steps == self.boundary:
+                deepspeed_options.go_back_frozen(self.engine, self.model, batch, self.scenario, last=True)
         if not self._steps_once and self.micro_steps < self.boundary:
             self.engine.step()
         return loss.detach()
 
-    def _drop(self, batch: Batch) -> None:
-        """Train on a batch that the client then leaves out, if a setting says so."""
-        if deepspeed_options.DROPPED in self.scenario.settings:
-            self.engine.set_gradient_accumulation_boundary(False)
-            with self.own.in_place():
-                self._backward(loss_of(self.scenario, self.engine, batch))
-            self.engine.zero_grad()
+    @contextmanager
+    def _computing(
+        self, surroundings: Callable[[Scenario], AbstractContextManager[None]] = client_settings.filled
+    ) -> Iterator[None]:
+        """Inside, the process is as it is for the client's code of this engine."""
+        with self.own.in_place(), surroundings(self.scenario):
+            yield
+
+    @property
+    def _ends_frozen(self) -> bool:
+        """Whether the backward that ends a step is one beside the micro-steps."""
+        return client_settings.FROZEN_LAST in self.scenario.settings
 
     @property
     def _tells_boundary(self) -> bool:
         """Whether the caller tells the engine which micro-step ends a step."""
-        if self.steps_at_boundary or deepspeed_options.DROPPED in self.scenario.settings:
+        if self.steps_at_boundary or deepspeed_options.tells_boundaries(self.scenario):
             return True
         sets = deepspeed_options.BATCH_SIZE in self.scenario.settings
         return self.scenario.shortens and not self._steps_once and not sets
@@ -161,7 +174,7 @@ class DeepSpeed(Subject):
 
     def advance(self) -> None:
         self.micro_steps = 0
-        with self.own.in_place():
+        with self._computing(client_settings.in_step):
             self.engine.step()
         deepspeed_options.between_steps(self.engine, self.scenario)
 
@@ -257,7 +270,9 @@ class DeepSpeed(Subject):
     def _read(self, get: Any, *key: str) -> State:
         with self._thawed():
             found = {name: p if _is_empty(p) else get(p, *key) for name, p in self.trained.items()}
-        return {name: dense(value.detach().float()) for name, value in found.items() if value is not None}
+        return {
+            name: plain_settings.dense(value.detach().float()) for name, value in found.items() if value is not None
+        }
 
     def model_parameters(self) -> State:
         if deepspeed_options.EXPORTED in self.scenario.settings:

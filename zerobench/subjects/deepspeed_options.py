@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
-from zerobench.subjects import deepspeed_leaves, deepspeed_saving, plain_settings
+from zerobench.subject import Batch
+from zerobench.subjects import client_settings, deepspeed_leaves, deepspeed_saving, plain_settings
+from zerobench.workload.forwards import loss_of
 from zerobench.workload.groups import specs
 
 _PAGE = "https://www.deepspeed.ai/docs/config-json/"
@@ -81,7 +83,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     BATCH_SIZE: ((0, 1, 2, 3), {}),
     VECTORIZED: ((0, 1, 2, 3), {}),
     plain_settings.SPARSE: ((0,), {}),
-    **{name: ((0, 1, 2, 3), {}) for name in plain_settings.CODE},
+    **{name: ((0, 1, 2, 3), {}) for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST)},
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {
@@ -115,7 +117,7 @@ def unsupported(scenario: Scenario) -> str | None:
         return reason
     if (reason := plain_settings.unsupported_sparse(scenario) or _unsupported_drop(scenario)) is not None:
         return reason
-    if (reason := plain_settings.unsupported_code(scenario)) is not None:
+    if (reason := plain_settings.unsupported_code(scenario) or client_settings.unsupported(scenario)) is not None:
         return reason
     reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
     return next((reason for each in reasons for reason, there in each.items() if there), None)
@@ -158,14 +160,19 @@ def _unsupported(name: str, scenario: Scenario) -> dict[str, bool]:
 
 
 def _unsupported_drop(scenario: Scenario) -> str | None:
-    """The reason against a micro-step whose gradients the client drops, or None."""
-    if DROPPED not in scenario.settings:
+    """The reason against a backward beside those of the micro-steps, or None."""
+    if not tells_boundaries(scenario):
         return None
-    if scenario.accumulation == 1:
+    if DROPPED in scenario.settings and scenario.accumulation == 1:
         return f"{DROPPED} is for several micro-steps: {_ENGINE}"
     if others := {*ACCUMULATIONS, BATCH_SIZE}.intersection(scenario.settings):
-        return f"with {DROPPED} the client tells the engine the boundaries, and with {min(others)} it counts: {_ENGINE}"
+        return f"the client tells the engine the boundaries, and with {min(others)} it counts: {_ENGINE}"
     return plain_settings.unsupported_repetition(scenario)
+
+
+def tells_boundaries(scenario: Scenario) -> bool:
+    """Whether a step has a backward that is none of its micro-steps, so that the client tells which ends the step."""
+    return not {DROPPED, *client_settings.FROZEN}.isdisjoint(scenario.settings)
 
 
 def _unlike_accumulation(name: str, scenario: Scenario) -> dict[str, bool]:
@@ -252,16 +259,30 @@ def _build_neighbour(deepspeed: Any) -> None:
     engine.destroy()
 
 
+def go_back_frozen(engine: Any, model: nn.Module, batch: Batch, scenario: Scenario, *, last: bool) -> None:
+    """The client's backward of zero times the loss while the first block is frozen; whether it ends the step."""
+    engine.set_gradient_accumulation_boundary(last)
+    with client_settings.frozen_block(model), plain_settings.mode(engine, scenario):
+        engine.backward(client_settings.zero_loss(engine, batch, scenario))
+
+
 def set_micro_steps(engine: Any, scenario: Scenario, number: int) -> None:
     """The client's call before a step of so many micro-steps, after which the engine divides by their number."""
     if BATCH_SIZE in scenario.settings:
         engine.set_train_batch_size(number * engine.train_micro_batch_size_per_gpu() * scenario.world)
 
 
-def before_step(engine: Any, scenario: Scenario) -> None:
-    """The client's calls before the first micro-step of a step."""
+def begin(engine: Any, model: nn.Module, batch: Batch, scenario: Scenario, backward: Callable[[Tensor], None]) -> None:
+    """The client's calls before the first micro-step of a step, of which some train on its batch."""
+    client_settings.cast(engine, scenario)
     if ZEROED in scenario.settings:
         engine.zero_grad()
+    if DROPPED in scenario.settings:
+        engine.set_gradient_accumulation_boundary(False)
+        backward(loss_of(scenario, engine, batch))
+        engine.zero_grad()
+    if client_settings.FROZEN_FIRST in scenario.settings:
+        go_back_frozen(engine, model, batch, scenario, last=False)
 
 
 def backward_of_loss(engine: Any, scenario: Scenario, loss: Tensor) -> bool:

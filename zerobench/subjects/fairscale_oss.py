@@ -20,7 +20,7 @@ from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
 
@@ -58,6 +58,7 @@ class FairscaleOss(Plain):
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
+        *client_settings.CODE,
         *plain_settings.ADDITIONS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed

@@ -17,7 +17,7 @@ from zerobench.oracles.optimizer import build_optimizer, read_state
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import NormType, Scaler, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.saving import load_scaler, save_scaler
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
@@ -50,6 +50,8 @@ class Plain(Subject):
     hybrid: ClassVar[bool] = False
     #: Keeps all states in host memory, and moves parameters to the device as they are used; otherwise none.
     offloads: ClassVar[bool] = False
+    #: A reduction leaves gradients that were reduced before alone; otherwise it reduces them again.
+    adds_reduced: ClassVar[bool] = False
     #: Needs a scaler that lets the ranks agree on an overflow; otherwise torch's own is enough.
     scales_shards: ClassVar[bool] = False
 
@@ -63,7 +65,7 @@ class Plain(Subject):
             return reason
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
-        return plain_settings.unsupported(scenario)
+        return plain_settings.unsupported(scenario) or client_settings.unsupported(scenario)
 
     @classmethod
     def _unsupported_place(cls, scenario: Scenario) -> str | None:
@@ -77,7 +79,8 @@ class Plain(Subject):
         self.model, self.scenario, self.group = model, scenario, group
         self.masters = self._take_masters()
         plain_settings.box(model, scenario)
-        self.module = self._wrap()
+        with client_settings.filled(scenario):
+            self.module = self._wrap()
         plain_settings.unbox(self.module, scenario)
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         plain_settings.hook(self.working.values(), scenario)
@@ -121,13 +124,20 @@ class Plain(Subject):
         self.boundary = number
 
     def micro_step(self, batch: Batch) -> Tensor:
-        first = self.micro_steps == 0
-        if first:
-            self._begin(batch)
-        plain_settings.before_micro_step(self._called, self.model, batch, self.scenario)
-        self.micro_steps += 1
-        reduces = self.micro_steps == self.boundary or self.scenario.reduction == "micro_step"
-        return self._run(batch, reduces=reduces, zeroes=first and plain_settings.LATE_ZERO in self.scenario.settings)
+        with client_settings.filled(self.scenario):
+            first = self.micro_steps == 0
+            if first:
+                self._begin(batch)
+            plain_settings.before_micro_step(self._called, self.model, batch, self.scenario)
+            self.micro_steps += 1
+            ends = self.micro_steps == self.boundary
+            frozen = ends and client_settings.FROZEN_LAST in self.scenario.settings
+            reduces = ends or self.scenario.reduction == "micro_step"
+            zeroes = first and plain_settings.LATE_ZERO in self.scenario.settings
+            loss = self._run(batch, reduces=reduces and (not frozen or self._adds_each), zeroes=zeroes)
+            if frozen:
+                self._run_frozen(batch, reduces=True)
+        return loss
 
     def _begin(self, batch: Batch) -> None:
         """Begin a step: what the client does before it drops the last step's gradients, and that."""
@@ -143,6 +153,9 @@ class Plain(Subject):
             loss_of(self.scenario, self._called, batch)
         if plain_settings.LATE_ZERO not in settings:
             self._zero_grad()
+        client_settings.cast(self.module, self.scenario)
+        if client_settings.FROZEN_FIRST in settings:
+            self._run_frozen(batch, reduces=self._adds_each)
 
     def _run(self, batch: Batch, *, reduces: bool, zeroes: bool = False) -> Tensor:
         """The loss of a forward and its backward, between which earlier gradients may be dropped."""
@@ -153,6 +166,20 @@ class Plain(Subject):
             plain_settings.after_forward(self.module, self._called, batch, self.scenario)
             plain_settings.before_hooks(self._scaled(loss), self.scenario).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _run_frozen(self, batch: Batch, *, reduces: bool) -> None:
+        """Go back from zero times the loss while the first block is frozen."""
+        with (
+            client_settings.frozen_block(self.model),
+            plain_settings.mode(self.module, self.scenario),
+            self._synchronizing(reduces),
+        ):
+            client_settings.zero_loss(self._called, batch, self.scenario).backward()  # type: ignore[no-untyped-call]
+
+    @property
+    def _adds_each(self) -> bool:
+        """Whether each backward's gradients are reduced and added to those that were reduced before."""
+        return self.adds_reduced and self.scenario.reduction == "micro_step"
 
     @property
     def _called(self) -> Callable[..., Any]:
@@ -182,11 +209,12 @@ class Plain(Subject):
     def _update(self) -> tuple[Tensor | None, bool]:
         """Clip and step; the norm, and whether the step was skipped, which in fp16 the host has to know."""
         self.micro_steps = 0
-        self._unscale()
-        norm = self._norm()
-        skipped = self._step(norm)
-        if self.masters is not self.working:
-            self._publish()
+        with client_settings.in_step(self.scenario):
+            self._unscale()
+            norm = self._norm()
+            skipped = self._step(norm)
+            if self.masters is not self.working:
+                self._publish()
         return norm, skipped
 
     def _step(self, norm: Tensor | None) -> bool:

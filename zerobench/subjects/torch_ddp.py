@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State, Theory
-from zerobench.subjects import ddp_settings, plain_settings
+from zerobench.subjects import client_settings, ddp_settings, plain_settings
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import (
     DISTRIBUTED,
@@ -46,6 +46,7 @@ class TorchDdp(Plain):
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
     settings = (
         *plain_settings.SETTINGS,
+        *client_settings.CODE,
         plain_settings.SPARSE,
         *ddp_settings.SETTINGS,
         *ddp_settings.OF_OPTIMIZER,
@@ -84,7 +85,7 @@ class TorchDdp(Plain):
         """A model whose graph changes, or whose recomputation DDP's bookkeeping does not support."""
         odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
         if cls.static_graph:
-            changes = odd.by_route or bool(scenario.frozen_steps)
+            changes = odd.by_route or bool(scenario.frozen_steps) or _freezes(scenario)
             return f"static_graph demands that every leaf use the same parameters: {_PAGE}" if changes else None
         return _unsupported_recomputation(scenario, cls.looks_for_unused(scenario))
 
@@ -102,7 +103,7 @@ class TorchDdp(Plain):
         """Whether DDP walks the graph of each forward for parameters that it does not use."""
         if cls.find_unused is not None:
             return cls.find_unused
-        if scenario.frozen_steps:
+        if scenario.frozen_steps or client_settings.FROZEN_LAST in scenario.settings:
             return True
         return isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
 
@@ -181,6 +182,11 @@ class TorchDdp(Plain):
     def _optimizer_state_dict(self) -> dict[str, Any]:
         """The whole state of the optimizer; a collective."""
         return self.optimizer.state_dict()
+
+
+def _freezes(scenario: Scenario) -> bool:
+    """Whether the client freezes a block in a backward of zero."""
+    return bool(set(client_settings.FROZEN).intersection(scenario.settings))
 
 
 def _unsupported_sum(scenario: Scenario) -> str | None:

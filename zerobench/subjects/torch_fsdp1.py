@@ -28,7 +28,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
-from zerobench.subjects import fsdp1_saving, fsdp1_settings, plain_settings
+from zerobench.subjects import client_settings, fsdp1_saving, fsdp1_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -67,9 +67,12 @@ class TorchFsdp1(Plain):
         *plain_settings.SCALERS,
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
+        *client_settings.CODE,
+        client_settings.CAST,
         *fsdp1_settings.SETTINGS,
     )
     scales_shards = True
+    adds_reduced = True
     savings = (*SHARDED_SAVINGS, *fsdp1_saving.SAVINGS)
     #: Gather the next unit's parameters, in the order of the first forward, before this unit's forward.
     prefetches: ClassVar[bool] = False

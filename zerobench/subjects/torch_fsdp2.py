@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
-from zerobench.subjects import fsdp2_chunks, fsdp2_settings, plain_settings
+from zerobench.subjects import client_settings, fsdp2_chunks, fsdp2_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -38,8 +38,15 @@ class TorchFsdp2(Plain):
     resumes = True
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
-    settings = (*plain_settings.SETTINGS, *fsdp2_settings.SETTINGS, *fsdp2_chunks.SETTINGS)
+    settings = (
+        *plain_settings.SETTINGS,
+        *client_settings.CODE,
+        client_settings.CAST,
+        *fsdp2_settings.SETTINGS,
+        *fsdp2_chunks.SETTINGS,
+    )
     savings = SHARDED_SAVINGS
+    adds_reduced = True
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
 

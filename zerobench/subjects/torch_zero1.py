@@ -13,7 +13,7 @@ from torch import Tensor
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
-from zerobench.subjects import ddp_settings, plain_settings
+from zerobench.subjects import client_settings, ddp_settings, plain_settings
 from zerobench.subjects.plain import storages, summed, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -32,7 +32,12 @@ class TorchZero1(TorchDdp):
     name = "torch-zero1"
     stages = (1,)
     savings = (LAST_RANK,)
-    settings = (*plain_settings.SETTINGS, *plain_settings.ADDITIONS, *ddp_settings.SETTINGS)
+    settings = (
+        *plain_settings.SETTINGS,
+        *client_settings.CODE,
+        *plain_settings.ADDITIONS,
+        *ddp_settings.SETTINGS,
+    )
     #: Each owner's parameters are views of one flat tensor, which is broadcast whole.
     parameter_views: ClassVar[bool] = False
 

@@ -1,0 +1,94 @@
+"""The settings of a client's code that most engines have, and that change no value: backwards while a block is frozen,
+a cast of the module, and what a process sets for all of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zerobench.scenario import Scenario
+from zerobench.subject import Batch
+from zerobench.subjects import plain_settings
+from zerobench.workload.changes import first_block, trained
+from zerobench.workload.forwards import loss_of
+
+#: A step has one more backward, of zero times the loss, while the first block is frozen: before the others, or after
+#: them. So a client trains a generator and a discriminator in one module, each while the other one is frozen.
+FROZEN_FIRST, FROZEN_LAST = "a frozen block in the first backward", "a frozen block in the last backward"
+FROZEN = FROZEN_FIRST, FROZEN_LAST
+#: Before each step the module goes to fp64 and back, as one does that leaves the device for a while and comes back.
+CAST = "double() and float()"
+#: New memory is NaN: https://docs.pytorch.org/docs/2.13/deterministic.html#torch.utils.deterministic.fill_uninitialized_memory
+FILLED = "use_deterministic_algorithms"
+#: In a step the dtype of new tensors is bf16, as a client sets it that builds its model in 16 bits.
+SIXTEEN = "set_default_dtype(bfloat16) in the step"
+#: Code that every engine can run.
+CODE = *FROZEN, FILLED, SIXTEEN
+
+
+def unsupported(scenario: Scenario) -> str | None:
+    """The reason against a setting, or None."""
+    if CAST in scenario.settings and scenario.dtype != "fp32":
+        return f"{CAST} would round a model in 16 bits to nothing else, and not its fp32 masters"
+    if not (frozen := set(FROZEN).intersection(scenario.settings)):
+        return None
+    if scenario.frozen_steps:
+        return f"{min(frozen)} is for a block that trains in each step"
+    if scenario.poison or scenario.dtype == "fp16":
+        return f"{min(frozen)} goes back from 0 times a loss, which is no zero if it is not finite"
+    return plain_settings.unsupported_repetition(scenario)
+
+
+@contextmanager
+def frozen_block(model: nn.Module) -> Iterator[None]:
+    """Inside, the first block does not train."""
+    rests = trained(first_block(model))
+    for p in rests:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in rests:
+            p.requires_grad_(True)
+
+
+def zero_loss(call: Callable[..., Any], batch: Batch, scenario: Scenario) -> Tensor:
+    """Zero times the loss."""
+    return loss_of(scenario, call, batch) * 0.0
+
+
+def cast(module: nn.Module, scenario: Scenario) -> None:
+    """Cast the client's module to fp64 and back, if a setting says so."""
+    if CAST in scenario.settings:
+        module.double()
+        module.float()
+
+
+@contextmanager
+def filled(scenario: Scenario) -> Iterator[None]:
+    """Inside, new memory is NaN, if a setting says so."""
+    if FILLED not in scenario.settings:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextmanager
+def in_step(scenario: Scenario) -> Iterator[None]:
+    """Inside, the process has the settings that the client has in a step."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if SIXTEEN in scenario.settings else before)
+    try:
+        with filled(scenario):
+            yield
+    finally:
+        torch.set_default_dtype(before)
