@@ -118,8 +118,9 @@ class DeepSpeed(Subject):
         plain_settings.before_micro_step(self.engine, self.model, batch, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
+        frozen = self.micro_steps == self.boundary and client_settings.FROZEN_LAST in self.scenario.settings
         if self._tells_boundary:
-            self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary and not self._ends_frozen)
+            self.engine.set_gradient_accumulation_boundary(self.micro_steps == self.boundary and not frozen)
         self.accumulating.enter_context(context)
         with self._computing(), plain_settings.mode(self.engine, self.scenario):
             loss = loss_of(self.scenario, self.engine, batch)
@@ -127,7 +128,7 @@ class DeepSpeed(Subject):
             self._backward(loss)
             if ends:
                 self.accumulating.close()
-            if self._ends_frozen and self.micro_steps == self.boundary:
+            if frozen:
                 deepspeed_options.go_back_frozen(self.engine, self.model, batch, self.scenario, last=True)
         if not self._steps_once and self.micro_steps < self.boundary:
             self.engine.step()
@@ -140,11 +141,6 @@ class DeepSpeed(Subject):
         """Inside, the process is as it is for the client's code of this engine."""
         with self.own.in_place(), surroundings(self.scenario):
             yield
-
-    @property
-    def _ends_frozen(self) -> bool:
-        """Whether the backward that ends a step is one beside the micro-steps."""
-        return client_settings.FROZEN_LAST in self.scenario.settings
 
     @property
     def _tells_boundary(self) -> bool:

@@ -25,6 +25,7 @@ from zerobench.suites.equivalence import (
     test_loads,
     test_neighbours,
     test_own_code,
+    test_resume,
     test_steps,
 )
 from zerobench.suites.support import covering
@@ -73,8 +74,9 @@ WEAK: list[Any] = [
     test_client.test_the_client_keeps_its_state,
     test_every_step.test_each_step_follows_between_readings,
 ]
-#: Properties of engines that load a part of a state, or an older one.
+#: Properties of engines that load a state, a part of it, or an older one.
 _OF_LOADS: list[Any] = [
+    test_resume.test_each_step_follows_over_any_load,
     test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out,
     test_loads.test_a_return_to_an_older_state,
 ]

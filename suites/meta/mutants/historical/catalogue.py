@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerobench.subject import Subject
 from zerobench.suites.meta.mutants.historical import (
     accumulation,
+    clients,
     costs,
     ddp,
     earlier,
@@ -18,6 +19,6 @@ from zerobench.suites.meta.mutants.historical import (
 from zerobench.suites.meta.mutants.historical.bug import BUGS
 
 #: The modules that note their mutants when they are imported.
-MODULES = (accumulation, costs, ddp, earlier, loud, norms, overflow, reduction, updates, weights)
+MODULES = (accumulation, clients, costs, ddp, earlier, loud, norms, overflow, reduction, updates, weights)
 #: The mutants, in the order of the modules.
 HISTORICAL: list[type[Subject]] = list(BUGS)
