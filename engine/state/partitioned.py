@@ -28,7 +28,7 @@ class _Partition:
         self.full = torch.zeros(width * ranks.world, dtype=parameter.dtype, device=parameter.device)
         self.shard = self._cut(slot) if shard is None else shard
         self.binding = Binding(slot, self.full, self.full.untyped_storage)
-        self.binding.copied = self.copied
+        self.binding.copied, self.binding.recast = self.copied, self.recast
         self.binding.unbind()
         self.free()
 
@@ -45,6 +45,13 @@ class _Partition:
         made = nn.Parameter(data, requires_grad=slot.parameter.requires_grad)
         _partitioned[made] = _Partition(slot.name, made, self.ranks, self.shard.clone())
         return made
+
+    def recast(self, dtype: torch.dtype) -> None:
+        """Round the values to another dtype, which the parameter has from now on, as by ``Module.to()``."""
+        like, slot = self.binding.like, self.binding.slot
+        self.binding.forget()
+        slot.parameter.data = torch.empty_strided(like.size(), like.stride(), dtype=dtype, device=self.full.device)
+        _partitioned[slot.parameter] = _Partition(slot.name, slot.parameter, self.ranks, self.shard.to(dtype))
 
     def gather(self) -> None:
         """Make the parameter whole, unless it is; a collective."""

@@ -52,6 +52,8 @@ class Binding:
         self.bound = True
         #: Makes the parameter of a copied module; None if there is no copy of an unbound parameter.
         self.copied: Callable[[], Tensor] | None = None
+        #: Gives the unbound parameter another dtype; None if its dtype is fixed.
+        self.recast: Callable[[torch.dtype], None] | None = None
         self.view = slot.view(full)
         #: A meta tensor with the parameter's strides.
         self.like = torch.empty_strided(self.view.size(), self.view.stride(), dtype=full.dtype, device="meta")
@@ -92,10 +94,16 @@ class Binding:
         self.bind()
         self._parameter.data = self.view.new_empty(1).as_strided(self.view.size(), (0,) * self.view.dim())
 
-    def alias(self) -> Tensor:
-        """A tensor in place of the unbound parameter's ``data``, which also refuses to be used."""
+    def alias(self, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor in place of the unbound parameter's ``data``, which also refuses to be used.
+
+        Args:
+            dtype: of the tensor, if it is another than the parameter's; see :attr:`recast`.
+        """
         with torch._C.DisableTorchFunctionSubclass():
             alias: Any = self._poison.detach()
+            if dtype is not None:
+                alias = alias.new_full((1,), math.nan, dtype=dtype).as_strided(alias.size(), alias.stride())
         alias.__class__ = self._alias
         return alias  # type: ignore[no-any-return]
 
@@ -110,7 +118,8 @@ class Resharded:
 
     Shape, dtype, device, gradient and hooks remain available. ``data`` and ``detach()`` return a tensor that also
     refuses to be used. A conversion to its own dtype and device returns the parameter, so that ``Module.to`` does
-    nothing. Any other use raises a RuntimeError that names the parameter.
+    nothing. One to another dtype returns such a tensor, too, if the dtype is not fixed; as the new ``data`` of the
+    parameter it changes the dtype. Any other use raises a RuntimeError that names the parameter.
     """
 
     __slots__ = ()
@@ -132,6 +141,10 @@ class Resharded:
             return args[0]
         if name in ("data", "detach"):
             return cls.binding.alias()
+        if cls.binding.recast is not None:
+            dtype = _recast(name, args, kwargs or {})
+            if dtype is not None:
+                return cls.binding.recast(dtype) if name == "data=" else cls.binding.alias(dtype)
         raise _no_values(each.binding.name for each in types if issubclass(each, Resharded))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -185,20 +198,48 @@ def _changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return False
     tensor, *others = args
     if name == "data=":
-        return others[0] is tensor or getattr(type(others[0]), "binding", None) is type(tensor).binding
+        return others[0] is tensor or (_is_alias(others[0], tensor) and _dtype(others[0]) == _dtype(tensor))
     if name == "pad":
         return isinstance(tensor, Resharded) and not any(others[0] if others else kwargs["pad"])
+    dtype = _converted(name, args, kwargs)
+    return dtype is not None and dtype == _dtype(tensor)
+
+
+def _recast(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The floating-point dtype to which the call converts a tensor, or the data that it sets; None if it is neither."""
+    if not args:
+        return None
+    if name == "data=":
+        return _dtype(args[1]) if _is_alias(args[1], args[0]) else None
+    dtype = _converted(name, args, kwargs)
+    return dtype if dtype is not None and dtype.is_floating_point else None
+
+
+def _converted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The dtype to which the call converts a tensor on its own device; None if it is another call."""
+    tensor, *others = args
     device, dtype = None, _CASTS.get(name)
     if name == "to":
         if kwargs.get("copy") or isinstance(next(iter(others), None), Tensor):
-            return False
+            return None
         device, dtype, _, _ = torch._C._nn._parse_to(*others, **kwargs)
     elif name in ("cpu", "cuda"):
         device = torch.device(name, *others)
     elif dtype is None:
-        return False
+        return None
     with torch._C.DisableTorchFunctionSubclass():
-        return (dtype or tensor.dtype) == tensor.dtype and _same_device(device or tensor.device, tensor.device)
+        return (dtype or tensor.dtype) if _same_device(device or tensor.device, tensor.device) else None
+
+
+def _is_alias(data: Any, tensor: Any) -> bool:
+    """Whether the data are an alias of the parameter's."""
+    return getattr(type(data), "binding", None) is type(tensor).binding
+
+
+def _dtype(tensor: Any) -> torch.dtype:
+    with torch._C.DisableTorchFunctionSubclass():
+        found: torch.dtype = tensor.dtype
+    return found
 
 
 def _same_device(wanted: torch.device, own: torch.device) -> bool:

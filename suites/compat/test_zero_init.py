@@ -87,6 +87,35 @@ def test_a_dtype(pool: Pool) -> None:
     assert pool.run(_in_bf16, False, world=_WORLD) == [plain] * _WORLD
 
 
+def _cast(group: dist.ProcessGroup, enabled: bool, how: str) -> tuple[list[torch.dtype], bytes]:
+    """The dtypes of a converted model and its masters after a step; the convolution keeps its strides."""
+    ds = loops.deepspeed()
+    torch.manual_seed(3)
+    with ds.zero.Init(enabled=enabled):
+        net = nn.Sequential(nn.Conv2d(2, 4, 2).to(memory_format=torch.channels_last), nn.Flatten(), nn.Linear(4, 3))
+    if how == "data":
+        for each in net.parameters():
+            each.data = each.data.to(torch.bfloat16)
+    else:
+        getattr(net.to(torch.bfloat16), how)()
+    dtypes = [each.dtype for each in net.parameters()]
+    keys = loops.config(3 if enabled else 1, train_batch_size=4, gradient_accumulation_steps=1)
+    engine, *_ = ds.initialize(model=net, config=keys | {"bf16": {"enabled": True}})
+    engine.backward(engine(torch.ones(1, 2, 2, 2, dtype=torch.bfloat16)).float().square().mean())
+    engine.step()
+    after = loops.masters(net)
+    engine.destroy()
+    return dtypes, after.numpy().tobytes()
+
+
+@pytest.mark.parametrize("how", ["data", "eval", "float", "half"])
+def test_conversions(pool: Pool, how: str) -> None:
+    """``Module.to()``, ``half()`` and new ``data`` round the shards of a model as they round a whole one."""
+    sharded, whole = (pool.run(_cast, enabled, how, world=_WORLD) for enabled in (True, False))
+    assert sharded == whole
+    assert sharded[0][0][0] == {"float": torch.float32, "half": torch.float16}.get(how, torch.bfloat16)
+
+
 def _decorated(kind: type[nn.Module]) -> type[nn.Module]:
     """The class with a constructor around its own."""
     construct = kind.__init__
