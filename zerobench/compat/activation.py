@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from zerobench.compat import sharded_adapters, sharded_models
+from zerobench.compat import lightning, sharded_adapters, sharded_models
 from zerobench.compat.cpu_ranks import PatchesOnImport
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.unoffered import find_modules
@@ -17,7 +17,12 @@ SITE = Path(__file__).with_name("site")
 #: DeepSpeed's version whose surface this is; a local version compares as not older.
 VERSION = "0.19.8+zerobench"
 
-_PATCHES = {**sharded_models.PATCHES, **sharded_adapters.PATCHES, "torch.nn.functional": watch_lookups}
+_PATCHES = {
+    **sharded_models.PATCHES,
+    **sharded_adapters.PATCHES,
+    **lightning.PATCHES,
+    "torch.nn.functional": watch_lookups,
+}
 
 
 def activate() -> None:
