@@ -289,6 +289,15 @@ def test_a_type_that_is_null(name: str) -> None:
     assert found.raw == _BATCH
 
 
+@pytest.mark.parametrize("size", [0, 1])
+def test_one_rank_of_tensor_parallelism(size: int) -> None:
+    """Size 1, as OpenRLHF configures it, and 0 shard nothing; two ranks would."""
+    section = {"autotp_size": size, "tp_overlap_comm": False}
+    assert "tensor_parallel" not in resolve({**_BATCH, "tensor_parallel": section}).engine
+    with pytest.raises(ConfigError, match="tensor_parallel"):
+        resolve({**_BATCH, "tensor_parallel": {"autotp_size": 2}})
+
+
 def test_unknown_names_that_resemble_nothing() -> None:
     """At the top level DeepSpeed ignores them; here they are listed among the keys without effect."""
     assert list(resolve({**_BATCH, "experiment_42": 1}).without_effect) == ["experiment_42"]

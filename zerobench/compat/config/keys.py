@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "hybrid_engine": (None, "there is no inference engine"),
     "pipeline": (None, _NO_PARALLELISM),
     "sequence_parallel_size": (1, _NO_PARALLELISM),
-    "tensor_parallel": ({"autotp_size": 0}, _NO_PARALLELISM),
+    "tensor_parallel": ({"autotp_size": 1}, _NO_PARALLELISM),
     "weight_quantization": (None, _QUANTIZED),
     "fp16.fp16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
     "bf16.bf16_master_weights_and_grads": (False, _MEMORY + "; masters are fp32"),
@@ -177,4 +177,8 @@ def changes_nothing(value: object, neutral: object) -> bool:
     """Whether a key of REFUSED has its neutral value, or is a section that is not enabled."""
     if value == neutral or value in (None, "auto"):
         return True
-    return isinstance(value, dict) and neutral is None and not value.get("enabled", False)
+    if not isinstance(value, dict):
+        return False
+    if isinstance(neutral, dict):  # a size of 0 is none, as of 1
+        return all(not each or each == neutral.get(key) for key, each in value.items())
+    return neutral is None and not value.get("enabled", False)
