@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +20,12 @@ def exported(group: dist.ProcessGroup, stage: int, folder: str) -> bool:
     engine, *_ = ds.initialize(model=net, config=keys)
     expected = loops.masters(net)
     assert engine.save_16bit_model(folder, f"{stage}.bin")
-    whole = engine._zero3_consolidated_16bit_state_dict()
+    if stage == 3:
+        whole = engine._consolidated_16bit_state_dict()
+    else:
+        with pytest.raises(ValueError, match="stage 3"):
+            engine._consolidated_16bit_state_dict()
+        whole = engine._zero3_consolidated_16bit_state_dict()
     assert (whole is None) == (dist.get_rank() > 0)
     dist.barrier()
     saved = torch.load(Path(folder) / f"{stage}.bin", weights_only=True)

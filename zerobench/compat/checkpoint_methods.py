@@ -144,6 +144,14 @@ class CheckpointMethods:
         state = self._engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
         return None if state is None else in_order_of(self.module, state)
 
+    def _consolidated_16bit_state_dict(
+        self: _Saved, exclude_frozen_parameters: bool = False
+    ) -> dict[str, Tensor] | None:
+        """The same, of an engine whose weights are sharded."""
+        if not self.zero_optimization_partition_weights():
+            raise ValueError("_consolidated_16bit_state_dict() needs sharded weights, as at stage 3; use state_dict()")
+        return self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+
     def module_state_dict(
         self: _Saved,
         destination: Any = None,
