@@ -157,7 +157,7 @@ LAUNCHERS: dict[str, list[str]] = {
         *("-m", "zerobench.compat", "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"),
         *("--use_deepspeed", "--zero_stage", "{stage}", "--zero3_save_16bit_model", "true", "--mixed_precision", "no"),
         *("--gradient_accumulation_steps", "2", "--gradient_clipping", "1.0", "--dynamo_backend", "no"),
-        *("--main_process_port", "0", "--module", "zerobench.compat"),
+        *("--main_process_port", "0"),
     ],
 }
 

@@ -7,11 +7,13 @@ import os
 import stat
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zerobench.compat import accelerate_launch
 from zerobench.compat.launcher.cores import parse_cores, share_of_rank
 from zerobench.compat.launcher.options import add_launch
 from zerobench.compat.launcher.resources import chosen, read_hostfile
@@ -227,6 +229,57 @@ def test_refused_options(option: list[str], reason: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         parser.parse_args([*option, "train.py"])
     assert reason in capsys.readouterr().err
+
+
+def test_deepspeeds_own_runner(tmp_path: Path) -> None:
+    """``python -m deepspeed.launcher.runner`` in a process that has the stand-in is zerobench launch, with its code."""
+    command = [
+        sys.executable,
+        "-m",
+        "zerobench.compat",
+        "-m",
+        "deepspeed.launcher.runner",
+        "--autotuning",
+        "run",
+        "x.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--autotuning" in done.stderr
+
+
+class _Launched:
+    """What accelerate's launcher has of a command line."""
+
+    def __init__(self, script: str, *given: str, module: bool = False, no_python: bool = False) -> None:
+        self.training_script, self.training_script_args = script, [*given]
+        self.module, self.no_python = module, no_python
+
+    @property
+    def started(self) -> list[str]:
+        return [*(["-m"] if self.module else []), self.training_script, *self.training_script_args]
+
+
+@pytest.mark.parametrize(
+    ("given", "started"),
+    [
+        (_Launched("train.py", "--x"), ["-m", "zerobench.compat", "train.py", "--x"]),
+        (_Launched("train", "--x", module=True), ["-m", "zerobench.compat", "-m", "train", "--x"]),
+        (_Launched("zerobench.compat", "train.py", module=True), ["-m", "zerobench.compat", "train.py"]),
+        (_Launched("./train.sh", no_python=True), ["./train.sh"]),
+    ],
+)
+def test_ranks_of_accelerate_launch(given: _Launched, started: list[str]) -> None:
+    """They run the script on the engine, once; several machines get this launcher in place of DeepSpeed's command."""
+    module: Any = types.ModuleType("accelerate.utils.launch")
+    module.prepare_deepspeed_cmd_env = lambda args: (None, {"A": "1"})
+    accelerate_launch.PATCHES[module.__name__](module)
+    assert module.prepare_deepspeed_cmd_env(given) == (None, {"A": "1"})
+    assert given.started == started
+    module.prepare_deepspeed_cmd_env = lambda args: (["deepspeed", "--hostfile", "h", "train.py"], {})
+    accelerate_launch.PATCHES[module.__name__](module)
+    expected = [sys.executable, "-m", "zerobench", "launch", "--hostfile", "h", "train.py"]
+    assert module.prepare_deepspeed_cmd_env(given) == (expected, {})
 
 
 def test_cores() -> None:

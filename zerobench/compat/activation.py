@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from zerobench.compat import lightning, sharded_adapters, sharded_models
+from zerobench.compat import accelerate_launch, lightning, sharded_adapters, sharded_models
 from zerobench.compat.cpu_ranks import PatchesOnImport
 from zerobench.compat.lookups import watch_lookups
 from zerobench.compat.unoffered import find_modules
@@ -21,6 +21,7 @@ _PATCHES = {
     **sharded_models.PATCHES,
     **sharded_adapters.PATCHES,
     **lightning.PATCHES,
+    **accelerate_launch.PATCHES,
     "torch.nn.functional": watch_lookups,
 }
 

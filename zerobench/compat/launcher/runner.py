@@ -1,10 +1,13 @@
-"""``deepspeed.launcher.runner``: the hosts of a job, for scripts that read a hostfile themselves."""
+"""``deepspeed.launcher.runner``: the launcher, and the hosts of a job for scripts that read a hostfile themselves."""
 
 from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from zerobench.compat.launcher.resources import Resources, chosen, read_hostfile
 
@@ -30,3 +33,9 @@ def parse_resource_filter(host_info: Resources, include_str: str = "", exclude_s
 def encode_world_info(world_info: Resources) -> str:
     """Hosts and slots as JSON in base64."""
     return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """``zerobench launch`` with these arguments of the ``deepspeed`` command, by default the process's own."""
+    given = sys.argv[1:] if args is None else args
+    sys.exit(subprocess.call([sys.executable, "-m", "zerobench", "launch", *given]))
