@@ -34,6 +34,10 @@ class _Saved(Protocol):
 
     def zero_gather_16bit_weights_on_model_save(self) -> bool: ...
 
+    def _zero3_consolidated_16bit_state_dict(
+        self, exclude_frozen_parameters: bool = False
+    ) -> dict[str, Tensor] | None: ...
+
 
 @contextmanager
 def _own_random_numbers(device: torch.device) -> Iterator[None]:
