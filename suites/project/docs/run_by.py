@@ -79,7 +79,7 @@ COMMANDS: dict[str, str] = {
     r"torchrun --nproc_per_node 2 -m zerobench\.compat docs/examples/\S+\.py --deepspeed docs/examples/\S+( --fp16)?": (
         f"{_JOBS}::test_stages"
     ),
-    r"python -m zerobench\.compat -m accelerate\.commands\.launch .* -m zerobench\.compat train\.py": (
+    r"python -m zerobench\.compat -m accelerate\.commands\.launch .* train\.py": (
         "suites/compat/test_strangers.py::test_launchers"
     ),
     r"zerobench launch --num_nodes 2 --num_gpus 1 --node_rank 0 --master_addr HOST train\.py": (
