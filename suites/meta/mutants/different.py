@@ -18,9 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.engine.comm.collectives import Ranks, Works
 from zerobench.engine.ops.folding import fold
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, State, Theory
+from zerobench.subject import Batch, Outcome, State, Subject, Theory
 from zerobench.subjects.reference import Reference
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.meta.mutants.by_hand import RightByHand, RightByOwners
 from zerobench.suites.meta.mutants.order import RightInReverse
 from zerobench.suites.meta.mutants.plain import Mutant, RightButSlow
 
@@ -182,7 +183,7 @@ class RightInDdpsSmallBuckets(TorchDdp):
 
 
 #: Right engines; a failure is a false alarm.
-DIFFERENT: list[type[Reference] | type[TorchDdp]] = [
+DIFFERENT: list[type[Subject]] = [
     RightInOtherBuckets,
     RightWithBarriers,
     RightInReverseOrder,
@@ -195,4 +196,6 @@ DIFFERENT: list[type[Reference] | type[TorchDdp]] = [
     RightInDdpsSmallBuckets,
     RightButSlow,
     RightInReverse,
+    RightByHand,
+    RightByOwners,
 ]
