@@ -132,16 +132,21 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
     with closing(wrap(model, subject_type, scenario, group)) as subject, directory_of(group) as directory:
         found += _differing("building", before, _of_process())
         _mark(model)
-        state = partial(_of_model, subject, model, scenario)
+        within = partial(_of_model, subject, model, scenario)
+        state = partial(_with_attributes, within, model)
         for index in range(scenario.steps):
             prepare(subject, scenario, index)
+            marks = _attributes(model)
             first_block(model).eval()
             for micro_step, batch in enumerate(draw_batches(scenario, index, rank)):
                 seed_leaf(scenario, index, micro_step * scenario.world + rank)
-                found += _changed_by("micro_step", state, batch, partial(subject.micro_step, batch))
+                found += _changed_by("micro_step", within, batch, partial(subject.micro_step, batch))
             finish(subject, scenario, index)
             readings = _Readings()
-            for call, make in _calls(subject, directory if saving else None).items():
+            found += _changed_by("gradients", within, {}, subject.gradients)
+            found += _changed_by("step", within, {}, subject.step)
+            found += _differing("a step", marks, _attributes(model))
+            for call, make in _calls_between_steps(subject, directory if saving else None).items():
                 found += _changed_by(call, state, {}, partial(readings.make, call, make))
             first_block(model).train()
             batch = held_out(scenario)
@@ -177,11 +182,9 @@ class _Readings:
         return [f"{name}, by a later call" for name, pair in self._kept.items() if not same_bits(*pair)]
 
 
-def _calls(subject: Subject, directory: Path | None) -> dict[str, Callable[[], object]]:
-    """The calls from the last backward of a step on, in order."""
+def _calls_between_steps(subject: Subject, directory: Path | None) -> dict[str, Callable[[], object]]:
+    """The calls after the update, in order."""
     made: dict[str, Callable[[], object]] = {
-        "gradients": subject.gradients,
-        "step": subject.step,
         "parameters": subject.parameters,
         "model_parameters": subject.model_parameters,
         "optimizer_state": subject.optimizer_state,
@@ -248,13 +251,21 @@ def _of_process() -> dict[str, object]:
 
 
 def _of_model(subject: Subject, model: nn.Module, scenario: Scenario) -> dict[str, object]:
-    """The modes of its modules, the parameters that train, the client's attributes of parameters and buffers, and the
-    hyperparameters that the client sets."""
+    """The modes of its modules, the parameters that train, and the hyperparameters that the client sets."""
     found: dict[str, object] = {f"the mode of {name or 'the model'}": m.training for name, m in model.named_modules()}
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    found |= {f"the attribute of {name}": getattr(each, "of_client", None) for name, each in tensors}
     found |= {f"requires_grad of {name}": p.requires_grad for name, p in model.named_parameters()}
     groups = subject.param_groups() if subject.schedules else ()
     keys = [key for key in _HYPERPARAMETERS if not (key == "lr" and scenario.engine_schedules)]
     set_by_client = ((i, key, group[key]) for i, group in enumerate(groups) for key in keys if key in group)
     return found | {f"{key} of group {i}": value for i, key, value in set_by_client}
+
+
+def _attributes(model: nn.Module) -> dict[str, object]:
+    """The client's attributes of parameters and buffers. Within a step an engine may have other objects in place of its
+    shards, as FSDP2 has if it does not reshard after a backward."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return {f"the attribute of {name}": getattr(each, "of_client", None) for name, each in tensors}
+
+
+def _with_attributes(state: Callable[[], dict[str, object]], model: nn.Module) -> dict[str, object]:
+    return state() | _attributes(model)

@@ -81,6 +81,8 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
         return f"{WRAPPED} rounds other gradients to fp16: {_HOOKS}"
     if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
         return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
+    if {AVERAGED, plain_settings.CLOSURE}.issubset(scenario.settings):
+        return f"{AVERAGED}.step() takes no closure: {_AVERAGING}"
     if ALONE in scenario.settings and (reason := _unsupported_alone(scenario)) is not None:
         return reason
     if COPIED in scenario.settings and (reason := _unsupported_copy(scenario)) is not None:

@@ -156,7 +156,7 @@ class LeavesGradientsOffAfterAnEvaluation(_Touches):
 
 
 class LeavesEvaluationModeUntilTheNextStep(_Touches):
-    thing = "the mode of the model, by evaluate"
+    thing = "the mode of blocks.0, by micro_step"
 
     def evaluate(self, batch: Batch) -> Tensor:
         loss = super().evaluate(batch)
