@@ -323,10 +323,8 @@ class Subject(ABC):
 
     @abstractmethod
     def optimizer_state(self) -> dict[str, State]:
-        """Full optimizer state: parameter name -> torch's key (``exp_avg``, ...) -> tensor of the parameter's shape.
-
-        The state of a parameter that was not updated yet is zeros, or is left out.
-        """
+        """Full optimizer state: parameter name -> torch's key (``exp_avg``, ...) -> tensor of the parameter's shape;
+        zeros, or left out, for a parameter that was not updated yet."""
 
     def counters(self) -> Mapping[str, int] | None:
         """The engine's public counters, those that it has of ``global_steps``, ``skipped_steps``, ``micro_steps`` and

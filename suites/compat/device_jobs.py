@@ -6,7 +6,6 @@ also copies states to and from the host while it computes.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,18 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from zerobench.compat import activation
+from zerobench.suites.compat import loops
 
 _VOCAB, _TOKENS, _WIDTH = 97, 16, 32
-
-
-def deepspeed(device: str) -> Any:
-    """The stand-in on a device."""
-    os.environ["DS_ACCELERATOR"] = device
-    activation.activate()
-    import deepspeed
-
-    return deepspeed
 
 
 class Block(nn.Module):
@@ -135,7 +125,7 @@ class Job:
         optimizer: of the client, from the model's parameters; by default the configuration has AdamW.
     """
 
-    loop: Callable[[Job, Any, str], list[float]]
+    loop: Callable[[Any, str], list[float]]
     layers: Callable[[], list[nn.Module]] = blocks
     dtype: str = "bf16"
     offload: str = "none"
@@ -148,7 +138,7 @@ class Job:
         model = Model(*self.layers())
         given = self.optimizer(model.parameters()) if self.optimizer else None
         config = self._config(stage, folder)
-        return deepspeed(device).initialize(model=model, optimizer=given, config=config)[0]
+        return loops.deepspeed(device).initialize(model=model, optimizer=given, config=config)[0]
 
     def _config(self, stage: int, folder: str) -> dict[str, Any]:
         target = {"device": self.offload, "pin_memory": True, "nvme_path": folder}
@@ -173,7 +163,7 @@ class Job:
         """The numbers of the job at a stage."""
         with tempfile.TemporaryDirectory() as folder:
             engine = partial(self.engine, stage, device, folder)
-            return self.loop(self, engine, folder)
+            return self.loop(engine, folder)
 
 
 def _tokens(engine: Any, seed: int) -> Tensor:
@@ -197,7 +187,7 @@ def _trained(engine: Any, first: int, last: int, each: Callable[[int], list[floa
     return found
 
 
-def trains(job: Job, make: Any, folder: str) -> list[float]:
+def trains(make: Any, folder: str) -> list[float]:
     """Eight micro-steps."""
     engine = make()
     found = _trained(engine, 0, 8)
@@ -205,7 +195,7 @@ def trains(job: Job, make: Any, folder: str) -> list[float]:
     return found
 
 
-def edits(job: Job, make: Any, folder: str) -> list[float]:
+def edits(make: Any, folder: str) -> list[float]:
     """States are read, and weights are edited within GatheredParameters and by safe_set_full_fp32_param."""
     import deepspeed
 
@@ -227,7 +217,7 @@ def edits(job: Job, make: Any, folder: str) -> list[float]:
     return found
 
 
-def gradients(job: Job, make: Any, folder: str) -> list[float]:
+def gradients(make: Any, folder: str) -> list[float]:
     """A gradient is read and set between the backward and the step."""
     import deepspeed
 
@@ -245,7 +235,7 @@ def gradients(job: Job, make: Any, folder: str) -> list[float]:
     return found
 
 
-def resumes(job: Job, make: Any, folder: str) -> list[float]:
+def resumes(make: Any, folder: str) -> list[float]:
     """A new engine goes on with a checkpoint."""
     engine = make()
     found = _trained(engine, 0, 4)
@@ -258,7 +248,7 @@ def resumes(job: Job, make: Any, folder: str) -> list[float]:
     return found
 
 
-def takes_turns(job: Job, make: Any, folder: str) -> list[float]:
+def takes_turns(make: Any, folder: str) -> list[float]:
     """Two engines alternate."""
     engines, found = [make(), make()], []
     for number in range(4):

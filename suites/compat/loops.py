@@ -21,9 +21,9 @@ from zerobench.compat import activation
 STAGES = (0, 1, 2, 3)
 
 
-def deepspeed() -> Any:
-    """The stand-in, on the CPU."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
+def deepspeed(device: str = "cpu") -> Any:
+    """The stand-in, on a device."""
+    os.environ["DS_ACCELERATOR"] = device
     activation.activate()
     import deepspeed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
@@ -23,16 +22,15 @@ def one(request: pytest.FixtureRequest) -> Iterator[Pool]:
         yield ranks
 
 
-def _numbers(group: dist.ProcessGroup, name: str, stage: int, device: str, offload: str) -> list[float]:
-    return replace(JOBS[name], offload=offload).run(stage, device)
+def _numbers(group: dist.ProcessGroup, name: str, stage: int, device: str) -> list[float]:
+    return JOBS[name].run(stage, device)
 
 
 @pytest.mark.rotating
 @pytest.mark.parametrize("name", JOBS)
 def test_stages(one: Pool, name: str) -> None:
     """The numbers of stages 1 to 3 are those of stage 0."""
-    offload = JOBS[name].offload
-    [expected] = one.run(_numbers, name, 0, one.device, "none")
+    [expected] = one.run(_numbers, name, 0, one.device)
     assert not any(map(math.isnan, expected))
     for stage in STAGES[1:]:
-        assert one.run(_numbers, name, stage, one.device, offload) == [expected]
+        assert one.run(_numbers, name, stage, one.device) == [expected]

@@ -157,9 +157,8 @@ class _Follower:
     def _still(self, index: int, step: Step) -> Iterator[Difference]:
         for name, value in self.masters.items():
             yield from self._same(index, "parameters", name, step.parameters.get(name), value)
-            for key, state in self.states[name].items():
-                got = or_zeros(step.optimizer_state.get(name, {}).get(key), state)
-                yield from self._same(index, "optimizer_state", f"{name}.{key}", got, state)
+            for key, got in self._states_of(step, name).items():
+                yield from self._same(index, "optimizer_state", f"{name}.{key}", got, self.states[name][key])
 
     def _moved(self, index: int, step: Step) -> Iterator[Difference]:
         doubt = self._doubt_of_norm(step)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from zerobench.compat.launcher.runner import launch_command
 
 _COMPAT = "zerobench.compat"
 
@@ -17,7 +18,7 @@ def _launch(module: Any) -> None:
     def prepare_deepspeed_cmd_env(args: Any) -> tuple[list[str] | None, dict[str, str]]:
         command, environment = prepare(args)
         if command is not None:  # several machines: the command deepspeed, which need not be there
-            return [sys.executable, "-m", "zerobench", "launch", *command[1:]], environment
+            return launch_command(command[1:]), environment
         if not args.no_python and args.training_script != _COMPAT:
             script = ["-m", args.training_script] if args.module else [args.training_script]
             args.training_script_args = [*script, *args.training_script_args]

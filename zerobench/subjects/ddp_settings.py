@@ -64,11 +64,15 @@ _NOT_COPIED = plain_settings.HOOKED, *plain_settings.SCALERS
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
 
 
+def may_rest(scenario: Scenario) -> bool:
+    """Whether the first block may be frozen in the last backward of a step, which reduces."""
+    return bool(scenario.frozen_steps) or client_settings.FROZEN_LAST in scenario.settings
+
+
 def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: bool) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
-    freezes = bool(scenario.frozen_steps) or client_settings.FROZEN_LAST in scenario.settings
-    if SKIPPED in scenario.settings and (odd.by_route or freezes or not looks_for_unused):
+    if SKIPPED in scenario.settings and (odd.by_route or may_rest(scenario) or not looks_for_unused):
         return f"{SKIPPED} demands that all leaves leave out the same parameters: {_PAGE}"
     unordered = any(getattr(odd, name) for name in _UNORDERED)
     if DELAYED in scenario.settings and (unordered or looks_for_unused or static_graph):

@@ -103,7 +103,7 @@ class TorchDdp(Plain):
         """Whether DDP walks the graph of each forward for parameters that it does not use."""
         if cls.find_unused is not None:
             return cls.find_unused
-        if scenario.frozen_steps or client_settings.FROZEN_LAST in scenario.settings:
+        if ddp_settings.may_rest(scenario):
             return True
         return isinstance(scenario.model, Odd) and scenario.model.leaves_some_out
 

@@ -156,7 +156,7 @@ class RightByOwners(_ByHand):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if scenario.stage != 1 or scenario.dtype != "fp32" or scenario.loss_scale.static is None:
+        if scenario.stage != 1 or scenario.dtype != "fp32":
             return "stage 1 in fp32 only"
         return None
 

@@ -35,7 +35,11 @@ def encode_world_info(world_info: Resources) -> str:
     return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
 
 
+def launch_command(args: list[str]) -> list[str]:
+    """The ``deepspeed`` command with these arguments, as one of this package."""
+    return [sys.executable, "-m", "zerobench", "launch", *args]
+
+
 def main(args: list[str] | None = None) -> NoReturn:
     """``zerobench launch`` with these arguments of the ``deepspeed`` command, by default the process's own."""
-    given = sys.argv[1:] if args is None else args
-    sys.exit(subprocess.call([sys.executable, "-m", "zerobench", "launch", *given]))
+    sys.exit(subprocess.call(launch_command(sys.argv[1:] if args is None else args)))
