@@ -268,7 +268,11 @@ def building(trials: Trials, scenario: Scenario) -> None:
 
 
 def changing(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received by loads, by edits of parameters and gradients, by readings, and while an engine is closed."""
+    """The bytes received by loads, by edits of parameters and gradients, by readings, and while an engine is closed.
+
+    A reading may gather a unit twice: an engine that reads ahead in the model's order, and whose values are read in
+    another order, reshards some units before they are read.
+    """
     loads = offers_returning(trials.subject, scenario)
     edits = offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
@@ -278,10 +282,10 @@ def changing(trials: Trials, scenario: Scenario) -> None:
         "loading": (states, "each state once"),
         "an edit": (1, "the model once"),
         "an edit of gradients": (1, "the gradients once"),
-        "a reading of parameters": (1, "each value once"),
-        "a reading of optimizer state": (states - 1, "each value once"),
-        "a reading of gradients": (1, "each value once"),
-        "a reading of model parameters": (1, "each value once"),
+        "a reading of parameters": (2, "each value twice"),
+        "a reading of optimizer state": (2 * (states - 1), "each value twice"),
+        "a reading of gradients": (2, "each value twice"),
+        "a reading of model parameters": (2, "each value twice"),
         "closing": (0, "no state"),
     }
     command = ReplayCommand(scenario, trials.name)
