@@ -117,7 +117,7 @@ def findings(session: nox.Session) -> None:
 @nox.session
 def peers(session: nox.Session) -> None:
     """Run the tests that need the packages of the other engines, those that are installed."""
-    exchanged = [f"suites/api/test_checkpoint_deepspeed{part}.py" for part in ("", "_settings", "_universal")]
+    exchanged = [f"suites/api/checkpoint/test_deepspeed{part}.py" for part in ("", "_settings", "_universal")]
     _python(session, "-m", "pytest", *exchanged, "suites/meta/test_peers.py")
     resumes = ["suites/equivalence/test_resume.py", "suites/equivalence/test_resume_elsewhere.py"]
     _python(session, "-m", "pytest", *resumes, "--subject", "deepspeed-universal")

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.api import saved
 from zerobench.suites.support.trials import Trials
 
 
@@ -17,24 +12,3 @@ from zerobench.suites.support.trials import Trials
 def reference(pool: Pool) -> Trials:
     """The reference engine on the session's ranks."""
     return Trials(pool, "reference")
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Pool]:
-    """DeepSpeed's ranks: its group is always the whole world."""
-    with Pool(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Pool]:
-    """The reference engine's ranks."""
-    with Pool(3) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A directory with a checkpoint of this engine's, and its states."""
-    directory = tmp_path_factory.mktemp("own")
-    return directory, saved.states(saved.checkpoint(directory))

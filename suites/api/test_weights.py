@@ -23,7 +23,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subjects.reference import Reference
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 from zerobench.suites.support import safetensors
 from zerobench.suites.support.strategies import drawn, scenarios
 from zerobench.suites.support.trials import Trials

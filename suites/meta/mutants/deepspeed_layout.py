@@ -18,7 +18,7 @@ from zerobench.engine.checkpoint.directory import read_latest
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subjects.deepspeed_config import config
-from zerobench.suites.api.universal import convert
+from zerobench.suites.api.checkpoint.universal import convert
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 

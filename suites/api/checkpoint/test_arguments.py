@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import zerobench
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 
 
 def test_frozen_parameters_can_be_left_out(tmp_path: Path) -> None:

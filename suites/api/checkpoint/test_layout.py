@@ -18,9 +18,9 @@ from torch import nn
 
 import zerobench
 from zerobench.engine.checkpoint.offline import read_weights
-from zerobench.suites.api import saved
-from zerobench.suites.api.loading import comparable, demand_refused
-from zerobench.suites.api.spoiling import RunsCode, replace_by_link
+from zerobench.suites.api.checkpoint import saved
+from zerobench.suites.api.checkpoint.loading import comparable, demand_refused
+from zerobench.suites.api.checkpoint.spoiling import RunsCode, replace_by_link
 
 _STAGE_3 = {"zero_optimization": {"stage": 3, "sub_group_size": 150}, "bf16": {"enabled": True}}
 _STAGE_2 = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}

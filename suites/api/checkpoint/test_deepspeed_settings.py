@@ -16,7 +16,7 @@ from zerobench.ranks import Pool, RankFault
 from zerobench.recording import State
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
-from zerobench.suites.api.exchanged import (
+from zerobench.suites.api.checkpoint.exchanged import (
     LIMIT,
     NEEDS_DEEPSPEED,
     SCENARIO,

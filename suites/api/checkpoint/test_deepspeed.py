@@ -12,7 +12,7 @@ from zerobench import export_deepspeed_checkpoint
 from zerobench.ranks import Pool, RankFault
 from zerobench.scenario import LossScale, Optimizer
 from zerobench.subjects.deepspeed_config import config
-from zerobench.suites.api.exchanged import (
+from zerobench.suites.api.checkpoint.exchanged import (
     LIMIT,
     MODEL,
     NEEDS_DEEPSPEED,

@@ -18,7 +18,7 @@ from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.background import PendingSave
 from zerobench.engine.checkpoint.directory import read_latest
 from zerobench.ranks import Pool
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 
 _LIMIT = 60.0
 

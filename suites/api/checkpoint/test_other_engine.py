@@ -16,10 +16,10 @@ from torch import nn
 
 import zerobench
 from zerobench.engine.checkpoint.deepspeed import pickles
-from zerobench.suites.api import saved
-from zerobench.suites.api.loading import demand_refused
-from zerobench.suites.api.spoiling import rewrite
-from zerobench.suites.api.universal import convert
+from zerobench.suites.api.checkpoint import saved
+from zerobench.suites.api.checkpoint.loading import demand_refused
+from zerobench.suites.api.checkpoint.spoiling import rewrite
+from zerobench.suites.api.checkpoint.universal import convert
 
 pytestmark = pytest.mark.ci
 

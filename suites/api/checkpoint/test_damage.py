@@ -19,9 +19,9 @@ from torch import nn
 import zerobench
 from zerobench.engine.checkpoint import record
 from zerobench.engine.checkpoint.directory import read_latest
-from zerobench.suites.api import saved
-from zerobench.suites.api.loading import demand_refused
-from zerobench.suites.api.spoiling import RunsCode
+from zerobench.suites.api.checkpoint import saved
+from zerobench.suites.api.checkpoint.loading import demand_refused
+from zerobench.suites.api.checkpoint.spoiling import RunsCode
 
 #: The names that tests give to the two checkpoints of the fixture.
 _LAST = "global_step2"

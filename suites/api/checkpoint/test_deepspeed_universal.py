@@ -15,7 +15,7 @@ from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.ranks import Pool
 from zerobench.scenario import Optimizer
 from zerobench.subjects.deepspeed_config import config
-from zerobench.suites.api.exchanged import (
+from zerobench.suites.api.checkpoint.exchanged import (
     LIMIT,
     MODEL,
     NEEDS_DEEPSPEED,
@@ -25,7 +25,7 @@ from zerobench.suites.api.exchanged import (
     to_universal,
     train_and_save,
 )
-from zerobench.suites.api.universal import convert
+from zerobench.suites.api.checkpoint.universal import convert
 
 pytestmark = NEEDS_DEEPSPEED
 

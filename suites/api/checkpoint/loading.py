@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import zerobench
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 
 
 def demand_refused(engine: zerobench.Engine, directory: Path, message: str, tag: str | None = None) -> None:

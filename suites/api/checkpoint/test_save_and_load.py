@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 
 _SCHEDULES: list[Any] = [
     lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3]),

@@ -16,10 +16,10 @@ import torch
 import zerobench
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.offline import read_weights
-from zerobench.suites.api import saved
-from zerobench.suites.api.loading import comparable, demand_refused
-from zerobench.suites.api.spoiling import RunsCode, replace_by_link, rewrite
-from zerobench.suites.api.universal import convert
+from zerobench.suites.api.checkpoint import saved
+from zerobench.suites.api.checkpoint.loading import comparable, demand_refused
+from zerobench.suites.api.checkpoint.spoiling import RunsCode, replace_by_link, rewrite
+from zerobench.suites.api.checkpoint.universal import convert
 
 _TAG = "global_step2"
 _WEIGHT = "zero/body.0.weight"

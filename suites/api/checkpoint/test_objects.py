@@ -17,7 +17,7 @@ from torch import Tensor
 
 import zerobench
 from zerobench.engine.checkpoint import plain
-from zerobench.suites.api import saved
+from zerobench.suites.api.checkpoint import saved
 
 _VALUES: dict[Any, Any] = {
     "random": random.getstate(),

@@ -21,8 +21,8 @@ from zerobench.engine.checkpoint import directory as names
 from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.api import saved
-from zerobench.suites.api.universal import convert
+from zerobench.suites.api.checkpoint import saved
+from zerobench.suites.api.checkpoint.universal import convert
 from zerobench.suites.support.checkout import ROOT
 from zerobench.suites.support.forked import Program
 
@@ -38,7 +38,7 @@ def _saving(directory: Path, ranks: int) -> Iterator[Program]:
     """A program that saves for ever; killed at the end of the context."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Program(
-        "-m", "zerobench.suites.api.saved", str(directory), str(ranks), cwd=directory.parent, env=env
+        "-m", "zerobench.suites.api.checkpoint.saved", str(directory), str(ranks), cwd=directory.parent, env=env
     ) as program:
         try:
             yield program

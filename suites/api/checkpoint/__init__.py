@@ -1,0 +1,1 @@
+"""The reference engine's checkpoints: calls, crashes, damage, and other engines' layouts."""
