@@ -12,10 +12,8 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint import loading, saving, whole
 from zerobench.engine.checkpoint.background import PendingSave
-from zerobench.engine.checkpoint.directory import checked_tag
 from zerobench.engine.checkpoint.matching import Choice
 from zerobench.engine.checkpoint.parts import Parts
-from zerobench.engine.checkpoint.together import on_every_rank
 from zerobench.engine.errors import CheckpointError
 
 
@@ -83,7 +81,7 @@ class CheckpointCalls(Parts):
         return self._pending_save
 
     def _begin_save(self, tag: str | int | None) -> str:
-        """The tag, if a checkpoint can be saved now; an earlier save is over then."""
+        """The checkpoint's tag, if one can be saved now; an earlier save is over then."""
         self._check_whole()
         self.keep_replaced(leave_converted=True)  # as by Module.half() for an export
         self._end_save()
@@ -92,8 +90,7 @@ class CheckpointCalls(Parts):
                 "save_checkpoint() was called within a step, and a checkpoint holds no gradients; call it after the "
                 "step() of an accumulation boundary"
             )
-        chosen = f"global_step{self.global_steps}" if tag is None else tag
-        return on_every_rank(self.ranks, lambda: checked_tag(chosen))
+        return f"global_step{self.global_steps}" if tag is None else str(tag)
 
     def _end_save(self) -> None:
         """Wait for a save in the background, and raise its error."""

@@ -22,7 +22,7 @@ from zerobench.engine.checkpoint.record import Contents
 from zerobench.engine.checkpoint.rng import restore_rng
 from zerobench.engine.checkpoint.safetensors import DTYPES
 from zerobench.engine.checkpoint.source import OwnSource, Source
-from zerobench.engine.checkpoint.together import on_every_rank
+from zerobench.engine.checkpoint.together import exchanged, on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
 
@@ -61,8 +61,7 @@ def load(
 def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
     """The folder of the tag, or of the latest tag as rank 0 reads it; None if there is no latest tag. A collective."""
     if tag is None:
-        own = on_every_rank(ranks, lambda: names.read_latest(directory) or "" if ranks.rank == 0 else "")
-        tag = ranks.same_everywhere(own)[0]
+        _, [tag, *_] = exchanged(ranks, lambda: (None, names.read_latest(directory) or "" if ranks.rank == 0 else ""))
         if not tag:
             _log.warning("%s has no file 'latest', so nothing is loaded; to load a checkpoint, pass its tag", directory)
             return None
@@ -72,8 +71,8 @@ def _find(ranks: Ranks, directory: Path, tag: str | None) -> Path | None:
 
 def _source(parts: Parts, folder: Path) -> Source:
     """The checkpoint, the same one on all ranks, with all its files there. A collective."""
-    saved, identity = on_every_rank(parts.ranks, lambda: _opened(parts, folder))
-    if len(set(parts.ranks.same_everywhere(identity))) > 1:
+    saved, identities = exchanged(parts.ranks, lambda: _opened(parts, folder))
+    if len(set(identities)) > 1:
         raise CheckpointError(
             f"{str(folder)!r} changed while it was loaded, or the ranks see different ones; load again"
         )

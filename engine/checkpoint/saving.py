@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Piece, owned_pieces
 from zerobench.engine.checkpoint.progress import contents
 from zerobench.engine.checkpoint.record import Contents, Record
-from zerobench.engine.checkpoint.together import on_every_rank
+from zerobench.engine.checkpoint.together import exchanged, on_every_rank
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.errors import CheckpointError
 
@@ -27,10 +27,12 @@ _log = logging.getLogger("zerobench.engine.checkpoint")
 def save(parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool) -> None:
     """Save a checkpoint; see Engine.save_checkpoint. A collective."""
     own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
-    folder = _begin(parts.ranks, directory, tag)
-    with _discarding(parts.ranks, folder):
-        tables = distributed.save(folder, own, parts.ranks.group, shard_file.write)
-        on_every_rank(parts.ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
+    ranks = parts.ranks
+    folder = _begin(ranks, directory, tag)
+    with _discarding(ranks, folder):
+        on_every_rank(ranks, lambda: _check_seen(folder))
+        tables = distributed.save(folder, own, ranks.group, shard_file.write)
+        on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
 
 def start(
@@ -41,8 +43,13 @@ def start(
     ranks = parts.ranks
     folder = _begin(ranks, directory, tag)
     writing = BackgroundWrite(folder / shard_file.name_of(ranks.rank), own)
+
+    def copy() -> None:
+        _check_seen(folder)
+        writing.copy()
+
     with _discarding(ranks, folder):
-        on_every_rank(ranks, writing.copy)
+        on_every_rank(ranks, copy)
         writing.begin()
 
     def finish() -> None:
@@ -57,13 +64,16 @@ def _gathered(
     parts: Parts, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
 ) -> tuple[list[Piece], Contents]:
     """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
-    _check_same(parts.ranks, {"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
+    arguments = json.dumps({"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
 
-    def gathered() -> tuple[list[Piece], Contents]:
+    def gathered() -> tuple[tuple[list[Piece], Contents], str]:
+        names.checked_tag(tag)
         parts.stores.settle()
-        return owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)
+        return (owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)), arguments
 
-    return on_every_rank(parts.ranks, gathered)
+    found, texts = exchanged(parts.ranks, gathered)
+    _check_same(texts)
+    return found
 
 
 @contextmanager
@@ -77,22 +87,19 @@ def _discarding(ranks: Ranks, folder: Path) -> Iterator[None]:
         raise
 
 
-def _check_same(ranks: Ranks, arguments: dict[str, Any]) -> None:
-    texts = ranks.same_everywhere(json.dumps(arguments))
+def _check_same(texts: Sequence[str]) -> None:
     for rank, text in enumerate(texts):
         if text != texts[0]:
             raise CheckpointError(f"rank {rank} saves a checkpoint with {text}, and rank 0 with {texts[0]}")
 
 
 def _begin(ranks: Ranks, directory: Path, tag: str) -> Path:
-    """The temporary folder, which rank 0 makes and every rank must see. A collective."""
-    made = on_every_rank(ranks, lambda: names.begin(directory, tag).name if ranks.rank == 0 else "")
-    folder = directory / ranks.same_everywhere(made)[0]
-    on_every_rank(ranks, lambda: _seen(folder))
-    return folder
+    """The temporary folder, which rank 0 makes. A collective."""
+    _, [made, *_] = exchanged(ranks, lambda: (None, names.begin(directory, tag).name if ranks.rank == 0 else ""))
+    return directory / made
 
 
-def _seen(folder: Path) -> None:
+def _check_seen(folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(
             f"{str(folder)!r}, which rank 0 made, does not exist here; all ranks must save to one directory, on a file "

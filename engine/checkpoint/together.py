@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -18,16 +19,24 @@ def on_every_rank(ranks: Ranks, work: Callable[[], T]) -> T:
     Raises:
         CheckpointError: it raised on some rank; the message names each rank's error.
     """
+    return exchanged(ranks, lambda: (work(), ""))[0]
+
+
+def exchanged(ranks: Ranks, work: Callable[[], tuple[T, str]]) -> tuple[T, list[str]]:
+    """Like :func:`on_every_rank`; ``work`` returns a text as well, and each rank receives those of all ranks, in rank
+    order."""
     cause: Exception | None = None
+    text = ""
     try:
-        result = work()
+        result, text = work()
     except Exception as error:  # noqa: BLE001 - any error of one rank is every rank's error
         cause = error
-    reports = ranks.same_everywhere("" if cause is None else describe(cause))
-    failures = {rank: report for rank, report in enumerate(reports) if report}
+    reports = ranks.same_everywhere(json.dumps(["" if cause is None else describe(cause), text]))
+    errors, texts = zip(*map(json.loads, reports), strict=True)
+    failures = {rank: error for rank, error in enumerate(errors) if error}
     if failures:
         raise CheckpointError(combined(failures)) from cause
-    return result
+    return result, list(texts)
 
 
 def describe(error: BaseException) -> str:
