@@ -1,9 +1,9 @@
-"""The settings of a client's code that most engines have, and that change no value: backwards while a block is frozen,
-a cast of the module, and what a process sets for all of torch."""
+"""The settings of a client's code that most engines have, and that change no value: backwards while a block is frozen
+or of named parameters, a late optimizer, a cast of the module, and what a process sets for all of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,12 +28,23 @@ FILLED = "use_deterministic_algorithms"
 SIXTEEN = "set_default_dtype(bfloat16) in the step"
 #: Code that every engine can run.
 CODE = *FROZEN, FILLED, SIXTEEN
+#: A backward names the parameters whose gradients it computes, here all that the client trains:
+#: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
+INPUTS = "backward(inputs=parameters)"
+#: The client evaluates the module, for example a loaded one, before it builds the optimizer.
+LATE_OPTIMIZER = "an optimizer after an evaluation"
+#: Code of a client that calls the backward, and builds the optimizer, of torch.
+OF_TORCH = INPUTS, LATE_OPTIMIZER
+
+_CHECKPOINT = "https://docs.pytorch.org/docs/2.13/checkpoint.html#torch.utils.checkpoint.checkpoint"
 
 
 def unsupported(scenario: Scenario) -> str | None:
     """The reason against a setting, or None."""
     if CAST in scenario.settings and scenario.dtype != "fp32":
         return f"{CAST} would round a model in 16 bits to nothing else, and not its fp32 masters"
+    if INPUTS in scenario.settings and scenario.model.recompute == "reentrant":
+        return f"reentrant recomputation takes no {INPUTS}: {_CHECKPOINT}"
     if not (frozen := set(FROZEN).intersection(scenario.settings)):
         return None
     if scenario.frozen_steps:
@@ -59,6 +70,11 @@ def frozen_block(model: nn.Module) -> Iterator[None]:
 def zero_loss(call: Callable[..., Any], batch: Batch, scenario: Scenario) -> Tensor:
     """Zero times the loss."""
     return loss_of(scenario, call, batch) * 0.0
+
+
+def inputs(parameters: Iterable[Tensor], scenario: Scenario) -> list[Tensor] | None:
+    """The parameters that the client's backward names, if it names them."""
+    return [p for p in parameters if p.requires_grad] if INPUTS in scenario.settings else None
 
 
 def cast(module: nn.Module, scenario: Scenario) -> None:

@@ -59,6 +59,7 @@ class FairscaleOss(Plain):
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
         *client_settings.CODE,
+        client_settings.INPUTS,
         *plain_settings.ADDITIONS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
 from zerobench.workload.forwards import loss_of
@@ -39,7 +39,13 @@ COUNTS_STEPS = "split_batches and adjust_scheduler=False"
 #: A way to save.
 STATE = "save_state"
 #: Settings of the client's code.
-_CODE = plain_settings.FAILED, plain_settings.EVALUATED, plain_settings.IN_EVALUATION, plain_settings.BOXED
+_CODE = (
+    plain_settings.FAILED,
+    plain_settings.EVALUATED,
+    plain_settings.IN_EVALUATION,
+    plain_settings.BOXED,
+    client_settings.INPUTS,
+)
 #: The file of the scheduler's state, if the client saves it.
 _OWN = "scheduler.pt"
 
@@ -120,7 +126,7 @@ class AccelerateDdp(TorchDdp):
                 plain_settings.after_forward(self.module, self.module, batch, self.scenario)
                 if TRIGGERED in self.scenario.settings and self._reduces:
                     reduced.enter_context(self.accelerator.trigger_sync_in_backward(self.module))
-                self.accelerator.backward(loss)
+                self.accelerator.backward(loss, inputs=client_settings.inputs(self.working.values(), self.scenario))
             if not self.accelerator.sync_gradients:
                 self._schedule()
         return loss.detach()

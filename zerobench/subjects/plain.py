@@ -20,7 +20,7 @@ from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
 from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.saving import load_scaler, save_scaler
 from zerobench.theory import peers
-from zerobench.workload.data import DTYPES
+from zerobench.workload.data import DTYPES, held_out
 from zerobench.workload.forwards import loss_of
 
 _AMP = "https://docs.pytorch.org/docs/2.13/amp.html#gradient-scaling"
@@ -85,7 +85,8 @@ class Plain(Subject):
         self.working = {name: p for name, p in model.named_parameters() if p.requires_grad}
         plain_settings.hook(self.working.values(), scenario)
         self.masters = self.masters or self.working
-        self.optimizer = self._optimizer()
+        late = client_settings.LATE_OPTIMIZER in scenario.settings
+        self.optimizer = self._late_optimizer() if late else self._optimizer()
         self.scaler = plain_settings.scaler(scenario, self.optimizer, group, sharded=self.scales_shards)
         self.scale = self._next_scale()
         self.micro_steps = 0  # since the last step
@@ -107,6 +108,15 @@ class Plain(Subject):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return build_optimizer(self.scenario.optimizer, self.masters, **plain_settings.form(self.scenario))
+
+    def _late_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer after an evaluation, of the parameters that the module has then."""
+        plain_settings.evaluate(self.module, self._called, held_out(self.scenario), self.scenario)
+        kept = self.masters
+        if kept is self.working:
+            self.masters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        made, self.masters = self._optimizer(), kept
+        return made
 
     def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
         """The context of a forward and backward; gradients need to be reduced only if ``needed``."""
@@ -164,7 +174,7 @@ class Plain(Subject):
             if zeroes:
                 self._zero_grad()
             plain_settings.after_forward(self.module, self._called, batch, self.scenario)
-            plain_settings.before_hooks(self._scaled(loss), self.scenario).backward()  # type: ignore[no-untyped-call]
+            self._go_back(plain_settings.before_hooks(self._scaled(loss), self.scenario))
         return loss.detach()
 
     def _run_frozen(self, batch: Batch, *, reduces: bool) -> None:
@@ -174,7 +184,11 @@ class Plain(Subject):
             plain_settings.mode(self.module, self.scenario),
             self._synchronizing(reduces),
         ):
-            client_settings.zero_loss(self._called, batch, self.scenario).backward()  # type: ignore[no-untyped-call]
+            self._go_back(client_settings.zero_loss(self._called, batch, self.scenario))
+
+    def _go_back(self, loss: Tensor) -> None:
+        named = client_settings.inputs(self.working.values(), self.scenario)
+        loss.backward(inputs=named)  # type: ignore[no-untyped-call]
 
     @property
     def _adds_each(self) -> bool:

@@ -47,6 +47,7 @@ class TorchDdp(Plain):
     settings = (
         *plain_settings.SETTINGS,
         *client_settings.CODE,
+        *client_settings.OF_TORCH,
         plain_settings.SPARSE,
         *ddp_settings.SETTINGS,
         *ddp_settings.OF_OPTIMIZER,

@@ -68,6 +68,7 @@ class TorchFsdp1(Plain):
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
         *client_settings.CODE,
+        *client_settings.OF_TORCH,
         client_settings.CAST,
         *fsdp1_settings.SETTINGS,
     )

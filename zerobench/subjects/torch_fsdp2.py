@@ -41,6 +41,7 @@ class TorchFsdp2(Plain):
     settings = (
         *plain_settings.SETTINGS,
         *client_settings.CODE,
+        *client_settings.OF_TORCH,
         client_settings.CAST,
         *fsdp2_settings.SETTINGS,
         *fsdp2_chunks.SETTINGS,

@@ -35,6 +35,7 @@ class TorchZero1(TorchDdp):
     settings = (
         *plain_settings.SETTINGS,
         *client_settings.CODE,
+        *client_settings.OF_TORCH,
         *plain_settings.ADDITIONS,
         *ddp_settings.SETTINGS,
     )
