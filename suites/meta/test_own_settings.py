@@ -51,6 +51,8 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "ignored_params": {"model": Odd(frozen=True)},
     "ignored_states": {"model": Odd(frozen=True)},
     "register_comm_hook(compress)": {"communication_dtype": "fp16"},
+    "Tensor.register_post_accumulate_grad_hook": {"accumulation": 1},
+    "checkpoint within a block": {"model": Odd(recompute="non_reentrant")},
     "split_batches and adjust_scheduler=False": {"lr_factors": (1.0, 0.5), "scheduled_by": "engine"},
 }
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
 from zerobench.subjects import plain_settings
@@ -26,8 +29,13 @@ CAST = "double() and float()"
 FILLED = "use_deterministic_algorithms"
 #: In a step the dtype of new tensors is bf16, as a client sets it that builds its model in 16 bits.
 SIXTEEN = "set_default_dtype(bfloat16) in the step"
+#: Each block recomputes itself, in place of the model that calls it, as one does that has a checkpointed layer.
+WITHIN = "checkpoint within a block"
+#: A recomputation runs to its end, also after the last tensor that the backward needs:
+#: https://docs.pytorch.org/docs/2.13/checkpoint.html#torch.utils.checkpoint.set_checkpoint_early_stop
+TO_THE_END = "set_checkpoint_early_stop(False)"
 #: Code that every engine can run.
-CODE = *FROZEN, FILLED, SIXTEEN
+CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END
 #: A backward names the parameters whose gradients it computes, here all that the client trains:
 #: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
 INPUTS = "backward(inputs=parameters)"
@@ -43,6 +51,8 @@ def unsupported(scenario: Scenario) -> str | None:
     """The reason against a setting, or None."""
     if CAST in scenario.settings and scenario.dtype != "fp32":
         return f"{CAST} would round a model in 16 bits to nothing else, and not its fp32 masters"
+    if (reason := _unsupported_recomputation(scenario)) is not None:
+        return reason
     if INPUTS in scenario.settings and scenario.model.recompute == "reentrant":
         return f"reentrant recomputation takes no {INPUTS}: {_CHECKPOINT}"
     if not (frozen := set(FROZEN).intersection(scenario.settings)):
@@ -51,7 +61,45 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"{min(frozen)} is for a block that trains in each step"
     if scenario.poison or scenario.dtype == "fp16":
         return f"{min(frozen)} goes back from 0 times a loss, which is no zero if it is not finite"
+    if plain_settings.HOOKED_AFTER in scenario.settings:
+        return f"with several backwards {plain_settings.HOOKED_AFTER} would double the sum of their gradients each time"
     return plain_settings.unsupported_repetition(scenario)
+
+
+def _unsupported_recomputation(scenario: Scenario) -> str | None:
+    """The reason against a setting of recomputations, or None."""
+    model = scenario.model
+    if WITHIN in scenario.settings and model.recompute == "none":
+        return f"{WITHIN} is for a model that recomputes"
+    if TO_THE_END in scenario.settings and model.recompute != "non_reentrant":
+        return f"{TO_THE_END} is for recomputation without reentry: {_CHECKPOINT}"
+    structured = isinstance(model, Odd) and model.structured
+    if WITHIN in scenario.settings and model.recompute == "reentrant" and structured:
+        return f"reentrant recomputation finds no gradients of tensors in a dict or an object: {_CHECKPOINT}"
+    return None
+
+
+@dataclass
+class _Recomputing:
+    """A block's forward, which recomputes itself in the backward."""
+
+    forward: Callable[..., Any]
+    reentrant: bool
+
+    def __call__(self, hidden: Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return self.forward(hidden)
+        return checkpoint(self.forward, hidden, use_reentrant=self.reentrant)
+
+
+def recompute_within(model: nn.Module, scenario: Scenario) -> None:
+    """Let the blocks recompute themselves, and not the model that an engine will wrap, if a setting says so."""
+    if WITHIN not in scenario.settings:
+        return
+    spec = cast(Any, model).spec
+    cast(Any, model).spec = replace(spec, recompute="none")
+    for block in model.get_submodule("blocks").children():
+        cast(Any, block).forward = _Recomputing(block.forward, spec.recompute == "reentrant")
 
 
 @contextmanager
@@ -77,7 +125,7 @@ def inputs(parameters: Iterable[Tensor], scenario: Scenario) -> list[Tensor] | N
     return [p for p in parameters if p.requires_grad] if INPUTS in scenario.settings else None
 
 
-def cast(module: nn.Module, scenario: Scenario) -> None:
+def cast_and_back(module: nn.Module, scenario: Scenario) -> None:
     """Cast the client's module to fp64 and back, if a setting says so."""
     if CAST in scenario.settings:
         module.double()
@@ -86,7 +134,13 @@ def cast(module: nn.Module, scenario: Scenario) -> None:
 
 @contextmanager
 def filled(scenario: Scenario) -> Iterator[None]:
-    """Inside, new memory is NaN, if a setting says so."""
+    """Inside, new memory is NaN, and recomputations run to their ends, if settings say so."""
+    with set_checkpoint_early_stop(TO_THE_END not in scenario.settings), _deterministic(scenario):
+        yield
+
+
+@contextmanager
+def _deterministic(scenario: Scenario) -> Iterator[None]:
     if FILLED not in scenario.settings:
         yield
         return

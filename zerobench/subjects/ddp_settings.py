@@ -59,7 +59,7 @@ COPIED = "copy.deepcopy"
 #: Of the client's own optimizer, which an engine with its own one has not.
 OF_OPTIMIZER = (AVERAGED, ALONE, COPIED)
 SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, *HOOKS)
-_NOT_COPIED = plain_settings.HOOKED, *plain_settings.SCALERS
+_NOT_COPIED = *plain_settings.HOOKS, *plain_settings.SCALERS
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
 

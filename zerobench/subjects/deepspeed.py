@@ -86,6 +86,7 @@ class DeepSpeed(Subject):
         self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
         plain_settings.box(model, scenario)
+        client_settings.recompute_within(model, scenario)
         with warnings.catch_warnings(action="ignore"), self._computing():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(

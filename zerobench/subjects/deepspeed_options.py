@@ -274,7 +274,7 @@ def set_micro_steps(engine: Any, scenario: Scenario, number: int) -> None:
 
 def begin(engine: Any, model: nn.Module, batch: Batch, scenario: Scenario, backward: Callable[[Tensor], None]) -> None:
     """The client's calls before the first micro-step of a step, of which some train on its batch."""
-    client_settings.cast(engine, scenario)
+    client_settings.cast_and_back(engine, scenario)
     if ZEROED in scenario.settings:
         engine.zero_grad()
     if DROPPED in scenario.settings:

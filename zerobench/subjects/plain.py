@@ -79,6 +79,7 @@ class Plain(Subject):
         self.model, self.scenario, self.group = model, scenario, group
         self.masters = self._take_masters()
         plain_settings.box(model, scenario)
+        client_settings.recompute_within(model, scenario)
         with client_settings.filled(scenario):
             self.module = self._wrap()
         plain_settings.unbox(self.module, scenario)
@@ -163,7 +164,7 @@ class Plain(Subject):
             loss_of(self.scenario, self._called, batch)
         if plain_settings.LATE_ZERO not in settings:
             self._zero_grad()
-        client_settings.cast(self.module, self.scenario)
+        client_settings.cast_and_back(self.module, self.scenario)
         if client_settings.FROZEN_FIRST in settings:
             self._run_frozen(batch, reduces=self._adds_each)
 

@@ -42,6 +42,11 @@ DROPPED = "zero_grad() after a micro-step"
 #: Hooks of the client double the gradient of each trained parameter, and the client halves the loss that it goes back
 #: from: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_hook.html
 HOOKED = "Tensor.register_hook"
+#: The same by hooks that run after the gradient is in ``grad``, which has those of earlier backwards too:
+#: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_post_accumulate_grad_hook.html
+HOOKED_AFTER = "Tensor.register_post_accumulate_grad_hook"
+#: Hooks on parameters that double their gradients.
+HOOKS = HOOKED, HOOKED_AFTER
 #: Before each micro-step a forward raises in a part of the model, on all ranks, as if memory had run out. The client
 #: leaves the batch out.
 FAILED = "a forward that raises"
@@ -68,7 +73,7 @@ SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
 MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE, EVALUATED_BEFORE, FORWARD_BEFORE
 #: Code of the client that every engine can run.
-CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION, BOXED
+CODE = *HOOKS, FAILED, EVALUATED, IN_EVALUATION, BOXED
 SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, *CODE
 
 
@@ -117,8 +122,10 @@ def unsupported_form(scenario: Scenario) -> str | None:
 
 def unsupported_code(scenario: Scenario) -> str | None:
     """The reason against hooks that double gradients, a forward of no use, or training in evaluation mode, or None."""
-    if HOOKED in scenario.settings and scenario.dtype == "fp16":
-        return f"with {HOOKED} the client halves the loss, so that small gradients lose bits in fp16"
+    if (hooks := set(HOOKS).intersection(scenario.settings)) and scenario.dtype == "fp16":
+        return f"with {min(hooks)} the client halves the loss, so that small gradients lose bits in fp16"
+    if HOOKED_AFTER in scenario.settings and (scenario.accumulation > 1 or scenario.model.recompute == "reentrant"):
+        return f"with several backwards {HOOKED_AFTER} would double the sum of their gradients each time"
     if {FAILED, FAILED_BEFORE, FORWARD_BEFORE}.intersection(scenario.settings):
         return unsupported_repetition(scenario)
     if IN_EVALUATION in scenario.settings and _trains_otherwise(scenario.model):
@@ -128,8 +135,16 @@ def unsupported_code(scenario: Scenario) -> str | None:
 
 def hook(parameters: Iterable[Tensor], scenario: Scenario) -> None:
     """Set the client's hooks that double gradients, if a setting says so."""
-    for parameter in parameters if HOOKED in scenario.settings else ():
-        parameter.register_hook(lambda gradient: gradient * 2.0)  # type: ignore[no-untyped-call]
+    for parameter in parameters:
+        if HOOKED in scenario.settings:
+            parameter.register_hook(lambda gradient: gradient * 2.0)  # type: ignore[no-untyped-call]
+        if HOOKED_AFTER in scenario.settings:
+            parameter.register_post_accumulate_grad_hook(_double)  # type: ignore[no-untyped-call]
+
+
+def _double(parameter: Tensor) -> None:
+    if parameter.grad is not None:
+        parameter.grad.mul_(2.0)
 
 
 @dataclass
@@ -160,8 +175,9 @@ def _unbox(module: nn.Module, given: Any, output: _Output) -> Tensor:
 
 
 def before_hooks(loss: Tensor, scenario: Scenario) -> Tensor:
-    """The loss that the client goes back from: a half of it, if hooks double the gradients."""
-    return loss * 0.5 if HOOKED in scenario.settings else loss
+    """The loss that the client goes back from: a half of it for each of the hooks that double the gradients."""
+    hooks = set(HOOKS).intersection(scenario.settings)
+    return loss * 0.5 ** len(hooks) if hooks else loss
 
 
 def unsupported_drop(scenario: Scenario) -> str | None:

@@ -1,4 +1,6 @@
-"""FSDP1 with use_orig_params: a hook that the client sets on a parameter by Tensor.register_hook is never called.
+"""FSDP1 with use_orig_params: hooks that the client sets on a parameter are never called.
+
+They are set by Tensor.register_hook, or by register_post_accumulate_grad_hook.
 
 The loss is the sum of a weight, so that its gradient is 1. The hook halves it, so that SGD with lr 1 must move the
 weight by -0.5, as with DistributedDataParallel.
@@ -6,6 +8,7 @@ weight by -0.5, as with DistributedDataParallel.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -34,7 +37,13 @@ class Model(torch.nn.Module):
 ENGINES = "DDP", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"
 
 
-def train(engine: str) -> float:
+def halve(parameter: torch.Tensor) -> None:
+    """Halve the gradient that a parameter has."""
+    if parameter.grad is not None:
+        parameter.grad.mul_(0.5)
+
+
+def train(engine: str, after: bool) -> float:
     """An element of the weight after one step."""
     model = Model()
     module: torch.nn.Module
@@ -46,7 +55,10 @@ def train(engine: str) -> float:
             model, sharding_strategy=strategy, use_orig_params=True, device_id=torch.device("cpu")
         )
     for parameter in model.parameters():
-        parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
+        if after:
+            parameter.register_post_accumulate_grad_hook(halve)  # type: ignore[no-untyped-call]
+        else:
+            parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     module(torch.ones(8)).backward()
     optimizer.step()
@@ -59,10 +71,10 @@ def train(engine: str) -> float:
 def on_rank(rank: int, folder: str) -> None:
     """In each kind of engine; rank 0 tells."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    for engine in ENGINES:
-        got = train(engine)
+    for engine, after in itertools.product(ENGINES, (False, True)):
+        got = train(engine, after)
         if rank == 0:
-            print(f"{engine}: expected the weight -0.5, got {got}", flush=True)
+            print(f"{engine}, {after=}: expected the weight -0.5, got {got}", flush=True)
             if got != -0.5:
                 Path(folder, "wrong").touch()
     dist.destroy_process_group()
