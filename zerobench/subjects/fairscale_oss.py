@@ -58,6 +58,7 @@ class FairscaleOss(Plain):
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
+        plain_settings.HOOKED_AFTER,
         *client_settings.CODE,
         client_settings.INPUTS,
         *plain_settings.ADDITIONS,

@@ -42,7 +42,8 @@ DROPPED = "zero_grad() after a micro-step"
 #: Hooks of the client double the gradient of each trained parameter, and the client halves the loss that it goes back
 #: from: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_hook.html
 HOOKED = "Tensor.register_hook"
-#: The same by hooks that run after the gradient is in ``grad``, which has those of earlier backwards too:
+#: The same by hooks that run after the gradient is in ``grad``, which has those of earlier backwards too. An engine
+#: that sets such a hook itself takes the gradient before a client's, which comes later:
 #: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.register_post_accumulate_grad_hook.html
 HOOKED_AFTER = "Tensor.register_post_accumulate_grad_hook"
 #: Hooks on parameters that double their gradients.
@@ -73,8 +74,18 @@ SPARSE = "Embedding(sparse=True)"
 #: Moments at which the client drops gradients; by the module, beside the usual one before each step.
 MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE, EVALUATED_BEFORE, FORWARD_BEFORE
 #: Code of the client that every engine can run.
-CODE = *HOOKS, FAILED, EVALUATED, IN_EVALUATION, BOXED
-SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, *CODE
+CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION, BOXED
+SETTINGS = (
+    ZEROS,
+    *FORMS,
+    *SCALERS,
+    TOTAL,
+    NORM_LOOP,
+    CLOSURE,
+    *MOMENTS,
+    *CODE,
+    HOOKED_AFTER,
+)
 
 
 def unsupported(scenario: Scenario) -> str | None:

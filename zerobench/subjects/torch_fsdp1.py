@@ -67,6 +67,7 @@ class TorchFsdp1(Plain):
         *plain_settings.SCALERS,
         *plain_settings.MOMENTS,
         *plain_settings.CODE,
+        plain_settings.HOOKED_AFTER,
         *client_settings.CODE,
         *client_settings.OF_TORCH,
         client_settings.CAST,
