@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.engine import Engine
 from zerobench.engine.layout import Slot
-from zerobench.engine.registry import engine_of
+from zerobench.engine.registry import engine_of, in_one_order
 from zerobench.engine.replicated import same_values
 from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.replaced import take_over
@@ -63,7 +63,7 @@ def GatheredParameters(
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
-    chosen = [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
+    chosen = [parameters] if isinstance(parameters, nn.Parameter) else in_one_order(parameters)
     found = [locate(parameter) for parameter in chosen]
     unsharders = _by_unsharder(found)
     for unsharder, states in unsharders.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,8 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 _engines = WeakIdKeyDictionary()  # parameter -> weak reference to its engine
+_numbers = WeakIdKeyDictionary()  # parameter -> its number, which is the same on every rank
+_count = itertools.count()
 
 
 def register(module: nn.Module, engine: object) -> None:
@@ -19,6 +22,12 @@ def register(module: nn.Module, engine: object) -> None:
         earlier.lose(parameters.keys())
     for parameter in parameters.values():
         _engines[parameter] = weakref.ref(engine)
+        _numbers[parameter] = next(_count)
+
+
+def in_one_order(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Parameters of engines in an order that every rank has, though each rank iterates over a set in its own."""
+    return sorted(parameters, key=lambda each: int(_numbers.get(each, -1)))  # type: ignore[no-untyped-call]
 
 
 def engines_of(parameters: Iterable[nn.Parameter]) -> list[Any]:

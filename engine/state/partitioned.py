@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.resharded import Binding
 
 _partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
+_count = itertools.count()
 
 
 class _Partition:
@@ -22,6 +24,7 @@ class _Partition:
 
     def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks, shard: Tensor | None = None) -> None:
         self.ranks, self.numel, self.uses = ranks, parameter.numel(), 0
+        self.number = next(_count)
         slot = Slot(name, parameter, -1, 0, self.numel)
         width = -(-self.numel // ranks.world)
         self.own = slice(ranks.rank * width, (ranks.rank + 1) * width)
@@ -109,9 +112,10 @@ def is_partitioned(parameter: object) -> bool:
 def gathered(parameters: Iterable[nn.Parameter], source: int | None) -> Iterator[None]:
     """Make the partitioned ones of these parameters whole; edits of rank ``source``, or of all ranks, persist.
 
-    A collective.
+    A collective. The order does not matter: a set, which transformers gives, has another order on each rank.
     """
     found: list[_Partition] = [_partitioned[each] for each in parameters if each in _partitioned]
+    found.sort(key=lambda each: each.number)
     for each in found:
         each.gather()
     try:

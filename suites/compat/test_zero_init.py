@@ -87,6 +87,39 @@ def test_a_dtype(pool: Pool) -> None:
     assert pool.run(_in_bf16, False, world=_WORLD) == [plain] * _WORLD
 
 
+def _edited_in_any_order(group: dist.ProcessGroup, stage: int | None) -> list[list[float]]:
+    """The values after rank 0's edits within a context that gets the parameters in another order on each rank.
+
+    Args:
+        group: the ranks.
+        stage: of an engine that has the parameters; None for parameters of zero.Init alone.
+    """
+    ds = loops.deepspeed()
+    with ds.zero.Init(enabled=stage is None):
+        net = nn.ParameterList(nn.Parameter(torch.full((6,), float(number))) for number in range(4))
+        net.append(nn.Parameter(torch.full((6,), 4.0), requires_grad=False))
+    if stage is not None:
+        engine, *_ = ds.initialize(model=net, config=loops.config(stage, train_batch_size=8))
+    given = list(net) if dist.get_rank() % 2 else list(reversed(list(net)))
+    with ds.zero.GatheredParameters(given, modifier_rank=0):
+        seen = [each.tolist() for each in net]
+        if dist.get_rank() == 0:
+            for each in net:
+                each.data.add_(10)
+    with ds.zero.GatheredParameters(given):
+        seen += [each.tolist() for each in net]
+    if stage is not None:
+        engine.destroy()
+    return seen
+
+
+@pytest.mark.parametrize("stage", [None, 0, 3])
+def test_parameters_in_any_order(pool: Pool, stage: int | None) -> None:
+    """GatheredParameters takes a set, whose order differs between ranks; transformers gives one for missing weights."""
+    expected = [[value + added] * 6 for added in (0.0, 10.0) for value in range(5)]
+    assert pool.run(_edited_in_any_order, stage, world=_WORLD) == [expected] * _WORLD
+
+
 def _cast(group: dist.ProcessGroup, enabled: bool, how: str) -> tuple[list[torch.dtype], bytes]:
     """The dtypes of a converted model and its masters after a step."""
     ds = loops.deepspeed()
