@@ -1,24 +1,27 @@
 """DeepSpeed's files: torch.save's, a zip of a pickle and the tensors' bytes.
 
-Loading one runs no code. torch's weights-only unpickler makes containers, tensors and the classes stated here, and
-refuses every other name. The stated classes are stand-ins for DeepSpeed's with attributes and no methods, so DeepSpeed
-need not be installed, neither to load nor to save.
+Loading one runs no code. torch's weights-only unpickler makes containers, tensors and the classes stated here, among
+them those of a client state's NumPy values, namespaces, paths and dates, and refuses every other name. The stand-ins
+for DeepSpeed's classes have attributes and no methods, so DeepSpeed need not be installed, neither to load nor to save.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import re
 import stat
 import zipfile
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PosixPath
 from types import SimpleNamespace
 from typing import IO, Any, ClassVar
 
 import torch
 
+from zerobench.engine.checkpoint.deepspeed.arrays import STAND_INS, with_arrays
 from zerobench.engine.checkpoint.directory import failed
 from zerobench.engine.errors import CheckpointError
 
@@ -55,6 +58,8 @@ _CLASSES: dict[type, tuple[str, str]] = {
 #: The stage is an enumeration in the files, and its number here.
 _SAFE: list[Any] = [(int, "deepspeed.runtime.zero.config.ZeroStageEnum")]
 _SAFE += [(stand_in, ".".join(name)) for stand_in, name in _CLASSES.items()]
+_SAFE += [Namespace, SimpleNamespace, PosixPath, frozenset, dt.datetime, dt.timedelta]
+_SAFE += STAND_INS
 
 
 def check(path: Path) -> None:
@@ -97,7 +102,7 @@ def read_any(path: Path) -> Any:
     """
     try:
         with torch.serialization.safe_globals(_SAFE):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            return with_arrays(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refused(path, str(error))) from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle may raise any error

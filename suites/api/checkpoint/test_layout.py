@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import pickle
 import pickletools
 import random
 import shutil
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import zerobench
+from zerobench.engine.checkpoint.deepspeed import pickles
 from zerobench.engine.checkpoint.offline import read_weights
 from zerobench.suites.api.checkpoint import saved
 from zerobench.suites.api.checkpoint.loading import comparable, demand_refused
@@ -129,6 +133,36 @@ def test_no_file_can_run_code(name: str, write: Callable[[Path, Any], Any], expo
         r"names posix\.mkdir, which no checkpoint .* could run code|was not written by torch\.save",
     )
     assert not (exported / "ran").exists()
+
+
+_OBJECTS = {
+    "arguments": Namespace(lr=0.1, path=Path("a"), lasted=dt.timedelta(1)),
+    "when": dt.datetime(2020, 1, 2),  # noqa: DTZ001  # as datetime.now() gives it
+    "numpy": [np.float64(0.1), (np.arange(6, dtype=np.int16).reshape(2, 3).T, np.array(["ab", "c"]))],
+    "generator": np.random.RandomState(3).get_state(),  # as client states of Megatron
+}
+
+
+def test_objects_of_a_client_state(exported: Path) -> None:
+    """NumPy's values, namespaces, paths and dates of a client state are loaded."""
+    model = exported / _TAG / "mp_rank_00_model_states.pt"
+    with torch.serialization.safe_globals(pickles._SAFE):
+        torch.save(torch.load(model, weights_only=True) | _OBJECTS, model)
+    state = saved.engine(1).load_checkpoint(exported)[1]
+    assert repr(state) == repr(_OBJECTS)
+
+
+class _Pointers:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, ((1,), np.dtype(object), b"\1" * 8)
+
+
+@pytest.mark.parametrize("state", [_Pointers(), np.array([object], dtype=object), np.zeros(1, [("a", "i4")])])
+def test_no_array_of_pointers(state: Any, exported: Path) -> None:
+    """An array of anything but numbers and strings is refused."""
+    model = exported / _TAG / "mp_rank_00_model_states.pt"
+    _save(model, {"state": state})
+    demand_refused(saved.engine(1), exported, "was not written by|could run code")
 
 
 def test_latest_can_run_no_code(exported: Path) -> None:
