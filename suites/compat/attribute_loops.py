@@ -104,6 +104,12 @@ def refused(group: dist.ProcessGroup, stage: int) -> list[str]:
         optimizer.optimizer.step()
     except RuntimeError as error:
         errors.append(str(error))
+    for name in ("fp32_partitioned_groups_flat", "override_loss_scale"):
+        assert not hasattr(optimizer, name)
+        try:
+            getattr(optimizer, name)
+        except AttributeError as error:
+            errors.append(str(error))
     engine.destroy()
     return errors
 

@@ -46,11 +46,13 @@ def test_overflow_before_the_step(pool: Pool) -> None:
 def test_what_is_refused(pool: Pool) -> None:
     """An attribute that the engine does not have is an error that says what to do."""
     [stages, *_] = pool.run(loops.at_every_stage, attribute_loops.refused, world=_WORLD)
-    for files, times, sizes, step in stages:
+    for files, times, sizes, step, flat, scale in stages:
         assert files.startswith("engine.checkpoint_engine is not offered: the engine writes its files itself; call")
         assert times == "engine.engine_timers is not offered: set wall_clock_breakdown, and read engine.timers"
         assert "keep the number of ranks in client_state" in sizes
         assert step.startswith("call engine.step()")
+        assert "no flat buffers or buckets; read and set states by safe_get_full_fp32_param()" in flat
+        assert scale == "optimizer.override_loss_scale is not offered: set cur_scale"
 
 
 def test_counters(pool: Pool) -> None:

@@ -9,7 +9,35 @@ import torch
 
 from zerobench.compat.loss_scalers import has_overflow, scaler_of
 from zerobench.engine import Engine
-from zerobench.engine.optim.optimizer import NoState
+from zerobench.engine.optim.optimizer import NoState, ZeroOptimizer
+
+_SHARDS = "it has no flat buffers or buckets; read and set states by safe_get_full_fp32_param() and those beside it"
+_NORM = "call engine.get_global_grad_norm() after the step"
+#: Attributes of DeepSpeed's ZeRO optimizers that scripts reach for, with what to do.
+_ABSENT: dict[str, str] = {
+    **dict.fromkeys(("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat"), _SHARDS),
+    **dict.fromkeys(("fp16_groups", "fp16_groups_flat", "bit16_groups", "bit16_groups_flat"), _SHARDS),
+    **dict.fromkeys(("fp16_partitioned_groups", "fp16_partitioned_groups_flat", "averaged_gradients"), _SHARDS),
+    **dict.fromkeys(("parallel_partitioned_bit16_groups", "params_in_ipg_bucket", "sub_group_to_group_id"), _SHARDS),
+    **dict.fromkeys(("get_fp32_grad_for_param", "grad_accum", "initialize_optimizer_states"), _SHARDS),
+    **dict.fromkeys(("scaled_global_norm", "complete_grad_norm_calculation_for_cpu_offload"), _NORM),
+    "check_overflow": "read overflow after the step, or call has_overflow() before it",
+    "override_loss_scale": "set cur_scale",
+}
+
+
+class _Absent:
+    """An attribute that is not there: ``hasattr`` is False, and the error says what to do."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(f"optimizer.{self.name} is not offered: {self.reason}", name=self.name, obj=instance)
+
+
+for _name, _reason in _ABSENT.items():
+    setattr(ZeroOptimizer, _name, _Absent(_name, _reason))
 
 
 class BasicOptimizer(torch.optim.Optimizer):
