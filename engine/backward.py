@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zerobench.engine.stage3.passes import Reductions
 
@@ -60,8 +60,10 @@ class AtOnce:
 
 
 def may_nest(loss: Tensor) -> bool:
-    """Whether another backward may run within this one: only if the graph has a function written in Python."""
+    """Whether another backward may run within this one: only if the graph has a function written in Python, or has no
+    parameter, so that hooks make the gradients, as of a loss that caches those of its embeddings."""
     seen: set[Any] = set()
+    trains = False
     ahead: list[Any] = [loss.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -70,4 +72,5 @@ def may_nest(loss: Tensor) -> bool:
         if node is not None and node not in seen:
             seen.add(node)
             ahead += [before for before, _ in node.next_functions]
-    return False
+            trains = trains or isinstance(getattr(node, "variable", None), nn.Parameter)
+    return not trains

@@ -132,6 +132,11 @@ class GradientReducer:
         """The number of units that this rank can reduce now."""
         return self.backward.ready
 
+    @property
+    def running(self) -> bool:
+        """Whether a backward of this engine runs, perhaps around the one that calls."""
+        return self._backward is not None and self._backward.task is not None
+
     def entered(self) -> None:
         """Note the outermost backward, to distinguish it from the inner ones of a reentrant checkpoint."""
         self.backward.task = torch._C._current_graph_task_id()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,42 @@ def trained(group: dist.ProcessGroup, stage: int, direct: bool, dtype: str, reco
             engine.step()
             if engine.was_step_applied():
                 states.append(loops.masters(net))
+    engine.destroy()
+    return states
+
+
+def cached(group: dist.ProcessGroup, stage: int, offload: bool, chunks: int) -> list[Tensor]:
+    """The masters after steps of a loss that caches the gradients of its embeddings, as CachedMultipleNegativesRanking:
+    a hook of the loss runs a forward and a backward for each chunk. No chunks: the loss itself.
+    """
+    net = _model("none")
+    keys = loops.config(stage, train_batch_size=32, gradient_accumulation_steps=1)
+    if offload:
+        keys["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    engine, *_ = loops.deepspeed().initialize(model=net, config=keys)
+    torch.manual_seed(1 + dist.get_rank())
+    states = []
+
+    def recomputed(parts: tuple[Tensor, ...], gradients: tuple[Tensor, ...], _: Tensor) -> None:
+        with torch.enable_grad():
+            for part, gradient in zip(parts, gradients, strict=True):
+                (engine(part) * gradient).sum().backward()
+
+    for x in torch.randn(3, 8, 5):
+        if not chunks:
+            loss = engine(x).logsumexp(0).square().mean()
+        else:
+            parts = x.chunk(chunks)
+            with torch.no_grad():
+                embeddings = torch.cat([engine(part) for part in parts]).requires_grad_()
+            with torch.enable_grad():
+                whole = embeddings.logsumexp(0).square().mean()
+            [gradient] = torch.autograd.grad(whole, embeddings)
+            loss = whole.detach().requires_grad_()
+            loss.register_hook(functools.partial(recomputed, parts, gradient.chunk(chunks)))
+        engine.backward(loss)
+        engine.step()
+        states.append(loops.masters(net))
     engine.destroy()
     return states
 

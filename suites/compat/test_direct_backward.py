@@ -31,6 +31,17 @@ def test_trajectory(pool: Pool, dtype: str, recompute: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(states, expected, strict=True))
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_backwards_in_a_hook_of_the_loss(pool: Pool, offload: bool) -> None:
+    """A loss that caches the gradients of its embeddings: the engine's backward has others in it, at every stage."""
+    [plain, *_] = pool.run(direct_loops.cached, 1, False, 0, world=_WORLD)
+    for stages in pool.run(loops.at_every_stage, direct_loops.cached, offload, 2, world=_WORLD):
+        for states in stages:
+            assert all(torch.equal(a, b) for a, b in zip(states, stages[0], strict=True))
+            assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(states, plain, strict=True))
+            assert not torch.equal(states[0], states[-1])
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("runs", [None, 0, 1], ids=["caller", "first", "second"])
 def test_two_engines(pool: Pool, runs: int | None, dtype: str) -> None:

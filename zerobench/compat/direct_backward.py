@@ -50,9 +50,11 @@ class DirectBackward:
                     output.register_hook(lambda _: self._reached())  # type: ignore[no-untyped-call]
 
     def _reached(self) -> None:
-        """The micro-step begins, unless an engine runs this backward or it is for no parameter."""
+        """The micro-step begins, unless an engine runs this backward or one around it, or it is for no parameter."""
         task = torch._C._current_graph_task_id()
         if task == self._task or (in_backward_of_engine() and task not in self._tasks):
+            return
+        if self._engine.reducer.running:
             return
         if not any(_receives_gradient(parameter) for parameter in self._parameters):
             return
