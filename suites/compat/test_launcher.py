@@ -248,6 +248,21 @@ def test_deepspeeds_own_runner(tmp_path: Path) -> None:
     assert "--autotuning" in done.stderr
 
 
+def test_commands(tmp_path: Path) -> None:
+    """A shell script that calls ``deepspeed`` and ``ds_report`` runs unmodified; a script or program that is not there
+    is one line."""
+    (tmp_path / "job.sh").write_text("ds_report\nexec deepspeed --num_gpus 2 absent.py --deepspeed\n")
+    for arguments, code, printed in (
+        (["--command", "sh", "job.sh"], 2, "zerobench: there is no script 'absent.py'; give a file, or a module with"),
+        (["--command", "absent"], 127, "zerobench: 'absent' did not start: No such file or directory\n"),
+        (["absent.py"], 2, "zerobench: there is no script 'absent.py'; give a file, a module with -m, or a program"),
+    ):
+        command = [sys.executable, "-m", "zerobench.compat", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.startswith(printed), done.stderr.count("\n")) == (code, True, 1)
+        assert ("0.19.8+zerobench, zerobench's reference engine" in done.stdout) == ("job.sh" in arguments)
+
+
 class _Launched:
     """What accelerate's launcher has of a command line."""
 

@@ -14,8 +14,13 @@ from zerobench.errors import UsageError
 
 #: The folder of the stand-in and of its metadata.
 SITE = Path(__file__).with_name("site")
+#: The folder of DeepSpeed's commands.
+COMMANDS = Path(__file__).with_name("commands")
 #: DeepSpeed's version whose surface this is; a local version compares as not older.
 VERSION = "0.19.8+zerobench"
+
+#: The variable with the Python that the commands use.
+_PYTHON = "ZEROBENCH_PYTHON"
 
 _PATCHES = {
     **sharded_models.PATCHES,
@@ -42,3 +47,10 @@ def activate() -> None:
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
         sys.meta_path.insert(0, PatchesOnImport(_PATCHES))
     find_modules()
+
+
+def add_commands() -> None:
+    """Let the programs that this process starts find DeepSpeed's commands, such as ``deepspeed``, which are ours."""
+    os.environ[_PYTHON] = sys.executable
+    if str(COMMANDS) not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, [str(COMMANDS), os.environ.get("PATH")]))

@@ -6,7 +6,6 @@ from deepspeed import (
     comm,
     compression,
     constants,
-    env_report,
     git_version_info,
     launcher,
     moe,
