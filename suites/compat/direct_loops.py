@@ -81,7 +81,8 @@ def cached(group: dist.ProcessGroup, stage: int, offload: bool, chunks: int) -> 
                 whole = embeddings.logsumexp(0).square().mean()
             [gradient] = torch.autograd.grad(whole, embeddings)
             loss = whole.detach().requires_grad_()
-            loss.register_hook(functools.partial(recomputed, parts, gradient.chunk(chunks)))
+            hook = functools.partial(recomputed, parts, gradient.chunk(chunks))
+            loss.register_hook(hook)  # type: ignore[no-untyped-call]
         engine.backward(loss)
         engine.step()
         states.append(loops.masters(net))

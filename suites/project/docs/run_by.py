@@ -82,6 +82,7 @@ COMMANDS: dict[str, str] = {
     r"python -m zerobench\.compat -m accelerate\.commands\.launch .* train\.py": (
         "suites/compat/test_strangers.py::test_launchers"
     ),
+    r"python -m zerobench\.compat --command bash train\.sh": "suites/compat/test_launcher.py::test_commands",
     r"zerobench launch --num_nodes 2 --num_gpus 1 --node_rank 0 --master_addr HOST train\.py": (
         "suites/compat/test_launcher.py::test_two_agents"
     ),
