@@ -71,6 +71,8 @@ class Policies:
     casts: Literal["once", "each_use"] = "once"
     #: One of the subject's ``settings``, without which every rank keeps more than its shard, as the documentation says.
     sharded_with: str = ""
+    #: One of the subject's ``settings``, with which each forward begins with the buffers of rank 0.
+    buffers_with: str = ""
 
 
 #: The choices of docs/reference/contract.md.
@@ -189,8 +191,7 @@ class Subject(ABC):
     takes_rank_0: ClassVar[bool] = False
     #: It then gives every rank rank 0's buffers, too; each rank's are its own from then on.
     takes_buffers_of_rank_0: ClassVar[bool] = False
-    #: The names of the engine's settings that may change nothing in a step but the order of its sums; a Scenario's
-    #: ``settings`` are some of them.
+    #: Its settings, which change nothing in a step but the order of its sums; a Scenario's ``settings`` are some.
     settings: ClassVar[tuple[str, ...]] = ()
     #: Its ways to save and load beside the usual one, by name.
     savings: ClassVar[tuple[str, ...]] = ()
@@ -206,8 +207,7 @@ class Subject(ABC):
     resting: Sequence[nn.Parameter] = ()
     #: Values of the client that go into a checkpoint; the harness sets them before each save.
     client_state: Mapping[str, Any] = {}
-    #: The name of the state that :meth:`save` saves and :meth:`load` loads; empty: the last one. The harness sets it
-    #: only if :attr:`keeps_tags` is set.
+    #: The name of the state that :meth:`save` saves and :meth:`load` loads, with :attr:`keeps_tags`; empty: the last.
     tag: str = ""
 
     @classmethod

@@ -54,6 +54,7 @@ class Leaves:
         self.lost: State = {}
         self._contributions = Contributions(self.working if magnitudes else {})
         self._caches = policies.casts == "once"
+        self._shares_buffers = policies.buffers_with in scenario.settings
         self._reference = dtype == torch.float64
         rounds = scenario.accumulation.bit_count() != 1 or dtype == torch.float16  # fp16 underflows as well
         self._divides = magnitudes and scenario.accumulation > 1 and rounds
@@ -70,6 +71,8 @@ class Leaves:
     def gradient(self, step: int, index: int, scale: float) -> State:
         """The gradient of one leaf, by parameter that received one, in the model's dtype;
         the loss is multiplied by ``scale`` before the backward."""
+        if index % self.scenario.world == 0:
+            self._share_buffers()
         buffers = self.buffers[index % self.scenario.world]
         seed_leaf(self.scenario, step, index)
         self._set_buffers(buffers)
@@ -102,6 +105,7 @@ class Leaves:
     def evaluate(self, batch: Batch) -> Tensor:
         """Each rank's evaluation of a batch: [world]."""
         self.model.eval()
+        self._share_buffers()
         losses = []
         for buffers in self.buffers:
             self._set_buffers(buffers)
@@ -112,6 +116,11 @@ class Leaves:
                 break
         self.model.train()
         return torch.stack(losses)
+
+    def _share_buffers(self) -> None:
+        """Give all ranks the buffers of rank 0, if the Scenario has the setting for that."""
+        if self._shares_buffers:
+            self.buffers = [[b.clone() for b in self.buffers[0]] for _ in self.buffers]
 
     @torch.no_grad()
     def _set_buffers(self, values: list[Tensor]) -> None:

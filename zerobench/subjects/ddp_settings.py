@@ -56,9 +56,11 @@ HOOKS = HOOK, POWER, FEEDBACK, LOCAL, WRAPPED
 #: After a step the client goes on with a copy of the module and its optimizer, as a search that copies its best model.
 #: DDP can be copied and pickled with the default group: see ``DistributedDataParallel.__getstate__``.
 COPIED = "copy.deepcopy"
+#: Its default: each forward begins with the buffers of rank 0. The suite's usual one leaves each rank its own.
+BUFFERS = "forward_sync_buffers"
 #: Of the client's own optimizer, which an engine with its own one has not.
 OF_OPTIMIZER = (AVERAGED, ALONE, COPIED)
-SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, *HOOKS)
+SETTINGS = (*_ARGUMENTS, MESH, DELAYED, JOIN, THROWS, BUFFERS, *HOOKS)
 _NOT_COPIED = *plain_settings.HOOKS, *plain_settings.SCALERS
 #: Peculiarities with which the first parameter's gradient may come before the last one's.
 _UNORDERED = "scalar", "tiny", "empty", "transposed", "high", "tied", "functional"
@@ -95,6 +97,17 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
         return f"DDP takes one communication hook: {_PAGE}"
     if {JOIN, THROWS}.issubset(scenario.settings):
         return "a loop has one Join"
+    return _unsupported_buffers(scenario, odd)
+
+
+def _unsupported_buffers(scenario: Scenario, odd: Odd) -> str | None:
+    """The reason against the buffers of rank 0, or None."""
+    if BUFFERS not in scenario.settings or not odd.buffers:
+        return None
+    if others := {JOIN, THROWS, ALONE}.intersection(scenario.settings):
+        return f"{min(others)} has the buffers of another rank than the first: {_PAGE}"
+    if scenario.forwards != "one":
+        return f"{BUFFERS} changes buffers between the forwards of a backward: {_PAGE}"
     return None
 
 

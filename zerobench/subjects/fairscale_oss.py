@@ -35,6 +35,8 @@ UNBUFFERED, OBJECTS = "reduce_buffer_size=0", "force_broadcast_object"
 NONE = "optimizer.zero_grad()"
 #: A setting: evaluations in torch's inference mode.
 INFERENCE = "torch.inference_mode()"
+#: Its default: each forward begins with the buffers of rank 0. The suite's usual one leaves each rank its own.
+BUFFERS = "broadcast_buffers"
 
 
 class FairscaleOss(Plain):
@@ -54,6 +56,7 @@ class FairscaleOss(Plain):
         OBJECTS,
         NONE,
         INFERENCE,
+        BUFFERS,
         *plain_settings.FORMS,
         plain_settings.CLOSURE,
         *plain_settings.MOMENTS,
@@ -68,7 +71,7 @@ class FairscaleOss(Plain):
     #: Gradients are views of its buckets, which start each step as zeros. Parameters become views of flat buffers.
     #: "These buckets correspond to parameters which will not be sharded. Set to 0 to remove all bucketing":
     #: https://fairscale.readthedocs.io/en/stable/api/nn/sharded_ddp.html
-    policies = Policies(inactive_gradient="zero", strides="contiguous", sharded_with=UNBUFFERED)
+    policies = Policies(inactive_gradient="zero", strides="contiguous", sharded_with=UNBUFFERED, buffers_with=BUFFERS)
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
@@ -82,6 +85,8 @@ class FairscaleOss(Plain):
             return f"ShardedDataParallel accumulates in no_sync only: {_SOURCE}"
         if {UNBUFFERED, NONE}.intersection(scenario.settings) and scenario.leaves_some_out:
             return f"without views of buckets a parameter that no leaf uses has no gradient, with them zeros: {_SOURCE}"
+        if BUFFERS in scenario.settings and (reason := _unsupported_buffers(scenario)) is not None:
+            return reason
         return super().unsupported(scenario)
 
     def _wrap(self) -> nn.Module:
@@ -93,7 +98,7 @@ class FairscaleOss(Plain):
             self.model,
             self.oss,
             process_group=self.group,
-            broadcast_buffers=False,
+            broadcast_buffers=BUFFERS in self.scenario.settings,
             warn_on_trainable_params_changed=False,
             **({"reduce_buffer_size": 0} if UNBUFFERED in self.scenario.settings else {}),
         )
@@ -177,3 +182,14 @@ class FairscaleOss(Plain):
         self.model.load_state_dict(state["model"])
         if self.scenario.loads == "all":
             self.oss.load_state_dict(state["optimizer"])
+
+
+def _unsupported_buffers(scenario: Scenario) -> str | None:
+    """The reason against the buffers of rank 0, or None."""
+    if not plain_settings.trains_otherwise(scenario.model):
+        return None
+    if scenario.forwards != "one":
+        return f"{BUFFERS} changes buffers between the forwards of a backward: {_SOURCE}"
+    if scenario.accumulation > 1:
+        return f"{BUFFERS} does nothing in no_sync: https://github.com/facebookresearch/fairscale/issues/1041"
+    return None

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
-from zerobench.subjects import client_settings, plain_settings
+from zerobench.subjects import client_settings, ddp_settings, plain_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
 from zerobench.workload.forwards import loss_of
@@ -63,7 +63,7 @@ class AccelerateDdp(TorchDdp):
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
     steps_scheduler = True
-    settings = (TRIGGERED, COUNTS_STEPS, *plain_settings.FORMS, *_CODE)
+    settings = (TRIGGERED, COUNTS_STEPS, ddp_settings.BUFFERS, *plain_settings.FORMS, *_CODE)
     savings = (STATE,)
 
     @classmethod
@@ -220,7 +220,8 @@ def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
     rank, world = dist.get_rank(), dist.get_world_size()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # it demands them, though the group is there
-    options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=looks_for_unused)
+    shares = ddp_settings.BUFFERS in scenario.settings
+    options = DistributedDataParallelKwargs(broadcast_buffers=shares, find_unused_parameters=looks_for_unused)
     counts_steps = COUNTS_STEPS in scenario.settings
     plugin = GradientAccumulationPlugin(
         num_steps=scenario.accumulation,

@@ -139,7 +139,7 @@ def unsupported_code(scenario: Scenario) -> str | None:
         return f"with several backwards {HOOKED_AFTER} would double the sum of their gradients each time"
     if {FAILED, FAILED_BEFORE, FORWARD_BEFORE}.intersection(scenario.settings):
         return unsupported_repetition(scenario)
-    if IN_EVALUATION in scenario.settings and _trains_otherwise(scenario.model):
+    if IN_EVALUATION in scenario.settings and trains_otherwise(scenario.model):
         return "in evaluation mode the model has no dropout, and does not change its buffers"
     return None
 
@@ -256,12 +256,12 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 def unsupported_repetition(scenario: Scenario) -> str | None:
     """The reason against a forward beside those of the Scenario, or None."""
-    if _trains_otherwise(scenario.model):
+    if trains_otherwise(scenario.model):
         return "a forward that the client drops changes buffers, and takes random numbers"
     return None
 
 
-def _trains_otherwise(model: Gpt | Vit | Odd) -> bool:
+def trains_otherwise(model: Gpt | Vit | Odd) -> bool:
     """Whether a forward in training mode changes the model, or takes random numbers."""
     return model.dropout > 0 or (isinstance(model, Odd) and model.buffers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +43,7 @@ class TorchDdp(Plain):
     resumes_at_any_world = True
     takes_rank_0 = True  # it broadcasts the states of rank 0 when it is constructed
     takes_buffers_of_rank_0 = True
+    policies = replace(Plain.policies, buffers_with=ddp_settings.BUFFERS)
     loads_parts = True
     savings: ClassVar[tuple[str, ...]] = (DISTRIBUTED,)
     settings = (
@@ -125,7 +127,8 @@ class TorchDdp(Plain):
             static_graph=self.static_graph,
             find_unused_parameters=self.looks_for_unused(self.scenario),
         )
-        module.broadcast_buffers = False  # each rank's buffers are its own; the argument for this warns
+        # the argument for this warns, and leaves each rank the buffers that it was built with
+        module.broadcast_buffers = ddp_settings.BUFFERS in self.scenario.settings
         ddp_settings.hook(module, self.scenario, self.group)
         return module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import nn
@@ -12,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.scenario import Scenario
-from zerobench.subject import Policies, Theory
+from zerobench.subject import Theory
 from zerobench.subjects import ddp_settings, deepspeed_options
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.plain import Plain
@@ -105,7 +106,7 @@ class Zero1Views(TorchZero1):
     name = "torch-zero1-views"
     parameter_views = True
     #: The views are contiguous: torch/distributed/optim/zero_redundancy_optimizer.py, _build_param_buckets
-    policies = Policies(strides="contiguous")
+    policies = replace(TorchZero1.policies, strides="contiguous")
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         """In 16 bits the optimizer has the masters; the model's parameters get the layout of their views."""
