@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.compat.patches.cpu_ranks import PatchesOnImport
 
 
 def main(arguments: list[str]) -> None:

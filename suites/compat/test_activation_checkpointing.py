@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.compat import activation_checkpointing as checkpointing
+from zerobench.compat.activation_checkpointing import checkpointing
 from zerobench.engine.errors import ConfigError
 from zerobench.meters.offload import OffloadMeter
 from zerobench.ranks import Pool

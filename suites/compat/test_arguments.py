@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.compat import collectives
+from zerobench.compat.comm import collectives
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops, oracle
 

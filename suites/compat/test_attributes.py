@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from zerobench.compat import config_functions, entry, env_report, norms, parts, runtime_functions, timers
 from zerobench.compat.config.deepspeed_config import DeepSpeedZeroConfig, name_of_optimizer
+from zerobench.compat.engine import entry
 from zerobench.compat.launcher import runner
+from zerobench.compat.profiling import timers
+from zerobench.compat.runtime import config_functions, env_report, norms, parts, runtime_functions
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import attribute_loops, loops

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.compat.accelerator import Accelerator
+from zerobench.compat.accelerator.accelerator import Accelerator
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops, oracle
 
@@ -41,7 +41,7 @@ def test_before_a_group() -> None:
 
 def test_ranks_of_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     """``mpi_discovery`` sets the variables that torch reads; without a launcher it is an error."""
-    comm = importlib.import_module("zerobench.compat.comm")
+    comm = importlib.import_module("zerobench.compat.comm.comm")
     for name in list(os.environ):
         if name.startswith(("OMPI_", "PMI", "SLURM_")) or name in comm.VARIABLES:
             monkeypatch.delenv(name)
@@ -76,7 +76,7 @@ def test_memory_of_the_host() -> None:
 
 def test_the_accelerator_is_set() -> None:
     """The one of this process can be set, and no other."""
-    module = importlib.import_module("zerobench.compat.accelerator")
+    module = importlib.import_module("zerobench.compat.accelerator.accelerator")
     module.set_accelerator(module.get_accelerator())
     with pytest.raises(NotImplementedError, match="takes get_accelerator"):
         module.set_accelerator(object())

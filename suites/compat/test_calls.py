@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from zerobench.compat import memory_estimates
 from zerobench.compat.activation import SITE
+from zerobench.compat.checkpoint.zero_to_fp32 import convert_zero_checkpoint_to_state_dict
 from zerobench.compat.config import resolve
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
-from zerobench.compat.runtime_functions import move_to_device, set_random_seed
-from zerobench.compat.zero_to_fp32 import convert_zero_checkpoint_to_state_dict
+from zerobench.compat.profiling import memory_estimates
+from zerobench.compat.runtime.runtime_functions import move_to_device, set_random_seed
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import call_loops, loops, model_loops

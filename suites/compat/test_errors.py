@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.compat import monitors
-from zerobench.compat.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from zerobench.compat.checkpoint.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from zerobench.compat.profiling import monitors
 from zerobench.engine.errors import CheckpointError, ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.compat.lookups import watch_lookups
+from zerobench.compat.patches.lookups import watch_lookups
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
 from zerobench.suites.support.alone import outside

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from zerobench.compat import accelerate_launch
 from zerobench.compat.launcher.cores import parse_cores, share_of_rank
 from zerobench.compat.launcher.options import add_launch
 from zerobench.compat.launcher.resources import chosen, read_hostfile
 from zerobench.compat.launcher.variables import add_variables
+from zerobench.compat.patches import accelerate_launch
 from zerobench.errors import UsageError
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT

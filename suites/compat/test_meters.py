@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.compat.comms_logger import comms_logger, convert_size, rates
-from zerobench.compat.flops_profiler import get_model_profile
-from zerobench.compat.module_profile import ModuleTimes
-from zerobench.compat.timers import SynchronizedWallClockTimer, ThroughputTimer
+from zerobench.compat.comm.comms_logger import comms_logger, convert_size, rates
+from zerobench.compat.profiling.flops_profiler import get_model_profile
+from zerobench.compat.profiling.module_profile import ModuleTimes
+from zerobench.compat.profiling.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops, oracle
 
@@ -219,7 +219,7 @@ def test_modules_of_a_profile() -> None:
 def test_times_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all forwards of a module with those inside it, also of one that raises; a list has those of its modules."""
     clock = iter(range(1000))
-    monkeypatch.setattr("zerobench.compat.module_profile.now", lambda: float(next(clock)))
+    monkeypatch.setattr("zerobench.compat.profiling.module_profile.now", lambda: float(next(clock)))
     model, times = _Nested(), ModuleTimes()
     first, second = model.layers
     times.begin(model)
@@ -284,7 +284,7 @@ def test_lines_of_a_profile_are_deepspeeds() -> None:
 def test_timers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """They add up, go on while they are read, and refuse calls out of turn; throughput leaves the first steps out."""
     clock = iter(range(1000))
-    monkeypatch.setattr("zerobench.compat.timers.now", lambda: float(next(clock)))
+    monkeypatch.setattr("zerobench.compat.profiling.timers.now", lambda: float(next(clock)))
     timers = SynchronizedWallClockTimer()
     timer = timers("a")
     for _ in range(3):

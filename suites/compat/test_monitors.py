@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.compat.monitors import MonitorMaster, get_monitor_config
+from zerobench.compat.profiling.monitors import MonitorMaster, get_monitor_config
 
 _EVENTS = [("Train/Samples/lr", 0.5, 16), ("Train/Samples/lr", 0.25, 32)]
 

@@ -17,11 +17,13 @@ import pytest
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.compat import log, op_builders, quantities, unoffered
-from zerobench.compat.accelerator import Accelerator
+from zerobench.compat import log, unoffered
+from zerobench.compat.accelerator import op_builders
+from zerobench.compat.accelerator.accelerator import Accelerator
 from zerobench.compat.activation import SITE
-from zerobench.compat.engine import DeepSpeedEngine
-from zerobench.compat.refused_methods import REASONS
+from zerobench.compat.engine.engine import DeepSpeedEngine
+from zerobench.compat.engine.refused_methods import REASONS
+from zerobench.compat.profiling import quantities
 from zerobench.compat.schedules import tuning
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops, names_of_deepspeed, oracle

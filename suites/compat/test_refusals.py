@@ -16,7 +16,7 @@ from torch import nn
 from zerobench.compat import refused, schedules
 from zerobench.compat.activation import SITE, activate
 from zerobench.compat.config import resolve
-from zerobench.compat.cpu_ranks import PatchesOnImport
+from zerobench.compat.patches.cpu_ranks import PatchesOnImport
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops

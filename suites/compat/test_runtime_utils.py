@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerobench.compat import norms, parts, runtime_functions
-from zerobench.compat.overflow_check import CheckOverflow
+from zerobench.compat.runtime import norms, parts, runtime_functions
+from zerobench.compat.runtime.overflow_check import CheckOverflow
 from zerobench.suites.compat import loops, oracle, runtime_utils
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zerobench.compat.activation import SITE
-from zerobench.compat.monitors import MonitorMaster, get_monitor_config
+from zerobench.compat.profiling.monitors import MonitorMaster, get_monitor_config
 from zerobench.suites.compat import touched
 from zerobench.suites.compat.jobs import offline
 from zerobench.suites.support.alone import outside

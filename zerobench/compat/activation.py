@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from zerobench.compat import accelerate_launch, lightning, sharded_adapters, sharded_models
-from zerobench.compat.cpu_ranks import PatchesOnImport
-from zerobench.compat.lookups import watch_lookups
+from zerobench.compat.patches import accelerate_launch, lightning, sharded_adapters, sharded_models
+from zerobench.compat.patches.cpu_ranks import PatchesOnImport
+from zerobench.compat.patches.lookups import watch_lookups
 from zerobench.compat.unoffered import find_modules
 from zerobench.errors import UsageError
 

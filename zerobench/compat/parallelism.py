@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from zerobench.compat.accelerator import get_accelerator
+from zerobench.compat.accelerator.accelerator import get_accelerator
 from zerobench.engine import Engine
 from zerobench.engine.errors import ConfigError
 

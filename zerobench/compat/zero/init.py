@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerobench.compat.comm import init_distributed
+from zerobench.compat.comm.comm import init_distributed
 from zerobench.compat.zero.meeting import meet
 from zerobench.compat.zero.status import mark
 from zerobench.engine.comm.collectives import Ranks

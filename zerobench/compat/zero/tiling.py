@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zerobench.compat.parts import partition_uniform
+from zerobench.compat.runtime.parts import partition_uniform
 from zerobench.compat.zero.gathered import GatheredParameters
 
 

@@ -19,16 +19,16 @@ from deepspeed import (
 from deepspeed.accelerator import get_accelerator
 from deepspeed.git_version_info import git_branch, git_hash, version
 from deepspeed.runtime import zero
-from zerobench.compat import activation_checkpointing as checkpointing
 from zerobench.compat.activation import VERSION as __version__
-from zerobench.compat.comm import init_distributed
+from zerobench.compat.activation_checkpointing import checkpointing
+from zerobench.compat.comm.comm import init_distributed
 from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
-from zerobench.compat.engine import DeepSpeedEngine
-from zerobench.compat.entry import add_config_arguments, initialize
-from zerobench.compat.loader import DeepSpeedDataLoader
+from zerobench.compat.engine.engine import DeepSpeedEngine
+from zerobench.compat.engine.entry import add_config_arguments, initialize
 from zerobench.compat.log import log_dist, logger
-from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
+from zerobench.compat.optim.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
 from zerobench.compat.refused import InferenceEngine, PipelineEngine, PipelineModule, init_inference, tp_model_init
+from zerobench.compat.runtime.loader import DeepSpeedDataLoader
 from zerobench.compat.unoffered import add_names, find_modules
 from zerobench.compat.zero import OnDevice
 from zerobench.engine.errors import ConfigError as DeepSpeedConfigError

@@ -1,5 +1,5 @@
 """``deepspeed.constants``, of zerobench."""
 
-from zerobench.compat.comm import default_pg_timeout
+from zerobench.compat.comm.comm import default_pg_timeout
 
 TORCH_DISTRIBUTED_DEFAULT_PORT = 29500

@@ -1,3 +1,3 @@
 """``deepspeed.accelerator.abstract_accelerator``, of zerobench."""
 
-from zerobench.compat.accelerator import Accelerator as DeepSpeedAccelerator
+from zerobench.compat.accelerator.accelerator import Accelerator as DeepSpeedAccelerator

@@ -1,3 +1,3 @@
 """``deepspeed.accelerator.real_accelerator``, of zerobench."""
 
-from zerobench.compat.accelerator import get_accelerator, is_current_accelerator_supported, set_accelerator
+from zerobench.compat.accelerator.accelerator import get_accelerator, is_current_accelerator_supported, set_accelerator

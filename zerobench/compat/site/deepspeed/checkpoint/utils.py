@@ -1,3 +1,3 @@
 """``deepspeed.checkpoint.utils``, of zerobench."""
 
-from zerobench.compat.cloning import clone_tensors_for_torch_save
+from zerobench.compat.checkpoint.cloning import clone_tensors_for_torch_save

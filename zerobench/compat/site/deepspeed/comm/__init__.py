@@ -3,8 +3,8 @@
 from typing import Any
 
 from deepspeed.comm import comm, utils
-from zerobench.compat import comm as _comm
-from zerobench.compat.comm import *
+from zerobench.compat.comm import comm as _comm
+from zerobench.compat.comm.comm import *
 from zerobench.compat.unoffered import names_of
 
 

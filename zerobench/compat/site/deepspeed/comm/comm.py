@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from zerobench.compat import comm
+from zerobench.compat.comm import comm
 from zerobench.compat.unoffered import names_of
 
 

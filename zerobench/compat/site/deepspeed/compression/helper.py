@@ -7,7 +7,7 @@ the first use of a name.
 import warnings
 from typing import Any
 
-from zerobench.compat import runtime_functions
+from zerobench.compat.runtime import runtime_functions
 from zerobench.compat.unoffered import names_of
 
 __all__ = ["recursive_getattr", "recursive_setattr"]  # noqa: F822 - __getattr__ has them

@@ -1,3 +1,3 @@
 """``deepspeed.moe.utils``, of zerobench."""
 
-from zerobench.compat.moe import *
+from zerobench.compat.runtime.moe import *

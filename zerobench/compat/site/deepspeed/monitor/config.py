@@ -1,3 +1,3 @@
 """``deepspeed.monitor.config``, of zerobench."""
 
-from zerobench.compat.monitors import get_monitor_config
+from zerobench.compat.profiling.monitors import get_monitor_config

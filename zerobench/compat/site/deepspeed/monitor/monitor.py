@@ -1,3 +1,3 @@
 """``deepspeed.monitor.monitor``, of zerobench."""
 
-from zerobench.compat.monitors import MonitorMaster
+from zerobench.compat.profiling.monitors import MonitorMaster

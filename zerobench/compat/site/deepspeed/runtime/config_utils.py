@@ -1,6 +1,6 @@
 """``deepspeed.runtime.config_utils``, of zerobench."""
 
-from zerobench.compat.config_functions import (
+from zerobench.compat.runtime.config_functions import (
     DeepSpeedConfigModel,
     DeepSpeedConfigObject,
     ScientificNotationEncoder,

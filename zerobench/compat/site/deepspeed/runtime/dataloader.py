@@ -1,3 +1,3 @@
 """``deepspeed.runtime.dataloader``, of zerobench."""
 
-from zerobench.compat.loader import DeepSpeedDataLoader, RepeatingLoader
+from zerobench.compat.runtime.loader import DeepSpeedDataLoader, RepeatingLoader

@@ -1,4 +1,4 @@
 """``deepspeed.runtime.engine``, of zerobench."""
 
-from zerobench.compat.engine import DeepSpeedEngine
-from zerobench.compat.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable
+from zerobench.compat.engine.engine import DeepSpeedEngine
+from zerobench.compat.optim.optimizers import DeepSpeedOptimizerCallable, DeepSpeedSchedulerCallable

@@ -1,7 +1,7 @@
 """``deepspeed.runtime.utils``, of zerobench."""
 
-from zerobench.compat.memory import see_memory_usage
-from zerobench.compat.norms import (
+from zerobench.compat.profiling.memory import see_memory_usage
+from zerobench.compat.runtime.norms import (
     clip_grad_norm_,
     clip_tensors_by_global_norm,
     combine_grad_norm_groups,
@@ -13,9 +13,9 @@ from zerobench.compat.norms import (
     has_inf_or_nan,
     is_invalid_grad_norm,
 )
-from zerobench.compat.overflow_check import CheckOverflow
-from zerobench.compat.parts import partition_balanced, partition_uniform, prefix_sum_inc
-from zerobench.compat.runtime_functions import (
+from zerobench.compat.runtime.overflow_check import CheckOverflow
+from zerobench.compat.runtime.parts import partition_balanced, partition_uniform, prefix_sum_inc
+from zerobench.compat.runtime.runtime_functions import (
     DummyOptim,
     align_dense_tensors,
     call_to_str,

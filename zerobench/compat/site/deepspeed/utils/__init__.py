@@ -13,15 +13,14 @@ from deepspeed.utils import (
     zero_to_fp32,
     zero_to_torch,
 )
-from zerobench.compat import comm as dist
-from zerobench.compat.accelerator import get_accelerator
-from zerobench.compat.comm import *
-from zerobench.compat.groups import *
-from zerobench.compat.loader import RepeatingLoader
+from zerobench.compat.accelerator.accelerator import get_accelerator
+from zerobench.compat.comm import comm as dist
+from zerobench.compat.comm.comm import *
+from zerobench.compat.comm.groups import *
 from zerobench.compat.log import log_dist, log_dist_once, logger, set_log_level_from_string
-from zerobench.compat.runtime_functions import noop_decorator as instrument_w_nvtx
-from zerobench.compat.runtime_functions import recursive_getattr, recursive_setattr
-from zerobench.compat.states import *
+from zerobench.compat.runtime.loader import RepeatingLoader
+from zerobench.compat.runtime.runtime_functions import noop_decorator as instrument_w_nvtx
+from zerobench.compat.runtime.runtime_functions import recursive_getattr, recursive_setattr
 from zerobench.compat.zero import (
     OnDevice,
     get_z3_leaf_modules,
@@ -33,3 +32,4 @@ from zerobench.compat.zero import (
     z3_leaf_module,
     z3_leaf_parameter,
 )
+from zerobench.compat.zero.states import *

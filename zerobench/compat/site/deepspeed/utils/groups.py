@@ -1,4 +1,4 @@
 """``deepspeed.utils.groups``, of zerobench."""
 
-from zerobench.compat.groups import *
-from zerobench.compat.groups import __getattr__
+from zerobench.compat.comm.groups import *
+from zerobench.compat.comm.groups import __getattr__

@@ -1,3 +1,3 @@
 """``deepspeed.utils.module_utils``, of zerobench."""
 
-from zerobench.compat.runtime_functions import recursive_getattr, recursive_setattr
+from zerobench.compat.runtime.runtime_functions import recursive_getattr, recursive_setattr

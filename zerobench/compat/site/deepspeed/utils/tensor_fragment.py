@@ -1,3 +1,3 @@
 """``deepspeed.utils.tensor_fragment``, of zerobench."""
 
-from zerobench.compat.states import *
+from zerobench.compat.zero.states import *

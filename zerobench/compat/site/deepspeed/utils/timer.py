@@ -1,3 +1,3 @@
 """``deepspeed.utils.timer``, of zerobench."""
 
-from zerobench.compat.timers import NoopTimer, SynchronizedWallClockTimer, ThroughputTimer, trim_mean
+from zerobench.compat.profiling.timers import NoopTimer, SynchronizedWallClockTimer, ThroughputTimer, trim_mean

@@ -1,3 +1,3 @@
 """``deepspeed.utils.zero_to_torch``, of zerobench."""
 
-from zerobench.compat.zero_to_fp32 import main_of_dtype as main
+from zerobench.compat.checkpoint.zero_to_fp32 import main_of_dtype as main

@@ -1,4 +1,4 @@
 """``deepspeed.ops.adagrad``, of zerobench."""
 
 from deepspeed.ops.adagrad import cpu_adagrad
-from zerobench.compat.optimizers import DeepSpeedCPUAdagrad
+from zerobench.compat.optim.optimizers import DeepSpeedCPUAdagrad

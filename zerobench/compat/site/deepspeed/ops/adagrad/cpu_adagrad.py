@@ -1,3 +1,3 @@
 """``deepspeed.ops.adagrad.cpu_adagrad``, of zerobench."""
 
-from zerobench.compat.optimizers import DeepSpeedCPUAdagrad
+from zerobench.compat.optim.optimizers import DeepSpeedCPUAdagrad

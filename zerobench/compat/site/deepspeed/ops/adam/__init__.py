@@ -1,4 +1,4 @@
 """``deepspeed.ops.adam``, of zerobench."""
 
 from deepspeed.ops.adam import cpu_adam, fused_adam
-from zerobench.compat.optimizers import DeepSpeedCPUAdam, FusedAdam
+from zerobench.compat.optim.optimizers import DeepSpeedCPUAdam, FusedAdam

@@ -1,3 +1,3 @@
 """``deepspeed.ops.adam.fused_adam``, of zerobench."""
 
-from zerobench.compat.optimizers import FusedAdam
+from zerobench.compat.optim.optimizers import FusedAdam

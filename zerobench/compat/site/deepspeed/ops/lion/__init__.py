@@ -1,4 +1,4 @@
 """``deepspeed.ops.lion``, of zerobench."""
 
 from deepspeed.ops.lion import cpu_lion, fused_lion
-from zerobench.compat.optimizers import DeepSpeedCPULion, FusedLion
+from zerobench.compat.optim.optimizers import DeepSpeedCPULion, FusedLion

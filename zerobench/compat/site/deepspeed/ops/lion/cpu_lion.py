@@ -1,3 +1,3 @@
 """``deepspeed.ops.lion.cpu_lion``, of zerobench."""
 
-from zerobench.compat.optimizers import DeepSpeedCPULion
+from zerobench.compat.optim.optimizers import DeepSpeedCPULion

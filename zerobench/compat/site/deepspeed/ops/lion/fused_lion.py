@@ -1,3 +1,3 @@
 """``deepspeed.ops.lion.fused_lion``, of zerobench."""
 
-from zerobench.compat.optimizers import FusedLion
+from zerobench.compat.optim.optimizers import FusedLion

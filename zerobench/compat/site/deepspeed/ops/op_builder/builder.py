@@ -1,3 +1,3 @@
 """``deepspeed.ops.op_builder.builder``, of zerobench."""
 
-from zerobench.compat.op_builders import CUDAOpBuilder, OpBuilder
+from zerobench.compat.accelerator.op_builders import CUDAOpBuilder, OpBuilder

@@ -1,4 +1,4 @@
 """``deepspeed.profiling.flops_profiler.profiler``, of zerobench."""
 
-from zerobench.compat.flops_profiler import FlopsProfiler, get_model_profile
-from zerobench.compat.quantities import *
+from zerobench.compat.profiling.flops_profiler import FlopsProfiler, get_model_profile
+from zerobench.compat.profiling.quantities import *

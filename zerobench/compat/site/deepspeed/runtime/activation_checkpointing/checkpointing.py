@@ -1,3 +1,3 @@
 """``deepspeed.runtime.activation_checkpointing.checkpointing``, of zerobench."""
 
-from zerobench.compat.activation_checkpointing import *
+from zerobench.compat.activation_checkpointing.checkpointing import *

@@ -1,3 +1,3 @@
 """``deepspeed.runtime.zero.parameter_offload``, of zerobench."""
 
-from zerobench.compat.parameter_offload import ParameterOffload as DeepSpeedZeRoOffload
+from zerobench.compat.engine.parameter_offload import ParameterOffload as DeepSpeedZeRoOffload

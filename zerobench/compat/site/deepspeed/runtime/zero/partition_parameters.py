@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from zerobench.compat.accelerator import get_accelerator
+from zerobench.compat.accelerator.accelerator import get_accelerator
 from zerobench.compat.zero import GatheredParameters, Init, ZeroParamStatus, register_external_parameter
 from zerobench.compat.zero.init import restore_init_context, shutdown_init_context
 from zerobench.compat.zero.status import is_zero_param

@@ -1,0 +1,1 @@
+"""``get_accelerator()`` and the builders of compiled operations."""

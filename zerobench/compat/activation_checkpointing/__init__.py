@@ -1,0 +1,1 @@
+"""``deepspeed.checkpointing``: activation checkpointing."""

@@ -1,0 +1,1 @@
+"""Whole weights, written to files and read from checkpoints."""

@@ -1,0 +1,1 @@
+"""``deepspeed.comm``: torch.distributed by DeepSpeed's names, and its log."""

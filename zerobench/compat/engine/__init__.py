@@ -1,0 +1,1 @@
+"""``deepspeed.initialize`` and DeepSpeed's engine class."""

@@ -1,0 +1,1 @@
+"""DeepSpeed's optimizer classes, and what scripts read of its optimizers."""

@@ -1,0 +1,1 @@
+"""Timers, profilers, memory and monitors."""
