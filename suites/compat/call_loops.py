@@ -115,6 +115,20 @@ def groups_without_parameters(group: dist.ProcessGroup, stage: int) -> list[Any]
     return rates
 
 
+def rates_of_the_clients_own_schedule(group: dist.ProcessGroup, stage: int) -> list[Any]:
+    """The rates under a schedule that the caller made for an optimizer with an empty group, and did not pass on."""
+    net = loops.model()
+    client = torch.optim.AdamW([{"params": [], "lr": 0.75}, {"params": list(net.parameters()), "lr": 0.25}])
+    schedule = torch.optim.lr_scheduler.LambdaLR(client, lambda step: 1 / (1 + step))
+    config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}}
+    engine, *_ = loops.deepspeed().initialize(model=net, optimizer=client, config=config, training_data=loops.data())
+    loops.trained(engine, net, 1)
+    schedule.step()
+    rates = [schedule.get_last_lr(), engine.get_lr()]
+    engine.destroy()
+    return rates
+
+
 def norm_of_a_skipped_step(group: dist.ProcessGroup, stage: int) -> float:
     """The norm after a step whose scaled gradients are not finite."""
     _, engine, _ = loops.begun(stage, fp16={"enabled": True, "initial_scale_power": 60})

@@ -73,6 +73,13 @@ def test_groups_without_parameters(pool: Pool) -> None:
     assert ranks == [[[[0.125], 1, 1, [0.125], 1]] * 4] * _WORLD
 
 
+def test_schedule_over_a_group_without_parameters(pool: Pool) -> None:
+    """A schedule of the client's optimizer that the caller steps, as Trainer and accelerate do, keeps its groups: with
+    adapters, the group without weight decay is empty."""
+    ranks = pool.run(loops.at_every_stage, call_loops.rates_of_the_clients_own_schedule, world=_WORLD)
+    assert ranks == [[[[0.375, 0.125], [0.375, 0.125]]] * 4] * _WORLD
+
+
 def test_norm_of_a_skipped_step(pool: Pool) -> None:
     """It is infinite, as in DeepSpeed."""
     ranks = pool.run(loops.at_every_stage, call_loops.norm_of_a_skipped_step, world=_WORLD)

@@ -88,11 +88,16 @@ def initialize(
 
 def _client(optimizer: Any, parameters: Any, lr_scheduler: Any) -> Optimizer | None:
     """The caller's optimizer, if there is one. It loses groups without parameters, unless a schedule that is made has
-    their rates."""
+    their rates: the one given here, or one that the caller steps."""
     client = as_client(optimizer, parameters)
-    if client is not None and not isinstance(lr_scheduler, LRScheduler):
+    if client is not None and not isinstance(lr_scheduler, LRScheduler) and not _is_scheduled(client):
         client.param_groups[:] = _filled(client.param_groups)
     return client
+
+
+def _is_scheduled(client: Optimizer) -> bool:
+    """Whether a schedule is made: torch's schedules keep the initial rate in each group."""
+    return any("initial_lr" in group for group in client.param_groups)
 
 
 def _attach(engine: DeepSpeedEngine, optimizer: Any, lr_scheduler: Any, training_data: Any) -> None:
