@@ -276,7 +276,7 @@ def test_deepspeed_config() -> None:
 
 
 def test_modules_are_attributes() -> None:
-    """``import deepspeed`` alone gives every module of the stand-in, as it does in DeepSpeed; but the report's program."""
+    """``import deepspeed`` alone gives every module of the stand-in, as in DeepSpeed; the report is a program."""
     package, top = loops.deepspeed(), SITE / "deepspeed"
     for file in set(top.rglob("*.py")) - {top / "env_report.py"}:
         parts = file.relative_to(top).with_suffix("").parts
