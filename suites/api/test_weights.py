@@ -106,7 +106,7 @@ def _same(one: Tensor, other: Tensor) -> None:
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The three actions, and their errors, each one line."""
-    saved.checkpoint(tmp_path)
+    saved.save_twice(tmp_path)
     (tmp_path / ".global_step3.saving-0").mkdir()
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
     said = capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_torch_reads_the_shards(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    running = saved.checkpoint(tmp_path)
+    running = saved.save_twice(tmp_path)
     for path in (tmp_path / "global_step2").glob("*.json"):
         path.unlink()
     into = {"master.body.0.weight": torch.zeros(320)}

@@ -30,4 +30,4 @@ def three() -> Iterator[Pool]:
 def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A directory with a checkpoint of this engine's, and its states."""
     directory = tmp_path_factory.mktemp("own")
-    return directory, saved.states(saved.checkpoint(directory))
+    return directory, saved.states(saved.save_twice(directory))

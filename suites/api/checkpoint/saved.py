@@ -71,7 +71,7 @@ def states(of: zerobench.Engine) -> dict[str, Any]:
     return {**found, "other": (groups, counters, schedule, torch.get_rng_state().tolist())}
 
 
-def checkpoint(directory: Path) -> zerobench.Engine:
+def save_twice(directory: Path) -> zerobench.Engine:
     """An engine after two steps, which has saved itself after each."""
     saved = engine()
     for _ in range(2):

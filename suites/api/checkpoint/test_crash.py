@@ -157,11 +157,11 @@ def test_a_rank_dies_while_it_saves(ranks: Pool, tmp_path: Path) -> None:
 
 
 def _own(directory: Path) -> None:
-    saved.checkpoint(directory)
+    saved.save_twice(directory)
 
 
 def _of_deepspeed(directory: Path) -> None:
-    saved.checkpoint(directory / "own")
+    saved.save_twice(directory / "own")
     config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
     zerobench.export_deepspeed_checkpoint(directory / "own", directory, config, world=2)
 

@@ -31,7 +31,7 @@ _LAST = "global_step2"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A directory with two checkpoints, and the states of the last."""
     directory = tmp_path_factory.mktemp("checkpoints")
-    running = saved.checkpoint(directory)
+    running = saved.save_twice(directory)
     return directory, saved.states(running)
 
 

@@ -35,7 +35,7 @@ def _schedule(optimizer: Any) -> Any:
 def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A directory with a checkpoint of this engine's, and the states that every layout has."""
     directory = tmp_path_factory.mktemp("own")
-    return directory, _states(saved.checkpoint(directory))
+    return directory, _states(saved.save_twice(directory))
 
 
 def _exported(stage: int) -> Callable[[Path, Path], Path]:
