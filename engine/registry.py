@@ -22,11 +22,17 @@ def register(module: nn.Module, engine: object) -> None:
         earlier.lose(parameters.keys())
     for parameter in parameters.values():
         _engines[parameter] = weakref.ref(engine)
-        _numbers[parameter] = next(_count)
+        give_number(parameter)
+
+
+def give_number(parameter: nn.Parameter) -> None:
+    """Put the parameter last in the order of :func:`in_one_order`; every rank calls it for its parameters in turn."""
+    _numbers[parameter] = next(_count)
 
 
 def in_one_order(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Parameters of engines in an order that every rank has, though each rank iterates over a set in its own."""
+    """Parameters in an order that every rank has, though each rank iterates over a set in its own: those without a
+    number as they are given, and the others by their numbers."""
     return sorted(parameters, key=lambda each: int(_numbers.get(each, -1)))  # type: ignore[no-untyped-call]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -12,11 +11,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerobench.engine.comm.collectives import Ranks
 from zerobench.engine.layout import Slot
+from zerobench.engine.registry import give_number, in_one_order
 from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.resharded import Binding
 
 _partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
-_count = itertools.count()
 
 
 class _Partition:
@@ -24,7 +23,7 @@ class _Partition:
 
     def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks, shard: Tensor | None = None) -> None:
         self.ranks, self.numel, self.uses = ranks, parameter.numel(), 0
-        self.number = next(_count)
+        give_number(parameter)
         slot = Slot(name, parameter, -1, 0, self.numel)
         width = -(-self.numel // ranks.world)
         self.own = slice(ranks.rank * width, (ranks.rank + 1) * width)
@@ -114,8 +113,7 @@ def gathered(parameters: Iterable[nn.Parameter], source: int | None) -> Iterator
 
     A collective. The order does not matter: a set, which transformers gives, has another order on each rank.
     """
-    found: list[_Partition] = [_partitioned[each] for each in parameters if each in _partitioned]
-    found.sort(key=lambda each: each.number)
+    found: list[_Partition] = [_partitioned[each] for each in in_one_order(parameters) if each in _partitioned]
     for each in found:
         each.gather()
     try:

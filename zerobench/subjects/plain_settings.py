@@ -75,17 +75,7 @@ SPARSE = "Embedding(sparse=True)"
 MOMENTS = LATE_ZERO, DROPPED, FAILED_BEFORE, EVALUATED_BEFORE, FORWARD_BEFORE
 #: Code of the client that every engine can run.
 CODE = HOOKED, FAILED, EVALUATED, IN_EVALUATION, BOXED
-SETTINGS = (
-    ZEROS,
-    *FORMS,
-    *SCALERS,
-    TOTAL,
-    NORM_LOOP,
-    CLOSURE,
-    *MOMENTS,
-    *CODE,
-    HOOKED_AFTER,
-)
+SETTINGS = ZEROS, *FORMS, *SCALERS, TOTAL, NORM_LOOP, CLOSURE, *MOMENTS, *CODE, HOOKED_AFTER
 
 
 def unsupported(scenario: Scenario) -> str | None:
