@@ -23,6 +23,11 @@ class Gpt:
     dropout: float = 0.0
     recompute: Recompute = "none"
 
+    @property
+    def shares(self) -> bool:
+        """Whether a parameter is at two places."""
+        return self.tied
+
 
 @dataclass(frozen=True)
 class Vit:
@@ -37,6 +42,11 @@ class Vit:
     heads: int = 12
     dropout: float = 0.0
     recompute: Recompute = "none"
+
+    @property
+    def shares(self) -> bool:
+        """Whether a parameter is at two places: never."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,14 @@ def test_no_output_dtype_under_autocast() -> None:
     assert "whose dtype autocast has chosen" in str(fsdp2.not_offered(forward.but(autocast=True)))
 
 
+@pytest.mark.parametrize("model", [Gpt(width=8, layers=1, heads=2, tied=True), Odd(tied=True), Odd(listed_twice=True)])
+@pytest.mark.parametrize(("name", "setting"), [("torch-fsdp1", "param_init_fn"), ("torch-fsdp2", "to_empty")])
+def test_a_tied_weight_needs_memory(name: str, setting: str, model: Gpt | Odd) -> None:
+    """On the meta device each of two modules has a parameter of its own, so that the client's model is not tied."""
+    reason = subjects.load(name).not_offered(_SCENARIO.but(stage=3, model=model, settings=(setting,)))
+    assert "no parameter at two places" in str(reason)
+
+
 @pytest.mark.skipif(fsdp2_settings.UNUSED not in fsdp2_settings.SETTINGS, reason="torch 2.11 has not this method")
 @pytest.mark.parametrize(("short", "offered"), [((), True), (((0, 1),), True), (((1, 1),), False)])
 def test_zeros_of_a_block_that_rests_in_a_short_step(short: tuple[tuple[int, int], ...], offered: bool) -> None:

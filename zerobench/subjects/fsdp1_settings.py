@@ -50,7 +50,9 @@ def unsupported(scenario: Scenario) -> str | None:
         f"{IGNORED} leaves the dtype of frozen parameters to the client: {_PAGE}": (
             IGNORED in scenario.settings and (scenario.dtype != "fp32" or not odd.frozen)
         ),
-        f"without memory a model has no parameter at two places: {_PAGE}": META in scenario.settings and odd.shares,
+        f"without memory a model has no parameter at two places: {_PAGE}": (
+            META in scenario.settings and scenario.model.shares
+        ),
         "the client freezes parameters that it no longer has": (
             META in scenario.settings and bool(scenario.frozen_steps)
         ),

@@ -137,7 +137,7 @@ def _unsupported_model(scenario: Scenario) -> str | None:
     odd = scenario.model if isinstance(scenario.model, Odd) else Odd()
     if IGNORED in scenario.settings and (scenario.dtype != "fp32" or not odd.frozen):
         return f"{IGNORED} leaves the dtype of frozen parameters to the client: {_PAGE}"
-    if META in scenario.settings and odd.shares:
+    if META in scenario.settings and scenario.model.shares:
         return "without memory a model has no parameter at two places"
     if META in scenario.settings and scenario.frozen_steps:
         return "the client freezes parameters that it no longer has"
