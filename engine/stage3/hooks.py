@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ class ParameterHooks:
     - **A module's forward.** The module at a unit's root pins the unit from its pre-forward hook to its forward hook.
       A checkpoint's recomputation is a forward too.
     - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it), or a step of
-      `parameters()`. The module's parameter table detects the unit, and the innermost running forward pins it.
+      `parameters()`. The module's parameter table detects the unit, and the innermost running forward pins it. If a
+      forward returns a parameter itself, the forward around it pins the unit, too.
     - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
       it, the unit is gathered and pinned until the tensor given to the node is freed. If a node saves a complex or a
       negated view, it saves the view itself, which keeps the unit whole. Of a sparse matrix whose values are a
@@ -47,7 +48,7 @@ class ParameterHooks:
         for state in states:
             roots.setdefault(state.unit.module, []).append(state)
         for root, units in roots.items():
-            self._watch_forward(root, units)
+            self._watch_forward(root, units, state_of)
         for submodule in _outside(module, set(roots), state_of):
             self._watch_alone(submodule)
         for submodule in module.modules():
@@ -55,15 +56,15 @@ class ParameterHooks:
                 submodule._parameters = _Table(submodule._parameters, state_of, self)
                 self._tables.append(submodule)
 
-    def _watch_forward(self, root: nn.Module, units: list[UnitState]) -> None:
+    def _watch_forward(self, root: nn.Module, units: list[UnitState], state_of: dict[int, UnitState]) -> None:
         def enter(*_: Any) -> None:
             if not self._scopes:
                 self.unsharder.begin("alone")
             self._scopes.append(_Scope(list(units), self._saving()))  # first: leave() runs even if the gather fails
             self.unsharder.pin(units)
 
-        def leave(*_: Any) -> None:
-            self._end_scope()
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            self._end_scope([state_of[id(each)] for each in _parameters_in(output) if id(each) in state_of])
             if not self._scopes:
                 self.unsharder.finish()
 
@@ -137,11 +138,14 @@ class ParameterHooks:
         hooks.__enter__()
         return hooks
 
-    def _end_scope(self) -> None:
+    def _end_scope(self, returned: Iterable[UnitState] = ()) -> None:
+        """End the innermost forward; the one around it uses the units of the parameters that it returned."""
         scope = self._scopes.pop()
         in_force = _hooks_in_force()  # not the engine's if an interrupted backward removed them
         if in_force and scope.hooks and in_force[0] is scope.hooks.pack_hook:
             scope.hooks.__exit__()
+        for state in returned:
+            self.use(state)
         self.unsharder.unpin(scope.pinned)
 
     def _pack(self, tensor: Tensor) -> Any:
@@ -207,6 +211,20 @@ def _explaining() -> Iterator[None]:
                 "of torch.func or functions built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
             )
         raise
+
+
+def _parameters_in(output: Any) -> Iterator[nn.Parameter]:
+    """The parameters among the outputs of a forward; a view of one keeps the memory itself."""
+    if isinstance(output, nn.Parameter):
+        yield output
+    elif isinstance(output, Tensor):
+        return
+    elif isinstance(output, Mapping):
+        yield from chain.from_iterable(map(_parameters_in, output.values()))
+    elif isinstance(output, tuple | list):
+        yield from chain.from_iterable(map(_parameters_in, output))
+    elif is_dataclass(output):
+        yield from chain.from_iterable(_parameters_in(getattr(output, each.name, None)) for each in fields(output))
 
 
 def _values(tensor: Tensor) -> Tensor | None:

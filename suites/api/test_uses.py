@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -61,11 +62,52 @@ class _Turned(nn.Module):
         return torch.view_as_real(pairs * turn).square().mean() + (pairs.real * turn.conj().imag).square().mean()
 
 
+@dataclass
+class _Found:
+    """A parameter among a forward's outputs."""
+
+    weight: Tensor
+
+
+#: The outputs of a forward that returns its own parameter, and how the forward around it takes the parameter.
+_RETURNS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "returned": (lambda weight: weight, lambda found: found),
+    "returned in a dict": (lambda weight: {"all": [weight]}, lambda found: found["all"][0]),
+    "returned in a dataclass": (_Found, lambda found: found.weight),
+    "a part returned": (lambda weight: weight[:, :4], lambda found: found.repeat(1, 2)),
+}
+
+
+class _Own(nn.Module):
+    """Returns its own parameter, as learned positions do."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.weight, self.form = nn.Parameter(torch.randn(3, 8)), form
+
+    def forward(self) -> Any:
+        return _RETURNS[self.form][0](self.weight)
+
+
+class _Returned(nn.Module):
+    """Uses a parameter that an inner forward has returned, after another one's."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.positions, self.layer = _Own(form), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.positions()
+        loss: Tensor = (self.layer(x) + _RETURNS[self.positions.form][1](found)).square().mean()
+        return loss
+
+
 USES: dict[str, Make] = {
     "parameters": partial(_Penalized, _by_parameters),
     "values": partial(_Penalized, _by_values),
     "get": partial(_Penalized, _by_get),
     "complex": _Turned,
+    **{form: partial(_Returned, form) for form in _RETURNS},
 }
 
 
