@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from itertools import chain, count
 from typing import Any
 
@@ -20,13 +21,15 @@ from zerobench.engine.state.unit import UnitState
 class ParameterHooks:
     """Hooks a model so that its sharded parameters are whole during every use.
 
-    Three kinds of use, each detected exactly:
+    Four kinds of use, each detected exactly:
 
     - **A module's forward.** The module at a unit's root pins the unit from its pre-forward hook to its forward hook.
       A checkpoint's recomputation is a forward too.
     - **An attribute access** (a tied weight, or a root that uses a submodule's weight without calling it), or a step of
       `parameters()`. The module's parameter table detects the unit, and the innermost running forward pins it. If a
       forward returns a parameter itself, the forward around it pins the unit, too.
+    - **A parameter that code has kept**, as in a list, a closure or the context of a custom autograd function. Torch
+      asks its class at each call (see Resharded), and a forward or a backward pins the unit for the call.
     - **Autograd.** A node saves a sharded parameter's address, not its memory (saved-tensor hooks). When backward needs
       it, the unit is gathered and pinned until the tensor given to the node is freed. If a node saves a complex or a
       negated view, it saves the view itself, which keeps the unit whole. Of a sparse matrix whose values are a
@@ -51,6 +54,9 @@ class ParameterHooks:
             self._watch_forward(root, units, state_of)
         for submodule in _outside(module, set(roots), state_of):
             self._watch_alone(submodule)
+        self._states = states
+        for state in states:
+            state.set_used(partial(self._used, state))
         for submodule in module.modules():
             if any(id(p) in state_of for p in submodule._parameters.values()):
                 submodule._parameters = _Table(submodule._parameters, state_of, self)
@@ -130,6 +136,18 @@ class ParameterHooks:
         self._scopes[-1].pinned.append(state)
         self.unsharder.pin([state])
 
+    @contextmanager
+    def _used(self, state: UnitState) -> Iterator[bool]:
+        """Pin the unit for a call with one of its parameters, if a forward or a backward runs; whether one does."""
+        runs = bool(self._scopes) and not self.unsharder.communicating
+        if runs:
+            self.unsharder.pin([state])
+        try:
+            yield runs
+        finally:
+            if runs:
+                self.unsharder.unpin([state])
+
     def _saving(self) -> Any:
         """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's)."""
         if not torch.is_grad_enabled() or _hooks_in_force() is not None:
@@ -184,6 +202,8 @@ class ParameterHooks:
             hook.remove()
         for submodule in self._tables:
             submodule._parameters = dict(submodule._parameters)
+        for state in self._states:
+            state.set_used(None)
         self.unsharder.close()
 
 

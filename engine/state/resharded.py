@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -54,6 +55,8 @@ class Binding:
         self.copied: Callable[[], Tensor] | None = None
         #: Gives the unbound parameter another dtype; None if its dtype is fixed.
         self.recast: Callable[[torch.dtype], None] | None = None
+        #: Makes the parameter whole within a context; False if no forward and no backward runs, which may use it.
+        self.used: Callable[[], AbstractContextManager[bool]] | None = None
         self.view = slot.view(full)
         #: A meta tensor with the parameter's strides.
         self.like = torch.empty_strided(self.view.size(), self.view.stride(), dtype=full.dtype, device="meta")
@@ -65,6 +68,10 @@ class Binding:
         poison = torch.full((1,), math.nan, dtype=full.dtype, device=full.device).untyped_storage()
         self._poison: Any = full.new_empty(0).set_(poison, 0, self.view.size(), (0,) * self.view.dim())
         self._poison.__class__ = self._alias
+
+    def refuses(self, kind: type) -> bool:
+        """Whether this is the class of the unbound parameter; that of its aliases is another."""
+        return kind is self._unbound
 
     def bind(self) -> None:
         """Make the parameter a view of the whole unit, which has its values."""
@@ -119,7 +126,8 @@ class Resharded:
     Shape, dtype, device, gradient and hooks remain available. ``data`` and ``detach()`` return a tensor that also
     refuses to be used. A conversion to its own dtype and device returns the parameter, so that ``Module.to`` does
     nothing. One to another dtype returns such a tensor, too, if the dtype is not fixed; as the new ``data`` of the
-    parameter it changes the dtype. Any other use raises a RuntimeError that names the parameter.
+    parameter it changes the dtype. Within a forward or a backward, any other use makes the parameter whole for the
+    call: code may have kept it in a list or a closure. Anywhere else it raises a RuntimeError that names the parameter.
     """
 
     __slots__ = ()
@@ -139,6 +147,9 @@ class Resharded:
             return cls.binding.storage()
         if _changes_nothing(name, args, kwargs or {}):
             return args[0]
+        with _whole(types) as used:
+            if used:
+                return func(*args, **(kwargs or {}))
         if name in ("data", "detach"):
             return cls.binding.alias()
         if cls.binding.recast is not None:
@@ -159,6 +170,17 @@ class Resharded:
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+@contextmanager
+def _whole(types: Sequence[type]) -> Iterator[bool]:
+    """Make the unbound parameters of a call whole, if a forward or a backward runs; whether all of them are."""
+    sharded = [each for each in types if issubclass(each, Resharded)]
+    with ExitStack() as stack:
+        yield all(
+            each.binding.refuses(each) and each.binding.used is not None and stack.enter_context(each.binding.used())
+            for each in sharded
+        )
 
 
 def _no_values(names: Iterable[str]) -> RuntimeError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -133,6 +134,11 @@ class UnitState:
         shard = self.parameter_store.load() if edited else None
         for slot in edited:
             self.keep_edit(slot, shard)
+
+    def set_used(self, used: Callable[[], AbstractContextManager[bool]] | None) -> None:
+        """Set how a call with an unbound parameter makes the unit whole (see Binding.used)."""
+        for binding in self._bindings:
+            binding.used = used
 
     def binding_at(self, offset: int) -> Binding:
         """The sharded parameter that has element ``offset`` of the unit."""

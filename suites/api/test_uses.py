@@ -102,11 +102,63 @@ class _Returned(nn.Module):
         return loss
 
 
+class _Kept(nn.Module):
+    """Keeps parameters of its layers in a list, and uses them before and after the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        self.listed = list(self.layers.parameters())
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.layers(x * self.listed[0].detach().norm()).square().mean()
+        return loss + torch.stack([each.norm() for each in self.listed]).sum() + (self.listed[2] @ self.listed[3]).sum()
+
+
+class _Multiplied(torch.autograd.Function):
+    """Keeps the parameter as an attribute of its context, where no saved-tensor hook sees it."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        context.x, context.weight = x, weight
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient @ context.weight, gradient.t() @ context.x
+
+
+class _InContext(nn.Module):
+    """A layer that multiplies by a function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = _Multiplied.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return product
+
+
+class _Functions(nn.Module):
+    """Layers whose backwards need parameters that other layers' uses have resharded meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = _InContext(), _InContext(), _InContext()
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.last(self.second(self.first(x))).square().mean()
+        return loss
+
+
 USES: dict[str, Make] = {
     "parameters": partial(_Penalized, _by_parameters),
     "values": partial(_Penalized, _by_values),
     "get": partial(_Penalized, _by_get),
     "complex": _Turned,
+    "kept in a list": _Kept,
+    "kept in a context": _Functions,
     **{form: partial(_Returned, form) for form in _RETURNS},
 }
 
