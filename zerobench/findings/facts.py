@@ -123,6 +123,13 @@ def begins_frozen(scenario: Scenario) -> bool:
     return any(first in scenario.frozen_steps for first in (0, *new))
 
 
+def evaluates_first(scenario: Scenario) -> bool:
+    """Whether the first forward of an engine is an evaluation."""
+    new = scenario.resumes if scenario.loads_into == "new" else ()
+    reads = (read for read in scenario.reads if read.what == "evaluation")
+    return any(read.at == 0 and read.step in (0, *new) for read in reads)
+
+
 def reads_thawed(scenario: Scenario) -> bool:
     """Whether the optimizer's states are read between the first forward of a block that was frozen and its update."""
     thawed = next(step for step in itertools.count() if step not in scenario.frozen_steps)
@@ -277,5 +284,6 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         unscales,
         shards_a_block,
         evaluated_before_update,
+        evaluates_first,
     )
 }

@@ -33,8 +33,6 @@ ALL_RANKS = "state_dict(all_ranks=True)"
 UNBUFFERED, OBJECTS = "reduce_buffer_size=0", "force_broadcast_object"
 #: A setting: the client drops gradients by the optimizer, whose zero_grad sets them to None since torch 2.0.
 NONE = "optimizer.zero_grad()"
-#: A setting: evaluations in torch's inference mode.
-INFERENCE = "torch.inference_mode()"
 #: Its default: each forward begins with the buffers of rank 0. The suite's usual one leaves each rank its own.
 BUFFERS = "broadcast_buffers"
 
@@ -55,7 +53,7 @@ class FairscaleOss(Plain):
         UNBUFFERED,
         OBJECTS,
         NONE,
-        INFERENCE,
+        plain_settings.INFERENCE,
         BUFFERS,
         *plain_settings.FORMS,
         plain_settings.CLOSURE,
@@ -140,11 +138,6 @@ class FairscaleOss(Plain):
             self.oss.zero_grad()
         else:
             self.module.zero_grad(set_to_none=False)
-
-    def evaluate(self, batch: Batch) -> Tensor:
-        with torch.inference_mode(INFERENCE in self.scenario.settings):
-            loss = super().evaluate(batch)
-        return loss.clone()
 
     def gradients(self) -> State:
         """Each owner's gradient, sent to all ranks; the others have freed theirs."""

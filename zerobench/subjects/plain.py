@@ -281,10 +281,11 @@ class Plain(Subject):
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
-        self.module.eval()
-        loss: Tensor = self.module(**batch)
-        self.module.train()
-        return loss
+        with plain_settings.evaluating(self.scenario):
+            self.module.eval()
+            loss: Tensor = self.module(**batch)
+            self.module.train()
+        return loss.clone()
 
     @torch.no_grad()
     def set_parameters(self, values: State) -> None:

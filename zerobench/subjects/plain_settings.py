@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ FAILED = "a forward that raises"
 FAILED_BEFORE = "zero_grad() after a forward that raises"
 #: The client evaluates before a step, and drops the last step's gradients afterwards alone.
 EVALUATED_BEFORE = "zero_grad() after an evaluation"
+#: Evaluations in torch's inference mode.
+INFERENCE = "torch.inference_mode()"
 #: Before a step a forward with gradients, which no backward follows, as the client leaves a batch out when it has seen
 #: the loss. It drops the last step's gradients afterwards alone.
 FORWARD_BEFORE = "zero_grad() after a forward alone"
@@ -225,6 +227,11 @@ def mode(module: nn.Module, scenario: Scenario) -> Iterator[None]:
     """The mode of the client's module in a micro-step."""
     with _evaluating(module) if IN_EVALUATION in scenario.settings else nullcontext():
         yield
+
+
+def evaluating(scenario: Scenario) -> AbstractContextManager[object]:
+    """The client's mode in an evaluation, beside no_grad()."""
+    return torch.inference_mode() if INFERENCE in scenario.settings else nullcontext()
 
 
 def evaluate(module: nn.Module, call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:

@@ -36,6 +36,7 @@ class TorchFsdp2(Plain):
     stages: ClassVar[tuple[int, ...]] = (2, 3)
     hybrid = True
     resumes = True
+    evaluates_in_inference_mode = False  # the finding fsdp2/inference-mode, which a setting draws
     loads_parts = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     settings = (
@@ -43,6 +44,7 @@ class TorchFsdp2(Plain):
         *client_settings.CODE,
         *client_settings.OF_TORCH,
         client_settings.CAST,
+        plain_settings.INFERENCE,
         *fsdp2_settings.SETTINGS,
         *fsdp2_chunks.SETTINGS,
     )
