@@ -11,6 +11,7 @@ from zerobench.engine.comm.collectives import Handle, Ranks
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Slot
 from zerobench.engine.stage3.passes import Pass, Reductions
+from zerobench.engine.stage3.transforms import outside_transforms
 from zerobench.engine.state.unit import UnitState
 
 
@@ -59,6 +60,7 @@ class Unsharder:
 
     # Passes
 
+    @outside_transforms
     def begin(self, kind: str) -> None:
         """Begin a pass unless one is running; ``kind`` is one of the kinds of Pass."""
         if kind == "training":
@@ -72,6 +74,7 @@ class Unsharder:
         """Begin the backward of the running pass; the ranks now agree on its reductions too."""
         self._running.reductions = reductions
 
+    @outside_transforms
     def finish(self) -> None:
         """End this rank's pass, and wait until all ranks have ended theirs. A collective, unless units are held."""
         if self._held:
@@ -106,6 +109,7 @@ class Unsharder:
 
     # Use
 
+    @outside_transforms
     def pin(self, states: Sequence[UnitState], chosen: Mapping[UnitState, Collection[Slot]] | None = None) -> None:
         """Make the units whole and keep them whole until :meth:`unpin`.
 
@@ -120,6 +124,7 @@ class Unsharder:
                 self._unbind(state)  # of a use that has ended
             state.bind(None if chosen is None else chosen[state])
 
+    @outside_transforms
     def unpin(self, states: Iterable[UnitState]) -> None:
         """End one use of the units."""
         for state in states:
