@@ -1,5 +1,6 @@
 """Fine-tune a model whose weights are tied, as with Accelerate's examples: rank 0 saves, and every rank calls.
 
+It saves with the whole weights, and without them, as the examples of transformers without Trainer do.
 The first checkpoint has the tied weight twice, as a loop over a state dict writes it.
 """
 
@@ -9,6 +10,7 @@ import os
 import deepspeed
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -52,8 +54,11 @@ state = None
 if rank == 0 or args.stage == 3:
     state = engine._zero3_consolidated_16bit_state_dict() if args.stage == 3 else engine.module.state_dict()
 engine.module.save_pretrained("saved", is_main_process=rank == 0, state_dict=state)
+engine.module.save_pretrained("by_all", is_main_process=rank == 0)
 dist.barrier()
-print("files", sorted(os.listdir("saved")))
+print("files", sorted(os.listdir("saved")), sorted(os.listdir("by_all")))
+whole = load_file("by_all/model.safetensors")
+print("weights", {name: each.double().square().sum().item() for name, each in whole.items()})
 again = AutoModelForCausalLM.from_pretrained("saved")
 other, *_ = deepspeed.initialize(model=again, config={**ds_config, "optimizer": None})
 tokens = torch.arange(10)[None]

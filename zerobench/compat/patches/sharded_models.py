@@ -4,7 +4,8 @@
 - ``from_pretrained()`` compares tied weights that a checkpoint has twice: they are gathered for it.
 - ``from_pretrained()`` calls the initialisation of modules whose parameters are loaded and sharded, which may compute
   with them: they are gathered for it.
-- ``save_pretrained()`` examines the weights of ranks that write nothing: they leave that out.
+- ``save_pretrained()`` examines the weights of ranks that write nothing: they leave that out. If a caller says which
+  rank writes and gives no weights, every rank calls, as in the examples of transformers: the weights are gathered.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _sharding_utils(module: Any) -> None:
 
 def _modeling_utils(module: Any) -> None:
     _gather_for_initialisation(module.PreTrainedModel)
-    _leave_out_examination(module.PreTrainedModel)
+    _save_whole(module.PreTrainedModel)
 
 
 def _gather_for_initialisation(model_class: Any) -> None:
@@ -89,24 +90,59 @@ def _read_by(part: Any) -> Iterator[Tensor]:
             yield from each.parametrizations.parameters()
 
 
-def _leave_out_examination(model_class: Any) -> None:
-    """Give a rank that writes nothing an empty state dict, if the caller has none and the model is sharded."""
+def _save_whole(model_class: Any) -> None:
+    """Give a sharded model's whole weights to the rank that writes, and an empty state dict to the others.
+
+    A caller that names the writing rank by ``is_main_process`` calls on every rank, so the weights can be gathered. One
+    that does not may be rank 0 alone, which must not wait for the others: its error names a parameter. The rank that
+    writes tells the others whether it has the weights, because accelerate gives them to that rank alone.
+    """
     save = model_class.save_pretrained
 
     @functools.wraps(save)
     def save_pretrained(
         self: Any,
         save_directory: Any,
-        is_main_process: bool = True,
+        is_main_process: bool | None = None,
         state_dict: dict[str, Tensor] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if state_dict is None and not is_main_process and any(map(is_sharded, self.parameters())):
-            state_dict = {}
-        return save(self, save_directory, is_main_process, state_dict, *args, **kwargs)
+        writes = is_main_process is None or is_main_process
+        if is_main_process is not None and any(map(is_sharded, self.parameters())):
+            gathers = _gathers(f"save_pretrained({save_directory})", writes, state_dict is None)
+            if gathers or (state_dict is None and not writes):
+                state_dict = whole_state(self, writes) if gathers else {}
+        return save(self, save_directory, writes, state_dict, *args, **kwargs)
 
     model_class.save_pretrained = save_pretrained
+
+
+def _gathers(call: str, writes: bool, lacks: bool) -> bool:
+    """Whether the rank that writes lacks the weights, so that all gather them."""
+    from zerobench.compat.zero.meeting import ask, tell
+
+    if writes:
+        tell(call, "gather" if lacks else "go on")
+        return lacks
+    return lacks and ask(call) == "gather"
+
+
+def whole_state(model: Any, keeps: bool) -> dict[str, Tensor]:
+    """The state dict of a sharded model, on the CPU of the ranks that keep it; a collective.
+
+    One module's parameters are whole at a time. Names of one parameter have one tensor, as in a model that is whole.
+    """
+    from zerobench.compat.zero.gathered import GatheredParameters
+
+    own = model.state_dict(keep_vars=True)
+    found: dict[int, Tensor] = {id(each): each for each in own.values() if not is_sharded(each)}
+    for module in model.modules():
+        parameters = [each for each in module.parameters(recurse=False) if is_sharded(each) and id(each) not in found]
+        with GatheredParameters(parameters):
+            for each in parameters:
+                found[id(each)] = each.detach().cpu().clone() if keeps else each
+    return {name: found[id(each)].detach() for name, each in own.items()} if keeps else {}
 
 
 def is_sharded(parameter: Tensor) -> bool:

@@ -1,9 +1,13 @@
-"""The ranks meet before they construct a model together: a rank that waits in vain raises instead of hanging."""
+"""The ranks meet before they construct a model together: a rank that waits in vain raises instead of hanging.
+
+They also leave words for each other, for calls that every rank makes with other arguments.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from typing import Any
 
 import torch.distributed as dist
@@ -13,6 +17,8 @@ from torch.distributed import distributed_c10d
 LIMIT, VARIABLE = 300.0, "ZEROBENCH_ZERO_INIT_TIMEOUT"
 #: Seconds between two looks at the store.
 _PAUSE = 0.01
+#: How often this rank has told or asked, by subject.
+_times: Counter[str] = Counter()
 
 
 def meet() -> None:
@@ -23,7 +29,7 @@ def meet() -> None:
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    store: Any = distributed_c10d._get_default_store()
+    store = _store()
     own = dist.get_rank()
     count = store.add(f"zero.Init/count/{own}", 1)
     store.set(f"zero.Init/{count}/{own}", "here")
@@ -46,3 +52,29 @@ def _missing(store: Any, count: int, end: float) -> list[int]:
         if not missing or time.monotonic() > end:
             return missing
         time.sleep(_PAUSE)
+
+
+def tell(subject: str, word: str) -> None:
+    """Leave a word for the ranks that ask about the subject for the same time. It waits for nobody."""
+    _store().set(_next(subject), word)
+
+
+def ask(subject: str) -> str | None:
+    """The word that another rank leaves about the subject; None if it leaves none within the limit."""
+    store, key = _store(), _next(subject)
+    end = time.monotonic() + float(os.environ.get(VARIABLE, LIMIT))
+    while not store.check([key]):
+        if time.monotonic() > end:
+            return None
+        time.sleep(_PAUSE)
+    word: str = store.get(key).decode()
+    return word
+
+
+def _next(subject: str) -> str:
+    _times[subject] += 1
+    return f"zero/{subject}/{_times[subject]}"
+
+
+def _store() -> Any:
+    return distributed_c10d._get_default_store()
