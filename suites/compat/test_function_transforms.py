@@ -20,7 +20,7 @@ def _trained(group: dist.ProcessGroup, stage: int) -> Tensor:
     engine, *_ = loops.deepspeed().initialize(model=net, training_data=loops.data(), config=loops.config(stage))
     inputs = torch.linspace(-1, 1, 10).view(2, 5)
     for _ in range(2):
-        outputs, slopes = torch.func.jvp(engine, (inputs,), (torch.ones_like(inputs),))
+        outputs, slopes, *_ = torch.func.jvp(engine, (inputs,), (torch.ones_like(inputs),))
         jacobian = torch.func.jacfwd(lambda given: engine(given).sum(0))(inputs)
         engine.backward(outputs.square().mean() + slopes.square().mean() + jacobian.square().mean())
         engine.step()

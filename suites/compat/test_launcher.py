@@ -231,6 +231,22 @@ def test_refused_options(option: list[str], reason: str, capsys: pytest.CaptureF
     assert reason in capsys.readouterr().err
 
 
+def test_children_of_a_command(tmp_path: Path) -> None:
+    """Each Python of a program has the stand-in, the changes for CPU ranks, and the user's own ``sitecustomize``."""
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/sitecustomize.py").write_text("import sys\nsys.own = 1\n")
+    (tmp_path / "rank.py").write_text(
+        "import sys\nfrom importlib.util import find_spec\n"
+        "print([type(each).__name__ for each in sys.meta_path][:1], sys.own, find_spec('deepspeed').origin)\n"
+    )
+    (tmp_path / "job.sh").write_text(f"{sys.executable} rank.py\n")
+    command = [sys.executable, "-m", "zerobench.compat", "--command", "sh", "job.sh"]
+    env = _environment(PYTHONPATH=f"{ROOT}:{tmp_path / 'user'}")
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("['PatchesOnImport'] 1 ")
+    assert "compat/site/deepspeed" in done.stdout
+
+
 def test_deepspeeds_own_runner(tmp_path: Path) -> None:
     """``python -m deepspeed.launcher.runner`` in a process that has the stand-in is zerobench launch, with its code."""
     command = [

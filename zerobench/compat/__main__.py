@@ -2,7 +2,8 @@
 
 A launcher such as torchrun or accelerate starts it on every rank. ``-m MODULE`` in place of a script runs a module, and
 ``--local-rank`` before it gives the script ``--local_rank=N``, as DeepSpeed's launcher does. ``--command PROGRAM``
-starts a program, such as a shell script that calls ``deepspeed``: that command is then ``zerobench launch``.
+starts a program, such as a shell script that calls ``deepspeed``: that command is then ``zerobench launch``, and each
+Python that the script starts has the stand-in.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from zerobench.compat.activation import SITE, VERSION, activate, add_commands
+from zerobench.compat.activation import SITE, VERSION, activate, activate_children, add_commands
 from zerobench.compat.launcher.cores import bind
 from zerobench.compat.launcher.variables import add_variables
 from zerobench.errors import UsageError
@@ -39,7 +40,7 @@ def _run_command(command: list[str]) -> int:
         print(_USAGE, file=sys.stderr)
         return 2
     add_commands()
-    activate()
+    activate_children()
     try:
         os.execvp(command[0], command)  # noqa: S606  # the caller's own program, without a shell
     except OSError as error:

@@ -14,6 +14,8 @@ from zerobench.errors import UsageError
 
 #: The folder of the stand-in and of its metadata.
 SITE = Path(__file__).with_name("site")
+#: The folder of the module that activates a Python that a program starts.
+STARTUP = Path(__file__).with_name("startup")
 #: The folder of DeepSpeed's commands.
 COMMANDS = Path(__file__).with_name("commands")
 #: DeepSpeed's version whose surface this is; a local version compares as not older.
@@ -42,11 +44,19 @@ def activate() -> None:
         raise UsageError(f"{loaded.__file__} has been imported already; start the script by zerobench launch alone")
     if str(SITE) not in sys.path:  # it is there if this process's parent was activated
         sys.path.insert(0, str(SITE))
-        others = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *([others] if others else [])])
+        _add_to_path(SITE)
     if not any(isinstance(each, PatchesOnImport) for each in sys.meta_path):
         sys.meta_path.insert(0, PatchesOnImport(_PATCHES))
     find_modules()
+
+
+def activate_children() -> None:
+    """Let every Python that this process's program starts find the stand-in, and patch what is imported there."""
+    _add_to_path(SITE, STARTUP)
+
+
+def _add_to_path(*folders: Path) -> None:
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
 
 
 def add_commands() -> None:

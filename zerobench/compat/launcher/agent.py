@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerobench.compat.activation import SITE
+from zerobench.compat.activation import activate_children
 from zerobench.compat.launcher.cores import VARIABLE, parse_cores, share_of_rank
 from zerobench.machine.launch import threads_each
 
@@ -67,7 +67,7 @@ def _child(given: argparse.Namespace) -> list[str]:
     from torch.distributed.elastic.utils.api import macros
 
     if given.no_python:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        activate_children()
         rank = [] if given.no_local_rank else [f"--local_rank={macros.local_rank}"]
         return ["--no_python", given.script, *rank, *given.arguments]
     local_rank = [] if given.no_local_rank else ["--local-rank"]
