@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from zerobench.compat.launcher import agent
 from zerobench.compat.launcher.cores import parse_cores, share_of_rank
 from zerobench.compat.launcher.options import add_launch
 from zerobench.compat.launcher.resources import chosen, read_hostfile
@@ -229,6 +232,17 @@ def test_refused_options(option: list[str], reason: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         parser.parse_args([*option, "train.py"])
     assert reason in capsys.readouterr().err
+
+
+def test_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A signal to the launcher, as by Ctrl-C or a scheduler, is one line and DeepSpeed's exit code."""
+
+    def received(_: list[str]) -> None:
+        raise SignalException("", signal.SIGTERM)
+
+    monkeypatch.setattr("torch.distributed.run.main", received)
+    assert agent._run([]) == 1
+    assert capsys.readouterr().err == "zerobench launch: received SIGTERM, and the ranks were ended\n"
 
 
 def test_children_of_a_command(tmp_path: Path) -> None:

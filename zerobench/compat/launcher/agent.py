@@ -77,10 +77,14 @@ def _child(given: argparse.Namespace) -> list[str]:
 
 def _run(arguments: list[str]) -> int:
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
         run.main(arguments)
+    except SignalException as error:  # torch has passed it on to the ranks
+        print(f"zerobench launch: received {error.sigval.name}, and the ranks were ended", file=sys.stderr)
+        return 1
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         ended = f"rank {rank} failed with exit code {failure.exitcode}, and the other ranks were ended"
