@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zerobench.recording import Trajectory
 from zerobench.subject import State
-from zerobench.tensors import unwrapped
+from zerobench.tensors import bytes_of, unwrapped
 
 
 def digest(trajectories: Sequence[Trajectory]) -> str:
@@ -59,4 +59,4 @@ def _add(found: hashlib._Hash, state: State) -> None:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return bytes_of(tensor).numpy().tobytes()

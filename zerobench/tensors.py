@@ -1,9 +1,10 @@
-"""Tensors with storages of their own: wrappers of others, such as a DTensor, are unwrapped."""
+"""Tensors with storages of their own, without wrappers such as a DTensor; and the bytes of a tensor's values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -20,3 +21,12 @@ def unwrapped(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
             yield from unwrapped(part for part in parts if isinstance(part, Tensor))  # not a DTensor's device mesh
         else:
             yield tensor
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The values in their order, as bytes.
+
+    A tensor of one element counts as contiguous whatever its stride, which a view as bytes refuses.
+    """
+    whole = tensor.detach().contiguous()
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)

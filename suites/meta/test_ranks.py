@@ -1,4 +1,4 @@
-"""The settings of a rank on a GPU before its first task, and a host on which it cannot work."""
+"""The settings of a rank on a GPU before its first task, a host on which it cannot work, and values on their way."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from zerobench.digests import bits
 from zerobench.errors import UsageError
 from zerobench.machine.products import fix_gpu
 from zerobench.ranks import Pool, worker
+from zerobench.ranks.message import decode, encode
 from zerobench.workload.models.transformer import Attention
 
 
@@ -74,3 +76,13 @@ def test_a_host_without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(UsageError, match="torch sees no CUDA GPU on this rank's host; give 'cpu'"):
         worker._join(worker.RankSlot(0, 1, "cuda", 1, tmp_path))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 3), (0, 2)], ids=str)
+def test_values_travel_whatever_their_strides(shape: tuple[int, ...]) -> None:
+    """A tensor with gaps keeps its bits in a message and in a digest, also one of a single element, which torch takes
+    for contiguous whatever its stride."""
+    plain = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    gapped = torch.stack([plain, plain + 7], dim=-1)[..., 0]
+    assert decode(encode({"value": gapped}))["value"].tolist() == plain.tolist()
+    assert bits({"value": gapped}) == bits({"value": plain})

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerobench.tensors import bytes_of
+
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | Any:
         if type(value) is not Tensor or not _is_plain(value):
             return NotImplemented
-        flat = value.detach().contiguous().flatten().view(torch.uint8)
-        return _tensor, (bytearray(flat.numpy()), value.dtype, tuple(value.shape))
+        return _tensor, (bytearray(bytes_of(value).numpy()), value.dtype, tuple(value.shape))
 
 
 def _is_plain(tensor: Tensor) -> bool:
