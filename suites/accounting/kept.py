@@ -41,7 +41,8 @@ def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scena
 def most_in_update(group: dist.ProcessGroup, name: str, scenario: Scenario, reads: bool) -> int | None:
     """One rank's part: the most bytes from the first collective of the second update on, beyond those before the engine
     is built; with or without gradients that the client has read, and edited if the Scenario has it, before the update.
-    None if the update has no collective: an engine may keep what was read until the update begins."""
+    None if the update has no collective: an engine may keep what was read until the update begins. A barrier is none,
+    because an engine may wait for the other ranks before it begins."""
     rank, began = dist.get_rank(group), list[str]()
     with PeakMeter() as peak, closing(start(subjects.load(name), scenario, group)) as engine:
         run_step(engine, scenario.but(gradient_edits=()), 0, rank)
@@ -57,6 +58,8 @@ def most_in_update(group: dist.ProcessGroup, name: str, scenario: Scenario, read
 
 
 def _restart_at_first(peak: PeakMeter, began: list[str], collective: str) -> None:
+    if collective == "barrier":
+        return
     if not began:
         peak.restart()
     began.append(collective)

@@ -10,6 +10,7 @@ import pytest
 from zerobench.ranks import Pool
 from zerobench.suites.accounting import test_bounds, test_history, test_memory, test_wire, test_within
 from zerobench.suites.meta.demand import demand_caught
+from zerobench.suites.meta.mutants.different import RightWithBarriers
 from zerobench.suites.meta.mutants.events import (
     COMPUTED_AGAIN,
     FROM_OTHERS,
@@ -151,6 +152,13 @@ def test_costs_at_other_moments_are_caught(pool: Pool, mutant: Any, check: Check
     """An engine that holds more within a call, sends more while it is built or saved, or leaves something, fails."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, _caught(trials, check))
+
+
+@pytest.mark.rotating
+def test_a_barrier_before_an_update_is_no_alarm(pool: Pool) -> None:
+    """If an engine waits for the other ranks at the beginning of its update, it may still keep what was read."""
+    trials = Trials.of(pool, RightWithBarriers)
+    assert _caught(trials, _at(test_within.test_an_update_holds_nothing_of_a_reading, 0)) is None
 
 
 @pytest.mark.alone
