@@ -37,7 +37,7 @@ from zerobench.suites.meta.mutants.used_engines import (
     KeepsFirstMomentsInTraining,
     KeepsLaterStepCounts,
 )
-from zerobench.suites.meta.power.catching import again, failure_of, first_failure
+from zerobench.suites.meta.power.catching import again, default_examples, failure_of, first_failure
 from zerobench.suites.support.trials import Trials
 
 pytestmark = pytest.mark.rotating
@@ -128,10 +128,11 @@ def test_wrong_load_is_caught_without_bits(pool: Pool, mutant: Any) -> None:
 
 @pytest.mark.parametrize("mutant", OF_A_SCALER, ids=_name)
 def test_wrong_load_of_a_scaler_is_caught(pool: Pool, mutant: Any) -> None:
-    """So it does if its loss scale goes on with other counts than the saved ones."""
+    """So it does, by as many draws as the default profile makes, if its loss scale goes on with other counts than the
+    saved ones."""
     trials = Trials.of(pool, mutant)
     test = test_resume_elsewhere.test_a_dynamic_loss_scale_follows_after_a_load
-    demand_caught(trials, mutant, first_failure(trials, [test]))
+    demand_caught(trials, mutant, first_failure(trials, [test], patience=[default_examples(test)]))
 
 
 @pytest.mark.parametrize("mutant", _FEW, ids=_name)
