@@ -36,11 +36,14 @@ RARE_VALUES = {
         offload_param="nvme",
         buffer_size=65536,
     ),
-    # a shard in a file has three pieces, of which the last is short; updates begin and end within a piece
+    # a shard in a file has three pieces, of which the last is short; updates begin and end within a piece, and a load
+    # of the model alone sets all of them
     "pieces of a shard": Scenario(
         model=Odd(width=100, hidden=(101,), norm=False, activation="tanh"),
         world=1,
-        steps=2,
+        steps=3,
+        resumes=(2,),
+        loads="model",
         sub_group=7_001,
         offload_optimizer="cpu",
         offload_param="nvme",

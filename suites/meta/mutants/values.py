@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerobench.engine.optim.check import GradientCheck
+from zerobench.engine.state.files_parameters import FileParameterStore
 from zerobench.engine.state.unit import UnitState
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Scenario
@@ -238,6 +239,21 @@ class CapsTheScale(ValueMutant):
         return outcome
 
 
+class LeavesTheFilesOfALoadedModel(ValueMutant):
+    """A load of the model alone sets the masters, and the parameters' files follow at the next update."""
+
+    rare = "pieces of a shard"
+    points_at = LATER
+
+    def load(self, directory: Path) -> None:
+        stores = [state.parameter_store for state in self.engine.states]
+        kept = [(store, store.load().clone()) for store in stores if isinstance(store, FileParameterStore)]
+        super().load(directory)
+        for store, values in kept if self.scenario.loads == "model" else ():
+            store.accept(0, values, host=False).wait()
+        self.engine.stores.settle()
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 VALUE_MUTANTS: list[type[ValueMutant]] = [
     StaysWholeIfEvaluatedBeforeTheUpdate,
@@ -253,4 +269,5 @@ VALUE_MUTANTS: list[type[ValueMutant]] = [
     RoundsATiedWeightsGradient,
     CutsRunsByTheNumberThatTrain,
     CapsTheScale,
+    LeavesTheFilesOfALoadedModel,
 ]
