@@ -130,6 +130,17 @@ class KeepsWholeCopiesOfFrozenParameters(Mutant):
         self.copies = [torch.ones(state.unit.padded, dtype=state.dtype) for state in frozen]
 
 
+class KeepsFrozenParametersThatItHasLoaded(Mutant):
+    """At stage 3 every rank keeps whole copies from a load on."""
+
+    points_at = Points("undeclared")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        frozen = (state for state in self.engine.states if state.sharded and not state.unit.trainable)
+        self.copies = [torch.ones(state.unit.padded, dtype=state.dtype) for state in frozen]
+
+
 class GrowsWithEveryEdit(Mutant):
     points_at = Points("growth", name="tensors")
 
@@ -250,5 +261,5 @@ GROWN = [
 GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
 ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests, SendsThroughAStoreIfItClips]
 EDITED = [KeepsTheValuesOfAnEdit]
-FROZEN = [KeepsWholeCopiesOfFrozenParameters]
+FROZEN = [KeepsWholeCopiesOfFrozenParameters, KeepsFrozenParametersThatItHasLoaded]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]
