@@ -28,6 +28,18 @@ def after_evaluation(trials: Trials, scenario: Scenario) -> None:
     after(trials, scenario, "evaluation")
 
 
+def after_evaluation_in_a_step(trials: Trials, scenario: Scenario) -> None:
+    """The same with an evaluation between two micro-steps of each step, which sends at most what it does between
+    steps."""
+    after(trials, scenario, "evaluation in a step")
+    within, between = (traced(trials, scenario, each) for each in ("evaluation in a step", "evaluation"))
+    for got, other in zip(within, between, strict=True):
+        usual = {call.step: call.traffic for call in other.calls}
+        for call in (each for each in got.calls if each.step in usual):
+            form = Form("at most as between steps", {}, usual[call.step])
+            demand_traffic(trials, scenario, got.rank, f"the {call.what}", call.step, call.traffic, form)
+
+
 def after_reading(trials: Trials, scenario: Scenario) -> None:
     """The same with readings, which have a bound of their own."""
     after(trials, scenario, "reading")
@@ -51,13 +63,17 @@ def after(trials: Trials, scenario: Scenario, between: Between) -> None:
 
 
 def after_skip(trials: Trials, scenario: Scenario) -> None:
-    """The steps of a training with overflows that do not overflow, beside those of the training without."""
+    """The steps of a training with overflows, beside those of the training without: the skipped ones cost no more, and
+    the others as much."""
     assert skips(trials, scenario), f"other steps are skipped than those of {scenario.poison}"
     plain, other = traced(trials, scenario.but(poison=()), "nothing"), traced(trials, scenario, "nothing")
     for expected, got in zip(plain, other, strict=True):
         undone: Costs = {}
         for step, skipped in enumerate(got.skipped):
             if skipped:
+                late = {} if trials.subject.promises_bits else undone
+                form = Form("at most as in the step without the overflow", {}, plus(expected.traffic[step], late))
+                demand_traffic(trials, scenario, got.rank, f"step {step}", step, got.traffic[step], form)
                 undone = plus(undone, less(expected.traffic[step], got.traffic[step]))
                 continue
             form = Form.after_skips(trials, f"{_FORMULA} overflow", expected.traffic[step], undone)

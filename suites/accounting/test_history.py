@@ -70,14 +70,15 @@ def test_gradients_wait_no_longer_after_a_call(trials: Trials, stage: int, betwe
 @pytest.mark.ci
 @pytest.mark.parametrize("stage", range(4))
 def test_an_evaluation_between_micro_steps_leaves_nothing(trials: Trials, stage: int) -> None:
-    """It leaves as many bytes resident as before it, and the rest of the step costs as much. Another engine than the
-    contract's may keep what the evaluation has gathered, and gathers less after it."""
+    """It leaves as many bytes resident as before it, the rest of the step costs as much, and it sends at most what an
+    evaluation between steps does. Another engine than the contract's may keep what the evaluation has gathered, and
+    gathers less after it."""
     if not trials.subject.promises_bits:
         pytest.skip("a rule of engines that promise the contract's bits")
-    scenario = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=2, prefetch_bucket=0, max_live=0)
+    scenario = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=2, prefetch_bucket=0, persistence=20)
     scenario = offered(trials, scenario, histories.after_evaluation)
     offered(trials, scenario.but(reads=(Read("evaluation", 1, 1),)), histories.after_evaluation)
-    histories.after(trials, scenario, "evaluation in a step")
+    histories.after_evaluation_in_a_step(trials, scenario)
 
 
 @pytest.mark.ci

@@ -25,6 +25,7 @@ from zerobench.suites.meta.mutants.events import (
     SENT_AFTER_EVENTS,
     SENT_IN_FURTHER_FORWARDS,
     SENT_IN_SHORT_STEPS,
+    SENT_IN_SKIPPED_STEPS,
     WRITTEN,
 )
 from zerobench.suites.meta.mutants.own_code import LEFT_BY_FAILURES
@@ -83,6 +84,7 @@ def _after_an_evaluation(trials: Trials) -> None:
 _OF_A_STAGE = test_memory.test_nothing_is_hidden_whatever_the_scenario.by_stage[1]  # type: ignore[attr-defined]
 
 _IN_BACKWARD = test_bounds.test_a_backward_holds_its_shard_and_its_buckets
+_AFTER_A_SKIP = test_history.test_a_step_costs_the_same_after_a_skipped_step
 _LONG_RUN = test_history.test_memory_does_not_grow_in_a_long_run
 _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leaves_nothing
 
@@ -123,6 +125,10 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in [*IN_A_LOAD, *READ_IN_LOADS]),
     *((mutant, _at(test_bounds.test_a_backward_frees_what_it_computes_again, 2)) for mutant in COMPUTED_AGAIN),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in SENT_AFTER_EVENTS),
+    *(
+        (mutant, again(test_history.test_a_step_costs_the_same_after_a_skipped_step))
+        for mutant in SENT_IN_SKIPPED_STEPS
+    ),
     *(
         (mutant, _at(test_history.test_a_short_step_costs_as_much_as_its_micro_steps, 1))
         for mutant in SENT_IN_SHORT_STEPS

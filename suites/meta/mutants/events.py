@@ -49,6 +49,18 @@ class KeepsTheGradientsThatItHasClipped(Mutant):
         return outcome
 
 
+class BroadcastsAfterASkippedStep(Mutant):
+    """To be sure that no rank has taken it."""
+
+    points_at = Points("traffic", name="broadcast")
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        for state in self.engine.states if outcome.skipped else ():
+            dist.broadcast(torch.zeros(state.unit.padded), group_src=0, group=self.group)
+        return outcome
+
+
 class KeepsZerosForABlockThatRests(Mutant):
     """A frozen block gets gradients of zeros, so that buckets fill; they are alive until the next step."""
 
@@ -337,6 +349,7 @@ IN_AN_EVALUATION_UNSHARDED = [DdpEvaluatesACopy]
 WRITTEN = [WritesUnitsBackInAnEvaluation]
 KEPT_IN_16_BITS = [DdpKeepsTheGradientsOfMasters]
 FROM_OTHERS = [SendsAllStatesThatOthersSaved, HoldsAllStatesThatOthersSaved]
+SENT_IN_SKIPPED_STEPS = [BroadcastsAfterASkippedStep]
 SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
 SENT_IN_FURTHER_FORWARDS = [GathersAgainInAFurtherForward]
 GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]

@@ -152,6 +152,18 @@ class GrowsWithEveryEdit(Mutant):
         self.sizes.append(torch.ones(1))
 
 
+class GathersWhatItHasInAStep(Mutant):
+    """An evaluation between two micro-steps gathers the parameters that every rank keeps."""
+
+    points_at = Points("traffic", name="all_gather")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        for state in self.engine.states if self.engine.accumulation.begun else ():
+            if not state.sharded:
+                dist.all_gather_into_tensor(torch.empty_like(state.full), state.full[state.own].clone(), self.group)
+        return super().evaluate(batch)
+
+
 class GathersInAnEvaluationAfterASkippedStep(Mutant):
     points_at = Points("traffic", name="all_gather")
     was_skipped = False
@@ -229,7 +241,7 @@ class SendsThroughAStoreIfItClips(Mutant):
 
 
 IN_FILES_AFTER_LOADS = [ReservesItsFileAgainInEachLoad]
-BETWEEN_MICRO_STEPS = [StaysWholeAfterAnEvaluationInAStep]
+BETWEEN_MICRO_STEPS = [StaysWholeAfterAnEvaluationInAStep, GathersWhatItHasInAStep]
 IN_LATER_EVALUATIONS = [HoldsTheModelWithinTheThirdEvaluation]
 IN_EVALUATIONS_AFTER_A_SKIP = [GathersInAnEvaluationAfterASkippedStep]
 BESIDE_TENSORS = [KeepsArraysBesideTwinFlow]
