@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Policies, State
+from zerobench.subject import Policies, State
 from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
