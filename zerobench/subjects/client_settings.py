@@ -1,5 +1,6 @@
 """The settings of a client's code that most engines have, and that change no value: backwards while a block is frozen
-or of named parameters, a late optimizer, a cast of the module, and what a process sets for all of torch."""
+or of named parameters, a block's own loss, a late optimizer, a cast of the module, and what a process sets for all of
+torch."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from zerobench.subject import Batch
 from zerobench.subjects import plain_settings
 from zerobench.workload.changes import first_block, trained
 from zerobench.workload.forwards import loss_of
+from zerobench.workload.models.odd_blocks import hidden_of
 
 #: A step has one more backward, of zero times the loss, while the first block is frozen: before the others, or after
 #: them. So a client trains a generator and a discriminator in one module, each while the other one is frozen.
@@ -34,8 +36,11 @@ WITHIN = "checkpoint within a block"
 #: A recomputation runs to its end, also after the last tensor that the backward needs:
 #: https://docs.pytorch.org/docs/2.13/checkpoint.html#torch.utils.checkpoint.set_checkpoint_early_stop
 TO_THE_END = "set_checkpoint_early_stop(False)"
+#: The first block computes a loss of its own after its output, and keeps it in an attribute. The client takes it from
+#: there, and adds zero times it, as one trains a model with auxiliary heads whose losses have a weight.
+KEPT = "a loss in an attribute of a block"
 #: Code that every engine can run.
-CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END
+CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END, KEPT
 #: A backward names the parameters whose gradients it computes, here all that the client trains:
 #: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
 INPUTS = "backward(inputs=parameters)"
@@ -55,13 +60,21 @@ def unsupported(scenario: Scenario) -> str | None:
         return reason
     if INPUTS in scenario.settings and scenario.model.recompute == "reentrant":
         return f"reentrant recomputation takes no {INPUTS}: {_CHECKPOINT}"
-    if not (frozen := set(FROZEN).intersection(scenario.settings)):
+    return _unsupported_zeros(scenario)
+
+
+def _unsupported_zeros(scenario: Scenario) -> str | None:
+    """The reason against a further loss that the client takes zero times, or None."""
+    if not (zeros := {*FROZEN, KEPT}.intersection(scenario.settings)):
         return None
+    frozen = zeros - {KEPT}
     if scenario.frozen_steps:
-        return f"{min(frozen)} is for a block that trains in each step"
+        return f"{min(zeros)} is for a block that trains in each step"
     if scenario.poison or scenario.dtype == "fp16":
-        return f"{min(frozen)} goes back from 0 times a loss, which is no zero if it is not finite"
-    if plain_settings.HOOKED_AFTER in scenario.settings:
+        return f"{min(zeros)} goes back from 0 times a loss, which is no zero if it is not finite"
+    if KEPT in zeros and (scenario.model.recompute != "none" or scenario.leaves_some_out):
+        return f"with {KEPT} each leaf uses the first block, which is not recomputed"
+    if frozen and plain_settings.HOOKED_AFTER in scenario.settings:
         return f"with several backwards {plain_settings.HOOKED_AFTER} would double the sum of their gradients each time"
     return plain_settings.unsupported_repetition(scenario)
 
@@ -92,8 +105,40 @@ class _Recomputing:
         return checkpoint(self.forward, hidden, use_reentrant=self.reentrant)
 
 
-def recompute_within(model: nn.Module, scenario: Scenario) -> None:
-    """Let the blocks recompute themselves, and not the model that an engine will wrap, if a setting says so."""
+@dataclass
+class _Keeping:
+    """A block's forward, which keeps a loss of the block."""
+
+    forward: Callable[..., Any]
+    loss: Tensor | None = None
+
+    def __call__(self, hidden: Tensor) -> Any:
+        output = self.forward(hidden)
+        if torch.is_grad_enabled():
+            self.loss = hidden_of(self.forward(hidden)).float().square().mean()
+        return output
+
+
+def change_blocks(model: nn.Module, scenario: Scenario) -> None:
+    """Let blocks of the model that an engine will wrap recompute themselves, or keep a loss, if a setting says so."""
+    _recompute_within(model, scenario)
+    if KEPT in scenario.settings:
+        block = cast(Any, first_block(model))
+        block.forward = _Keeping(block.forward)
+
+
+def with_kept(loss: Tensor, module: nn.Module, scenario: Scenario) -> Tensor:
+    """The loss that the client goes back from, with zero times that which a block has kept, if a setting says so."""
+    if KEPT not in scenario.settings:
+        return loss
+    keeping = next(each.forward for each in module.modules() if isinstance(each.forward, _Keeping))
+    kept, keeping.loss = keeping.loss, None
+    assert kept is not None  # the forward has gradients
+    return loss + kept * 0.0
+
+
+def _recompute_within(model: nn.Module, scenario: Scenario) -> None:
+    """Let the blocks recompute themselves, and not the model, if a setting says so."""
     if WITHIN not in scenario.settings:
         return
     spec = cast(Any, model).spec

@@ -86,7 +86,7 @@ class DeepSpeed(Subject):
         self.not_updated: int | None = 0
         parameters = groups(scenario.optimizer, self.trained)
         plain_settings.box(model, scenario)
-        client_settings.recompute_within(model, scenario)
+        client_settings.change_blocks(model, scenario)
         with warnings.catch_warnings(action="ignore"), self._computing():
             deepspeed_options.prepare(self.zero, model, scenario, self._config())
             self.engine, self.optimizer, _, _ = self.zero.initialize(
@@ -152,7 +152,7 @@ class DeepSpeed(Subject):
         return self.scenario.shortens and not self._steps_once and not sets
 
     def _backward(self, loss: Tensor) -> None:
-        loss = plain_settings.before_hooks(loss, self.scenario)
+        loss = plain_settings.before_hooks(client_settings.with_kept(loss, self.engine, self.scenario), self.scenario)
         if deepspeed_options.backward_of_loss(self.engine, self.scenario, loss):
             return
         divided = {"scale_wrt_gas": False} if deepspeed_options.DIVIDED in self.scenario.settings else {}

@@ -45,6 +45,7 @@ _CODE = (
     plain_settings.IN_EVALUATION,
     plain_settings.BOXED,
     client_settings.INPUTS,
+    client_settings.KEPT,
 )
 #: The file of the scheduler's state, if the client saves it.
 _OWN = "scheduler.pt"
@@ -123,6 +124,7 @@ class AccelerateDdp(TorchDdp):
                     reduced.enter_context(self.accelerator.no_sync(self.module))
                 reduced.enter_context(plain_settings.mode(self.module, self.scenario))
                 loss = loss_of(self.scenario, self.module, batch)
+                loss = client_settings.with_kept(loss, self.module, self.scenario)
                 plain_settings.after_forward(self.module, self.module, batch, self.scenario)
                 if TRIGGERED in self.scenario.settings and self._reduces:
                     reduced.enter_context(self.accelerator.trigger_sync_in_backward(self.module))

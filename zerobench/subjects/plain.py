@@ -79,7 +79,7 @@ class Plain(Subject):
         self.model, self.scenario, self.group = model, scenario, group
         self.masters = self._take_masters()
         plain_settings.box(model, scenario)
-        client_settings.recompute_within(model, scenario)
+        client_settings.change_blocks(model, scenario)
         with client_settings.filled(scenario):
             self.module = self._wrap()
         plain_settings.unbox(self.module, scenario)
@@ -172,6 +172,7 @@ class Plain(Subject):
         """The loss of a forward and its backward, between which earlier gradients may be dropped."""
         with plain_settings.mode(self.module, self.scenario), self._synchronizing(reduces):
             loss = loss_of(self.scenario, self._called, batch)
+            loss = client_settings.with_kept(loss, self.module, self.scenario)
             if zeroes:
                 self._zero_grad()
             plain_settings.after_forward(self.module, self._called, batch, self.scenario)
