@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zerobench.engine.fast_paths import nothing
 from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.resharded import Binding
 from zerobench.engine.state.unit import UnitState
@@ -74,8 +75,8 @@ class ParameterHooks:
             if not self._scopes:
                 self.unsharder.finish()
 
-        self._hooks.append(root.register_forward_pre_hook(enter))
-        self._hooks.append(root.register_forward_hook(leave, always_call=True))
+        self._hooks.append(root.register_forward_pre_hook(_OwnHook(enter)))
+        self._hooks.append(root.register_forward_hook(_OwnHook(leave), always_call=True))
 
     def _watch_alone(self, module: nn.Module) -> None:
         """Open a scope for a forward that the caller began itself, such as that of an encoder: not the engine's."""
@@ -92,8 +93,8 @@ class ParameterHooks:
                 self._end_scope()
                 self.unsharder.finish()
 
-        self._hooks.append(module.register_forward_pre_hook(enter))
-        self._hooks.append(module.register_forward_hook(leave, always_call=True))
+        self._hooks.append(module.register_forward_pre_hook(_OwnHook(enter)))
+        self._hooks.append(module.register_forward_hook(_OwnHook(leave), always_call=True))
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -259,6 +260,19 @@ def _values(tensor: Tensor) -> Tensor | None:
 def _hooks_in_force() -> Any:
     """Autograd's current pack and unpack hooks for saved tensors; torch has no public name for them."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+@dataclass(frozen=True)
+class _OwnHook:
+    """A hook of the engine on a module; a copy of the module, also one in a file, has one that does nothing."""
+
+    hook: Callable[..., None]
+
+    def __call__(self, *args: Any) -> None:
+        self.hook(*args)
+
+    def __reduce__(self) -> Any:
+        return _OwnHook, (nothing,)
 
 
 @dataclass

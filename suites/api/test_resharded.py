@@ -213,6 +213,30 @@ def _converted(group: dist.ProcessGroup) -> None:
     engine.destroy()
 
 
+def test_a_module_in_a_file(pool: Pool) -> None:
+    """torch.save(module) while its parameters are gathered makes a file of an ordinary module; so does a deep copy."""
+    for copied in pool.run(_copied_by, world=2):
+        assert copied == ["pickle", "deepcopy", "refused"]
+
+
+def _copied_by(group: dist.ProcessGroup) -> list[str]:
+    model, engine = _built(group)
+    file, ways = io.BytesIO(), []
+    with zerobench.GatheredParameters(model):
+        torch.save(model, file)
+        by_copy = copy.deepcopy(model)
+        expected = model(_X)
+    file.seek(0)
+    for way, made in (("pickle", torch.load(file, weights_only=False)), ("deepcopy", by_copy)):
+        if torch.equal(made(_X), expected):
+            ways.append(way)
+    with pytest.raises(RuntimeError, match=r"parameter '0\.weight' is sharded and not whole here"):
+        torch.save(model, io.BytesIO())
+    _train(engine)
+    engine.destroy()
+    return [*ways, "refused"]
+
+
 def test_inside_it_is_a_parameter_like_any(pool: Pool) -> None:
     """In GatheredParameters and in forward: of its own class, with its values, saved and copied as ever."""
     assert pool.run(_inside, world=2) == [None, None]
