@@ -223,13 +223,13 @@ RARE_VALUES |= {
         edits=(3, 4),  # the first one just before a save, or just after the load
         reads=(Read("evaluation", 3, -1), Read("evaluation", 4, 0)),
     ),
-    # overflows use up a hysteresis of three and meet the least scale; good steps follow
+    # overflows use up a hysteresis of three and meet the least scale, which is below one; good steps follow
     "least scale after a hysteresis": Scenario(
         model=Odd(width=3, hidden=(2, 7)),
         dtype="fp16",
         steps=7,
         chunk=32,
-        loss_scale=LossScale(initial_power=2, window=2, hysteresis=3, minimum=2.0),
+        loss_scale=LossScale(initial_power=0, window=2, hysteresis=3, minimum=0.5),
         poison=tuple((step, 0) for step in range(5)),
     ),
     # more steps than any draw of an engine without a promise of bits has: the rate changes in each, and the names of
