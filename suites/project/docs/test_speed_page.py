@@ -14,7 +14,7 @@ from zerobench.suites.support.checkout import ROOT
 from zerobench.verdict import RAN
 
 _PAGE = read("docs/notes/speed.md")
-_AIMS = {0: 1.15, 1: 1.15, 2: 1.15, 3: 1.3}
+_AIMS = {0: (1.15, 1.05), 1: (1.15, 1.05), 2: (1.15, 1.05), 3: (1.3, 1.12)}
 #: torch's engine for a stage, and its name on the page.
 _PEERS = {0: ("torch-ddp", "DDP"), 1: ("torch-zero1", "ZeroRedundancyOptimizer"), 3: ("torch-fsdp2", "FSDP2")}
 
@@ -34,7 +34,8 @@ def of_aims() -> list[list[str]]:
         subject, name = _PEERS.get(stage, ("", ""))
         theirs = ratios.get((subject, stage))
         peer = _met(ours, theirs, f"{name} {theirs:.2f}") if theirs else ""
-        lines.append([str(stage), f"{ours:.2f}", _met(ours, aim, f"{aim:g}"), peer])
+        aims = [_met(ours, each, f"{each:g}") for each in aim]
+        lines.append([str(stage), f"{ours:.2f}", *aims, peer])
     return lines
 
 
