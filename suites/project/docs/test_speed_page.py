@@ -34,7 +34,7 @@ def of_aims() -> list[list[str]]:
         subject, name = _PEERS.get(stage, ("", ""))
         theirs = ratios.get((subject, stage))
         peer = _met(ours, theirs, f"{name} {theirs:.2f}") if theirs else ""
-        aims = [_met(ours, each, f"{each:g}") for each in aim]
+        aims = [_met(round(ours, 2), each, f"{each:g}") for each in aim]  # as the page has it
         lines.append([str(stage), f"{ours:.2f}", *aims, peer])
     return lines
 
