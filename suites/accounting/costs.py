@@ -20,6 +20,7 @@ from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.histories import (
     after_evaluation,
+    after_evaluation_in_a_step,
     after_forward,
     after_reading,
     after_saving,
@@ -373,6 +374,7 @@ COSTS: Mapping[str, Cost] = {
         failures,
         files,
         after_evaluation,
+        after_evaluation_in_a_step,
         after_forward,
         after_reading,
         after_saving,
