@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zerobench.engine.fast_paths import nothing
+from zerobench.engine.outputs import tensors_in
 from zerobench.engine.stage3.unshard import Unsharder
 from zerobench.engine.state.resharded import Binding
 from zerobench.engine.state.unit import UnitState
@@ -47,23 +48,23 @@ class ParameterHooks:
         self._unpacked: dict[int, weakref.ref[Tensor]] = {}  # the tensors that backward was given and holds
         self._numbers = count()
         self._tables: list[nn.Module] = []
-        state_of = {id(slot.parameter): state for state in states for slot in state.unit.slots}
+        self._state_of = {id(slot.parameter): state for state in states for slot in state.unit.slots}
         roots: dict[nn.Module, list[UnitState]] = {}
         for state in states:
             roots.setdefault(state.unit.module, []).append(state)
         for root, units in roots.items():
-            self._watch_forward(root, units, state_of)
-        for submodule in _outside(module, set(roots), state_of):
+            self._watch_forward(root, units)
+        for submodule in _outside(module, set(roots), self._state_of):
             self._watch_alone(submodule)
         self._states = states
         for state in states:
             state.set_used(partial(self._used, state))
         for submodule in module.modules():
-            if any(id(p) in state_of for p in submodule._parameters.values()):
-                submodule._parameters = _Table(submodule._parameters, state_of, self)
+            if any(id(p) in self._state_of for p in submodule._parameters.values()):
+                submodule._parameters = _Table(submodule._parameters, self)
                 self._tables.append(submodule)
 
-    def _watch_forward(self, root: nn.Module, units: list[UnitState], state_of: dict[int, UnitState]) -> None:
+    def _watch_forward(self, root: nn.Module, units: list[UnitState]) -> None:
         def enter(*_: Any) -> None:
             if not self._scopes:
                 self.unsharder.begin("alone")
@@ -71,7 +72,7 @@ class ParameterHooks:
             self.unsharder.pin(units)
 
         def leave(_: nn.Module, __: Any, output: Any) -> None:
-            self._end_scope([state_of[id(each)] for each in _parameters_in(output) if id(each) in state_of])
+            self._end_scope(output)
             if not self._scopes:
                 self.unsharder.finish()
 
@@ -124,12 +125,18 @@ class ParameterHooks:
             while len(self._scopes) > depth:
                 self._end_scope()
 
-    def use(self, state: UnitState) -> None:
-        """Pin the unit of a parameter used inside a forward until the innermost scope ends.
+    @property
+    def _running(self) -> bool:
+        """Whether a forward or a backward runs, so that the use of a parameter counts.
 
         If an observer of the engine's communication (a profiler, a meter) lists parameters, this does not count.
         """
-        if not self._scopes or self.unsharder.communicating:
+        return bool(self._scopes) and not self.unsharder.communicating
+
+    def use(self, tensor: Any) -> None:
+        """Pin the unit of a sharded parameter used inside a forward until the innermost scope ends."""
+        state = self._state_of.get(id(tensor))
+        if state is None or not self._running:
             return
         for scope in self._scopes:
             if state in scope.pinned:
@@ -140,14 +147,14 @@ class ParameterHooks:
     @contextmanager
     def _used(self, state: UnitState) -> Iterator[bool]:
         """Pin the unit for a call with one of its parameters, if a forward or a backward runs; whether one does."""
-        runs = bool(self._scopes) and not self.unsharder.communicating
-        if runs:
-            self.unsharder.pin([state])
+        if not self._running:
+            yield False
+            return
+        self.unsharder.pin([state])
         try:
-            yield runs
+            yield True
         finally:
-            if runs:
-                self.unsharder.unpin([state])
+            self.unsharder.unpin([state])
 
     def _saving(self) -> Any:
         """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's)."""
@@ -157,14 +164,17 @@ class ParameterHooks:
         hooks.__enter__()
         return hooks
 
-    def _end_scope(self, returned: Iterable[UnitState] = ()) -> None:
-        """End the innermost forward; the one around it uses the units of the parameters that it returned."""
+    def _end_scope(self, output: Any = None) -> None:
+        """End the innermost forward; the one around it uses the parameters among its output.
+
+        A view of a parameter in the output needs no use: it keeps the memory itself.
+        """
         scope = self._scopes.pop()
         in_force = _hooks_in_force()  # not the engine's if an interrupted backward removed them
         if in_force and scope.hooks and in_force[0] is scope.hooks.pack_hook:
             scope.hooks.__exit__()
-        for state in returned:
-            self.use(state)
+        for tensor in tensors_in(output):
+            self.use(tensor)
         self.unsharder.unpin(scope.pinned)
 
     def _pack(self, tensor: Tensor) -> Any:
@@ -234,20 +244,6 @@ def _explaining() -> Iterator[None]:
         raise
 
 
-def _parameters_in(output: Any) -> Iterator[nn.Parameter]:
-    """The parameters among the outputs of a forward; a view of one keeps the memory itself."""
-    if isinstance(output, nn.Parameter):
-        yield output
-    elif isinstance(output, Tensor):
-        return
-    elif isinstance(output, Mapping):
-        yield from chain.from_iterable(map(_parameters_in, output.values()))
-    elif isinstance(output, tuple | list):
-        yield from chain.from_iterable(map(_parameters_in, output))
-    elif is_dataclass(output):
-        yield from chain.from_iterable(_parameters_in(getattr(output, each.name, None)) for each in fields(output))
-
-
 def _values(tensor: Tensor) -> Tensor | None:
     """The tensor that has the memory of a tensor's values; None if torch gives no access to it."""
     if tensor.layout is torch.strided or tensor.layout is torch.jagged:
@@ -310,9 +306,9 @@ class _Address:
 class _Table(dict[str, Any]):
     """A module's ``_parameters``: reading a sharded parameter, by name or in iteration, uses its unit."""
 
-    def __init__(self, table: dict[str, Any], states: dict[int, UnitState], hooks: ParameterHooks) -> None:
+    def __init__(self, table: dict[str, Any], hooks: ParameterHooks) -> None:
         super().__init__(table)
-        self._states, self._hooks = states, hooks
+        self._hooks = hooks
 
     def __getitem__(self, name: str) -> Any:
         return self._used(super().__getitem__(name))
@@ -327,9 +323,7 @@ class _Table(dict[str, Any]):
         return ((name, self._used(parameter)) for name, parameter in super().items())
 
     def _used(self, parameter: Any) -> Any:
-        state = self._states.get(id(parameter))
-        if state is not None:
-            self._hooks.use(state)
+        self._hooks.use(parameter)
         return parameter
 
     def __reduce__(self) -> Any:

@@ -125,10 +125,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in [*IN_A_LOAD, *READ_IN_LOADS]),
     *((mutant, _at(test_bounds.test_a_backward_frees_what_it_computes_again, 2)) for mutant in COMPUTED_AGAIN),
     *((mutant, _at(_LONG_RUN, 1)) for mutant in SENT_AFTER_EVENTS),
-    *(
-        (mutant, again(test_history.test_a_step_costs_the_same_after_a_skipped_step))
-        for mutant in SENT_IN_SKIPPED_STEPS
-    ),
+    *((mutant, again(_AFTER_A_SKIP)) for mutant in SENT_IN_SKIPPED_STEPS),
     *(
         (mutant, _at(test_history.test_a_short_step_costs_as_much_as_its_micro_steps, 1))
         for mutant in SENT_IN_SHORT_STEPS

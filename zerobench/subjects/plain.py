@@ -286,7 +286,7 @@ class Plain(Subject):
             self.module.eval()
             loss: Tensor = self.module(**batch)
             self.module.train()
-        return loss.clone()
+        return loss.clone()  # an ordinary tensor, also if the client's mode makes others
 
     @torch.no_grad()
     def set_parameters(self, values: State) -> None:

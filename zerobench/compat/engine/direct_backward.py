@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from zerobench.engine import Engine
 from zerobench.engine.gradients import in_backward_of_engine
+from zerobench.engine.outputs import tensors_in
 
 
 class DirectBackward:
@@ -45,7 +45,7 @@ class DirectBackward:
     def watch(self, outputs: Any) -> None:
         """Notice a backward from these outputs."""
         if self._parameters and torch.is_grad_enabled():
-            for output in _tensors(outputs):
+            for output in tensors_in(outputs):
                 if output.grad_fn is not None:
                     output.register_hook(lambda _: self._reached())  # type: ignore[no-untyped-call]
 
@@ -113,16 +113,3 @@ def _receives_gradient(parameter: nn.Parameter) -> bool:
         return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
     except RuntimeError:  # it is a torch.autograd.grad of this parameter, which accumulates nothing
         return False
-
-
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """The tensors in nested dicts, lists, tuples and dataclasses."""
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, Mapping):
-        yield from _tensors(list(outputs.values()))
-    elif isinstance(outputs, list | tuple):
-        for each in outputs:
-            yield from _tensors(each)
-    elif dataclasses.is_dataclass(outputs):
-        yield from _tensors([getattr(outputs, field.name, None) for field in dataclasses.fields(outputs)])
