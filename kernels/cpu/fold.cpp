@@ -10,9 +10,6 @@ constexpr int64_t kLine = 32;
 // The number of elements to prefetch ahead.
 constexpr int64_t kAhead = 1024;
 
-// 4 MB: from this size on, bypassing the caches saves more than a later reader loses by cache misses.
-constexpr int64_t kStreamed = 1 << 20;
-
 struct Fold {
   void* accumulator;
   int dtype;
@@ -36,7 +33,7 @@ struct Fold {
     if (!first) std::copy_n(load(accumulator, dtype, start, n, scratch), n, total);
     for (int64_t r = 0; r < world; ++r) add<kRows>(r * stride + start, n, total);
     if (streams) {
-      stream(total, static_cast<float*>(accumulator) + start, n);
+      stream(total, static_cast<float*>(accumulator) + start, n * static_cast<int64_t>(sizeof(float)));
     } else {
       store(total, accumulator, dtype, start, n);
     }
@@ -55,7 +52,8 @@ struct Fold {
 // Row r starts `stride` elements after row r - 1. With `first` the accumulator's old value is not read.
 extern "C" void zerobench_fold(void* accumulator, int dtype, const void* rows, int row_dtype, int64_t world, int64_t n,
                                int64_t stride, int first, int threads) {
-  const bool streams = first && dtype == kFp32 && n >= kStreamed && can_stream(accumulator);
+  const bool large = n * size_of(dtype) >= kStreamedBytes;
+  const bool streams = first && dtype == kFp32 && large && to_line(accumulator) == 0;
   const Fold fold{accumulator, dtype, rows, world, stride, first != 0, streams};
   parallel(n, 1, kLine, threads, [=](int64_t start, int64_t stop) {
     if (row_dtype == kBf16) return fold.over<kBf16>(start, stop);

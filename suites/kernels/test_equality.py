@@ -232,10 +232,15 @@ def test_threads_change_nothing(place: Place, threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_streaming_changes_nothing(place: Place, threads: int) -> None:
-    """Long enough, and aligned, for the CPU's fold to write past the caches, and no multiple of a vector."""
+    """Long enough, and aligned, for the CPU's kernels to write past the caches, and no multiple of a vector."""
     n, source = (1 << 20) + 4099, Source(7, "normal", 0)
     wire = source(2, n, dtype=torch.bfloat16)
     compare(place, folding.definition, folding.native, source(n), wire, True, threads=threads)
+    tensors, starts, end = _pieces(source, [(3, torch.float32, 0), (n, torch.float32, 1), (40, torch.float32, 2)])
+    for first in (0, 1):  # an aligned buffer, and one that is not
+        flat = source(end + 5 + first)[first:]
+        compare(place, packing.pack_definition, packing.pack_native, flat, tensors, starts, threads=threads)
+        compare(place, packing.unpack_definition, packing.unpack_native, tensors, flat, starts, threads=threads)
 
 
 def test_every_half_is_widened_and_every_tie_narrowed(place: Place) -> None:
