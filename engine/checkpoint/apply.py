@@ -12,6 +12,7 @@ from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, buffers, replicated
 from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Slot, dense_stride
+from zerobench.engine.ops.packing import pack
 from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
 
@@ -63,10 +64,15 @@ def _fill(state: UnitState, names: Sequence[str], loaded: Mapping[str, Values]) 
 
 def _fill_slice(state: UnitState, window: UpdateSlice, loaded: Mapping[str, Values], kind: str, tensor: Tensor) -> None:
     start = state.extent.start + window.start
-    for slot, lo, hi in state.unit.pieces(start, state.extent.start + window.stop):
-        values = loaded.get(f"{kind}.{slot.name}")
-        if values is not None:
-            tensor[lo - start : hi - start].copy_(values.part(slot, lo, hi))
+    wanted = list(state.unit.pieces(start, state.extent.start + window.stop))
+    found = [(loaded.get(f"{kind}.{slot.name}"), slot, lo, hi) for slot, lo, hi in wanted]
+    places = {lo - start: values.part(slot, lo, hi) for values, slot, lo, hi in found if values is not None}
+    alike = all((each.dtype, each.device) == (tensor.dtype, tensor.device) for each in places.values())
+    if alike and len(places) == len(wanted):
+        pack(tensor, list(places.values()), list(places))  # faster; it changes the padding too
+        return
+    for at, each in places.items():
+        tensor[at : at + each.numel()].copy_(each)
 
 
 def _gather(parts: Parts, state: UnitState) -> list[Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from zerobench.engine.checkpoint import shard_file
 from zerobench.engine.checkpoint.pieces import Piece
 from zerobench.engine.checkpoint.shard_file import FileEntry, Stored
+from zerobench.engine.ops.packing import clones
 
 
 class BackgroundWrite:
@@ -28,17 +29,20 @@ class BackgroundWrite:
 
     def copy(self) -> None:
         """Copy the values of the pieces to host memory."""
-        copies = [piece.values().clone() for piece in self._pieces]
-        self._thread = threading.Thread(target=self._run, args=(copies,), name="zerobench-checkpoint")
+        values = [piece.values() for piece in self._pieces]
+        live = [index for index, piece in enumerate(self._pieces) if piece.live]
+        copies = dict(zip(live, clones([values[index] for index in live]), strict=True))
+        values = [copies.get(index, each) for index, each in enumerate(values)]
+        self._thread = threading.Thread(target=self._run, args=(values,), name="zerobench-checkpoint")
 
     def begin(self) -> None:
         """Start the thread, after all ranks have copied: it would take processor time from a rank that still does."""
         assert self._thread is not None
         self._thread.start()
 
-    def _run(self, copies: Sequence[Tensor]) -> None:
+    def _run(self, values: Sequence[Tensor]) -> None:
         try:
-            self._result = shard_file.write(self._path, [piece.range for piece in self._pieces], copies)
+            self._result = shard_file.write(self._path, [piece.range for piece in self._pieces], values)
         except BaseException as error:  # noqa: BLE001 - written() raises it
             self._error = error
 

@@ -43,10 +43,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Piece:
-    """A range that this rank saves; ``values`` returns its values, 1-dimensional on the CPU, maybe without a copy."""
+    """A range that this rank saves.
+
+    ``values`` returns its values, 1-dimensional on the CPU. Those of a ``live`` piece may be training's own memory, and
+    others are a copy.
+    """
 
     range: Range
     values: Callable[[], Tensor]
+    live: bool = True
 
 
 def owned_pieces(parts: Parts, *, frozen: bool) -> list[Piece]:
@@ -106,11 +111,20 @@ def _shard(state: UnitState, kind: str) -> Tensor:
     return state.optimizer_store.read(state.portion, kind, start, start + state.unit.shard)
 
 
+def _is_live(state: UnitState, kind: str) -> bool:
+    """Whether :func:`_shard`, on the CPU, may be training's own memory."""
+    if kind == FROZEN:
+        return True
+    kept = state.optimizer_store.memory(state.portion).get(kind)
+    return kept is not None and kept.is_cpu
+
+
 def _of_unit(state: UnitState, kind: str, reader: _Reader) -> Iterator[Piece]:
     found = zip(state.unit.pieces(state.own.start, state.own.stop), unit_ranges(state, kind, state.own), strict=True)
+    live = _is_live(state, kind)
     for (_, lo, hi), each in found:
         here = slice(lo - state.own.start, hi - state.own.start)
-        yield Piece(each, lambda here=here: reader.shard(state, kind)[here])  # type: ignore[misc]
+        yield Piece(each, lambda here=here: reader.shard(state, kind)[here], live)  # type: ignore[misc]
 
 
 def replicated(parts: Parts) -> dict[str, nn.Parameter]:
@@ -164,9 +178,9 @@ def other_names(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
 
 def _named_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     """The persistent buffers under all their names."""
-    skipped = {
-        f"{prefix}.{name}" if prefix else name
+    return [
+        (f"{prefix}.{name}" if prefix else name, buffer)
         for prefix, each in module.named_modules(remove_duplicate=False)
-        for name in each._non_persistent_buffers_set
-    }
-    return [(name, each) for name, each in module.named_buffers(remove_duplicate=False) if name not in skipped]
+        for name, buffer in each._buffers.items()
+        if buffer is not None and name not in each._non_persistent_buffers_set
+    ]

@@ -26,9 +26,8 @@ _log = logging.getLogger("zerobench.engine.checkpoint")
 
 def save(parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool) -> None:
     """Save a checkpoint; see Engine.save_checkpoint. A collective."""
-    own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
+    own, found, folder = _begun(parts, directory, tag, client_state, latest=latest, frozen=frozen)
     ranks = parts.ranks
-    folder = _begin(ranks, directory, tag)
     with _discarding(ranks, folder):
         on_every_rank(ranks, lambda: _check_seen(folder))
         tables = distributed.save(folder, own, ranks.group, shard_file.write)
@@ -39,9 +38,8 @@ def start(
     parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
 ) -> PendingSave:
     """Copy the values, and write the copies in the background. A collective."""
-    own, found = _gathered(parts, tag, client_state, latest=latest, frozen=frozen)
+    own, found, folder = _begun(parts, directory, tag, client_state, latest=latest, frozen=frozen)
     ranks = parts.ranks
-    folder = _begin(ranks, directory, tag)
     writing = BackgroundWrite(folder / shard_file.name_of(ranks.rank), own)
 
     def copy() -> None:
@@ -60,20 +58,31 @@ def start(
     return PendingSave(writing, finish)
 
 
-def _gathered(
-    parts: Parts, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
-) -> tuple[list[Piece], Contents]:
-    """This rank's pieces and the engine's progress, after a check that all ranks save the same checkpoint."""
+def _begun(
+    parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], *, latest: bool, frozen: bool
+) -> tuple[list[Piece], Contents, Path]:
+    """This rank's pieces, the engine's progress, and the temporary folder, which rank 0 makes; all ranks are checked to
+    save the same checkpoint. A collective."""
     arguments = json.dumps({"tag": tag, "save_latest": latest, "exclude_frozen_parameters": not frozen})
+    made: list[Path] = []
 
-    def gathered() -> tuple[tuple[list[Piece], Contents], str]:
+    def begun() -> tuple[tuple[list[Piece], Contents], str]:
         names.checked_tag(tag)
         parts.stores.settle()
-        return (owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)), arguments
+        found = owned_pieces(parts, frozen=frozen), contents(parts, client_state, frozen=frozen)
+        if parts.ranks.rank == 0:
+            made.append(names.begin(directory, tag))
+        return found, json.dumps([arguments, made[0].name if made else ""])
 
-    found, texts = exchanged(parts.ranks, gathered)
-    _check_same(texts)
-    return found
+    try:
+        (own, progress), texts = exchanged(parts.ranks, begun)
+        given, folders = zip(*map(json.loads, texts), strict=True)
+        _check_same(given)
+    except BaseException:
+        for folder in made:
+            names.discard(folder)
+        raise
+    return own, progress, directory / folders[0]
 
 
 @contextmanager
@@ -91,12 +100,6 @@ def _check_same(texts: Sequence[str]) -> None:
     for rank, text in enumerate(texts):
         if text != texts[0]:
             raise CheckpointError(f"rank {rank} saves a checkpoint with {text}, and rank 0 with {texts[0]}")
-
-
-def _begin(ranks: Ranks, directory: Path, tag: str) -> Path:
-    """The temporary folder, which rank 0 makes. A collective."""
-    _, [made, *_] = exchanged(ranks, lambda: (None, names.begin(directory, tag).name if ranks.rank == 0 else ""))
-    return directory / made
 
 
 def _check_seen(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -35,6 +36,18 @@ def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> No
     The elements of ``flat`` between the tensors are not read.
     """
     _UNPACK(tensors, flat, starts)
+
+
+def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of flat tensors on the CPU; those of one dtype share their memory, because one call copies them."""
+    copies: dict[int, Tensor] = {}
+    for dtype in CODES:
+        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        sizes = [tensors[index].numel() for index in chosen]
+        flat = torch.empty(sum(sizes), dtype=dtype)
+        pack(flat, [tensors[index] for index in chosen], [0, *accumulate(sizes)][:-1])
+        copies.update(zip(chosen, torch.split(flat, sizes), strict=True))
+    return [copies[index] if index in copies else tensor.clone() for index, tensor in enumerate(tensors)]
 
 
 def pack_definition(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
