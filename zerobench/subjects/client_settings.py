@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -97,12 +98,10 @@ class _Recomputing:
     """A block's forward, which recomputes itself in the backward."""
 
     forward: Callable[..., Any]
-    reentrant: bool
+    checkpoint: Callable[..., Any]
 
     def __call__(self, hidden: Tensor) -> Any:
-        if not torch.is_grad_enabled():
-            return self.forward(hidden)
-        return checkpoint(self.forward, hidden, use_reentrant=self.reentrant)
+        return self.checkpoint(self.forward, hidden) if torch.is_grad_enabled() else self.forward(hidden)
 
 
 @dataclass
@@ -121,7 +120,9 @@ class _Keeping:
 
 def change_blocks(model: nn.Module, scenario: Scenario) -> None:
     """Let blocks of the model that an engine will wrap recompute themselves, or keep a loss, if a setting says so."""
-    _recompute_within(model, scenario)
+    if WITHIN in scenario.settings:
+        reentrant = scenario.model.recompute == "reentrant"
+        recompute_within(model, partial(checkpoint, use_reentrant=reentrant))
     if KEPT in scenario.settings:
         block = cast(Any, first_block(model))
         block.forward = _Keeping(block.forward)
@@ -137,14 +138,11 @@ def with_kept(loss: Tensor, module: nn.Module, scenario: Scenario) -> Tensor:
     return loss + kept * 0.0
 
 
-def _recompute_within(model: nn.Module, scenario: Scenario) -> None:
-    """Let the blocks recompute themselves, and not the model, if a setting says so."""
-    if WITHIN not in scenario.settings:
-        return
-    spec = cast(Any, model).spec
-    cast(Any, model).spec = replace(spec, recompute="none")
+def recompute_within(model: nn.Module, checkpoint: Callable[..., Any]) -> None:
+    """Let the blocks recompute themselves by a function of their forward and its input, and not the model."""
+    cast(Any, model).spec = replace(cast(Any, model).spec, recompute="none")
     for block in model.get_submodule("blocks").children():
-        cast(Any, block).forward = _Recomputing(block.forward, spec.recompute == "reentrant")
+        cast(Any, block).forward = _Recomputing(block.forward, checkpoint)
 
 
 @contextmanager

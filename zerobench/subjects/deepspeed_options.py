@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
-from zerobench.subjects import client_settings, deepspeed_leaves, deepspeed_saving, plain_settings
+from zerobench.subjects import (
+    client_settings,
+    deepspeed_checkpointing,
+    deepspeed_leaves,
+    deepspeed_saving,
+    plain_settings,
+)
 from zerobench.workload.forwards import loss_of
 from zerobench.workload.groups import specs
 
@@ -82,6 +88,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     NEIGHBOUR: ((0, 1, 2, 3), {}),
     BATCH_SIZE: ((0, 1, 2, 3), {}),
     VECTORIZED: ((0, 1, 2, 3), {}),
+    deepspeed_checkpointing.CHECKPOINTED: ((0, 1, 2, 3), {}),
     plain_settings.SPARSE: ((0,), {}),
     **{name: ((0, 1, 2, 3), {}) for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST)},
 }
@@ -114,6 +121,8 @@ SETTINGS = (*_ZERO, *_WHOLE, *_SCHEDULERS, NO_SYNC, COALESCED, DIVIDED, *plain_s
 def unsupported(scenario: Scenario) -> str | None:
     """The reason of a setting's documentation against the Scenario, or None."""
     if (reason := deepspeed_saving.unsupported(scenario)) is not None:
+        return reason
+    if (reason := deepspeed_checkpointing.unsupported(scenario)) is not None:
         return reason
     if (reason := plain_settings.unsupported_sparse(scenario) or _unsupported_drop(scenario)) is not None:
         return reason
@@ -243,6 +252,7 @@ def share(scenario: Scenario, number: int) -> float:
 def prepare(deepspeed: Any, model: nn.Module, scenario: Scenario, config: dict[str, Any]) -> None:
     """The client's calls before the engine: partition the model, or name its blocks as leaves."""
     plain_settings.make_sparse(model, scenario)
+    deepspeed_checkpointing.change_blocks(deepspeed, model, scenario)
     if NEIGHBOUR in scenario.settings:
         _build_neighbour(deepspeed)
     if CONVERTED in scenario.settings:
