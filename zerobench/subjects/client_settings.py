@@ -47,8 +47,11 @@ CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END, KEPT
 INPUTS = "backward(inputs=parameters)"
 #: The client evaluates the module, for example a loaded one, before it builds the optimizer.
 LATE_OPTIMIZER = "an optimizer after an evaluation"
+#: Hooks of the client's optimizer, as those by which one averages weights; they run once in a step:
+#: https://docs.pytorch.org/docs/2.13/generated/torch.optim.Optimizer.register_step_post_hook.html
+STEPPED = "Optimizer.register_step_post_hook"
 #: Code of a client that calls the backward, and builds the optimizer, of torch.
-OF_TORCH = INPUTS, LATE_OPTIMIZER
+OF_TORCH = INPUTS, LATE_OPTIMIZER, STEPPED
 
 _CHECKPOINT = "https://docs.pytorch.org/docs/2.13/checkpoint.html#torch.utils.checkpoint.checkpoint"
 
@@ -193,6 +196,28 @@ def _deterministic(scenario: Scenario) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextmanager
+def once(optimizer: torch.optim.Optimizer, scenario: Scenario) -> Iterator[None]:
+    """Inside, the client's optimizer steps once, or leaves the step out.
+
+    Raises:
+        RuntimeError: hooks of the optimizer, if the Scenario has them, have run more than once.
+    """
+    if STEPPED not in scenario.settings:
+        yield
+        return
+    calls: dict[str, int] = {"before": 0, "after": 0}
+    handles = (
+        optimizer.register_step_pre_hook(lambda *_: calls.update(before=calls["before"] + 1)),
+        optimizer.register_step_post_hook(lambda *_: calls.update(after=calls["after"] + 1)),
+    )
+    yield
+    for handle in handles:
+        handle.remove()
+    if max(calls.values()) > 1:
+        raise RuntimeError(f"in one step the optimizer's hooks ran more than once: {calls}")
 
 
 @contextmanager

@@ -171,7 +171,7 @@ class DeepSpeed(Subject):
 
     def advance(self) -> None:
         self.micro_steps = 0
-        with self._computing(client_settings.in_step):
+        with self._computing(client_settings.in_step), client_settings.once(self.engine.basic_optimizer, self.scenario):
             self.engine.step()
         deepspeed_options.between_steps(self.engine, self.scenario)
 

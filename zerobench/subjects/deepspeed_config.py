@@ -13,7 +13,7 @@ from zerobench.oracles.optimizer import build_optimizer
 from zerobench.oracles.rules import hyperparameters
 from zerobench.oracles.scaler import DeepSpeedScaler
 from zerobench.scenario import Scenario
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 from zerobench.subjects.reference import shared_config
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
@@ -57,7 +57,9 @@ def client_optimizer(scenario: Scenario, trained: Mapping[str, nn.Parameter]) ->
 
 def _is_configured(scenario: Scenario) -> bool:
     """Whether the configuration names the optimizer. It names DeepSpeed's own Adagrad if that is offloaded, which has
-    no ``lr_decay``."""
+    no ``lr_decay``. Otherwise the client's would be replaced (reports/findings/deepspeed/adagrad-groups)."""
+    if client_settings.STEPPED in scenario.settings and scenario.optimizer.name != "adagrad":
+        return False
     return scenario.optimizer.name in _TYPES and not (
         scenario.optimizer.name == "adagrad" and "cpu" in (scenario.optimizer_at, scenario.parameters_at)
     )
@@ -114,6 +116,8 @@ def unsupported(scenario: Scenario, torch_adam: bool) -> str | None:
 def _unsupported_form(scenario: Scenario, torch_adam: bool) -> str | None:
     """The reason against a form of torch's optimizers, or None."""
     form = plain_settings.form(scenario)
+    if client_settings.STEPPED in scenario.settings and not (torch_adam and scenario.device == "cpu"):
+        return f"{client_settings.STEPPED} is of an optimizer of torch's that the client passes: {_PAGE}"
     if form and scenario.optimizer.name in ("adam", "adamw") and not (torch_adam and scenario.device == "cpu"):
         return f"DeepSpeed's own Adam has no {min(form)}: {_PAGE}"
     return plain_settings.unsupported_form(scenario)

@@ -90,7 +90,10 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     VECTORIZED: ((0, 1, 2, 3), {}),
     deepspeed_checkpointing.CHECKPOINTED: ((0, 1, 2, 3), {}),
     plain_settings.SPARSE: ((0,), {}),
-    **{name: ((0, 1, 2, 3), {}) for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST)},
+    **{
+        name: ((0, 1, 2, 3), {})
+        for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST, client_settings.STEPPED)
+    },
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {

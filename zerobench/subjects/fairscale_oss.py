@@ -62,6 +62,7 @@ class FairscaleOss(Plain):
         plain_settings.HOOKED_AFTER,
         *client_settings.CODE,
         client_settings.INPUTS,
+        client_settings.STEPPED,
         *plain_settings.ADDITIONS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed

@@ -225,7 +225,7 @@ class Plain(Subject):
     def _update(self) -> tuple[Tensor | None, bool]:
         """Clip and step; the norm, and whether the step was skipped, which in fp16 the host has to know."""
         self.micro_steps = 0
-        with client_settings.in_step(self.scenario):
+        with client_settings.in_step(self.scenario), client_settings.once(self.optimizer, self.scenario):
             self._unscale()
             norm = self._norm()
             skipped = self._step(norm)
