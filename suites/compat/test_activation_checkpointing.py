@@ -159,6 +159,26 @@ def test_buffers_that_do_not_fit(sizes: list[int], words: str) -> None:
         checkpointing.configure(None)
 
 
+@pytest.mark.parametrize("options", _OPTIONS, ids=str)
+def test_an_edited_input(options: dict[str, Any]) -> None:
+    """If the input is edited in place after the forward, the gradient is that of its first values, or it raises."""
+    x = torch.ones(2, requires_grad=True)
+    checkpointing.configure(None, {"activation_checkpointing": options})
+    try:
+        hidden, other = x * 1.0, x * 1.0
+        value = checkpointing.checkpoint(torch.relu, hidden).sum() + checkpointing.checkpoint(torch.relu, other).sum()
+        hidden.mul_(-1.0)  # a relu keeps its output alone, so that this is legal without a checkpoint
+        if options.get("cpu_checkpointing") or options.get("contiguous_memory_optimization"):
+            value.backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [2.0, 2.0]
+        else:
+            with pytest.raises(RuntimeError, match=r"of size \(2,\), was edited in place after the forward"):
+                value.backward()
+    finally:
+        checkpointing.configure(None)
+
+
 def test_the_tracker() -> None:
     """A fork goes on where the last one ended, and leaves the device's generator alone."""
     tracker = checkpointing.get_cuda_rng_tracker()

@@ -223,13 +223,13 @@ def _keep(options: Options, given: tuple[Any, ...]) -> list[Any]:
         if not is_activation(each):
             kept.append(each)
             continue
-        saved = each.detach()
+        saved, copied = each.detach(), options.contiguous_memory_optimization or options.cpu_checkpointing
         if options.contiguous_memory_optimization:
             assert options.number_checkpoints is not None
             saved = _state.buffers.take(position, saved, options.number_checkpoints, options.cpu_checkpointing)
         elif options.cpu_checkpointing:
             saved = on_host(saved)
-        kept.append(SavedInput(saved, options.cpu_checkpointing, each.device, each.requires_grad))
+        kept.append(SavedInput(saved, options.cpu_checkpointing, each.device, each.requires_grad, copied))
     return kept
 
 

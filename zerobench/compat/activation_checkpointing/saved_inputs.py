@@ -62,19 +62,35 @@ class SavedInput:
         host: whether it was moved to host memory.
         device: where the function needs it.
         requires_grad: of the function's input.
+        copied: whether it is a copy, which an edit of the input in place does not reach.
     """
 
-    def __init__(self, values: Tensor, host: bool, device: torch.device, requires_grad: bool) -> None:
+    def __init__(self, values: Tensor, host: bool, device: torch.device, requires_grad: bool, copied: bool) -> None:
         self._values, self._host, self._device, self._requires_grad = values, host, device, requires_grad
+        self._version = None if copied else _version(values)
         LEDGER.hold("host" if host else "device", values, self)
 
     def restore(self) -> Tensor:
-        """The function's input again."""
+        """The function's input again.
+
+        Raises:
+            RuntimeError: it was edited in place.
+        """
         values = self._values
+        if self._version is not None and _version(values) != self._version:
+            raise RuntimeError(
+                f"an input of a checkpoint, of size {tuple(values.shape)}, was edited in place after the forward, and "
+                "the backward would recompute from its new values; give the checkpoint a copy, or edit one"
+            )
         if self._host:
             values = torch.empty_like(self._values, device=self._device)
             to_device(self._values, values, False)
         return values.detach().requires_grad_(self._requires_grad)
+
+
+def _version(values: Tensor) -> int:
+    """Torch's number of edits in place; tensors of inference mode have none."""
+    return 0 if values.is_inference() else values._version
 
 
 def on_host(values: Tensor) -> Tensor:
