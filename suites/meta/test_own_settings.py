@@ -53,6 +53,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "register_comm_hook(compress)": {"communication_dtype": "fp16"},
     "Tensor.register_post_accumulate_grad_hook": {"accumulation": 1},
     "checkpoint within a block": {"model": Odd(recompute="non_reentrant")},
+    "deepspeed.checkpointing.checkpoint": {"model": Odd(recompute="reentrant")},
     "split_batches and adjust_scheduler=False": {"lr_factors": (1.0, 0.5), "scheduled_by": "engine"},
 }
 
