@@ -281,6 +281,29 @@ def test_values_in_another_form() -> None:
     }
 
 
+#: Zeros of published configurations, with the names of the keys that then have no effect.
+_ZEROS: dict[str, Any] = {
+    "zero_optimization.sub_group_size": {"zero_optimization": {"stage": 3, "sub_group_size": 0}},
+    "fp16.min_loss_scale": {"fp16": {"enabled": True, "loss_scale": 512, "min_loss_scale": 0}},
+    "fp16.loss_scale_window": {"bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale_window": 0}},
+}
+
+
+@pytest.mark.parametrize("key", _ZEROS)
+def test_zeros(key: str) -> None:
+    """DeepSpeed takes a zero that it does not read, or that changes no result; a number of checkpoints may be false."""
+    found = resolve({**_BATCH, **_ZEROS[key], "activation_checkpointing": {"number_checkpoints": False}})
+    assert key in found.without_effect
+    assert found.raw["activation_checkpointing"] == {"number_checkpoints": None}
+
+
+@pytest.mark.parametrize("key", ["min_loss_scale", "loss_scale_window", "hysteresis"])
+def test_zeros_of_a_dynamic_scale(key: str) -> None:
+    """A dynamic loss scale reads them, so they are errors, of DeepSpeed too but for ``hysteresis``."""
+    with pytest.raises(ConfigError, match=rf"fp16\.{key}: .* greater than 0"):
+        resolve({**_BATCH, "fp16": {"enabled": True, key: 0}})
+
+
 @pytest.mark.parametrize("name", ["optimizer", "scheduler"])
 def test_a_type_that_is_null(name: str) -> None:
     """It is no optimizer and no schedule, as in DeepSpeed: scripts take them out so for a reference model."""

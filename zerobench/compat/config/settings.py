@@ -23,6 +23,7 @@ from zerobench.compat.config.keys import (
 from zerobench.compat.config.older import modernise
 from zerobench.compat.config.reading import read
 from zerobench.compat.config.surface import ignored, take
+from zerobench.compat.config.zeros import drop_zeros
 from zerobench.engine.config.not_honoured import NOT_HONOURED
 from zerobench.engine.config.schema import SECTIONS, Config, load
 from zerobench.engine.errors import ConfigError
@@ -67,6 +68,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     faults = list(take(raw))
     dropped |= ignored(raw)
     engine = _sorted(raw, "", dropped, faults)
+    drop_zeros(engine, dropped)
     engine = _with_defaults(engine, dropped)
     _default_of_optimizer(engine, raw)
     faults += [*autocast_faults(raw), *_optimizer_faults(engine)]

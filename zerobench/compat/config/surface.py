@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from zerobench.compat.config.keys import IGNORED
 from zerobench.engine.config.schema import unknown_key, value_faults
@@ -96,6 +96,11 @@ class ActivationCheckpointing(Lenient):
     number_checkpoints: int | None = Field(default=None, gt=0)
     synchronize_checkpoint_boundary: bool = False
     profile: bool = False
+
+    @field_validator("number_checkpoints", mode="before")
+    @classmethod
+    def _no_number(cls, value: Any) -> Any:
+        return value or None  # false and 0, as published, are none
 
 
 class Fp16Flags(BaseModel):
