@@ -199,6 +199,33 @@ def test_a_clip_of_the_caller(pool: Pool) -> None:
     assert others == [[(0.0, 0)] * 4] * 3
 
 
+def _wrapped(group: dist.ProcessGroup, stage: int, wraps: bool) -> list[float] | str:
+    """The losses of three steps, through DistributedDataParallel around the engine or without it; or the error."""
+    _, engine, loader = _engine(stage, {})
+    losses = []
+    try:
+        called = nn.parallel.DistributedDataParallel(engine, process_group=group) if wraps else engine
+        for batch in list(loader)[:3]:
+            loss = nn.functional.mse_loss(called(batch[0]), batch[1])
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        engine.destroy()
+    return losses
+
+
+def test_ddp_around_the_engine(pool: Pool) -> None:
+    """It changes nothing where every rank keeps the model whole, and is one clear error at stage 3."""
+    for plain, wrapped in zip(
+        *(pool.run(loops.at_every_stage, _wrapped, wraps, world=_WORLD) for wraps in (False, True)), strict=True
+    ):
+        assert wrapped[:3] == plain[:3]
+        assert "DistributedDataParallel cannot take a model that an engine shards at stage 3" in wrapped[3]
+
+
 def _scripted(group: dist.ProcessGroup, stage: int) -> bool:
     """A bf16 model with a compiled layer loads its first weights after a step."""
     torch.manual_seed(0)

@@ -34,6 +34,7 @@ from zerobench.compat.log import notice
 from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.patches.clipping import watch_clipping
 from zerobench.compat.patches.lookups import watch_lookups
+from zerobench.compat.patches.wrappers import watch_wrappers
 from zerobench.compat.profiling.monitors import MonitorMaster
 from zerobench.compat.profiling.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.runtime.loader import DeepSpeedDataLoader
@@ -78,6 +79,7 @@ class DeepSpeedEngine(
         self._given, self._edits = GivenModel(engine, given), Edits(engine)
         watch_clipping()
         watch_lookups(torch.nn.functional)
+        watch_wrappers()
         self._progress, self._overflows = Progress(self), OverflowLog(engine)
         self._direct = DirectBackward(engine, self._around_backward)
         comms_logger.configure(settings.section("comms_logger"))
