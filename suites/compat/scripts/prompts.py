@@ -1,4 +1,7 @@
-"""Prompts of peft that rank 0 saves from a whole state dict, as Trainer does, and trainable rows of an embedding."""
+"""Prompts of peft that rank 0 saves from a whole state dict, as Trainer does, and trainable rows of an embedding.
+
+Every rank calls `save_pretrained` as in peft's example for DeepSpeed: rank 0 alone has the weights, or no rank has.
+"""
 
 import argparse
 
@@ -7,6 +10,7 @@ import peft
 import torch
 import torch.distributed as dist
 import transformers
+from safetensors.torch import load_file
 from transformers.integrations import HfDeepSpeedConfig
 
 ROWS = torch.tensor([[3, 4, 5]])
@@ -42,5 +46,10 @@ for kind, config in KINDS.items():
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
             expected = model.get_prompt_embedding_to_save("default")
         assert dist.get_rank() or torch.equal(saved["prompt_embeddings"], expected), kind
+    for folder, state in (("given", whole if dist.get_rank() == 0 else None), ("gathered", None)):
+        model.save_pretrained(f"{folder}/{kind}", is_main_process=dist.get_rank() == 0, state_dict=state)
+        dist.barrier()
+        found = load_file(f"{folder}/{kind}/adapter_model.safetensors")
+        assert dist.get_rank() or all(torch.equal(found[name], saved[name]) for name in saved.keys() | found), kind
     engine.destroy()
     print("saved", kind, flush=True)

@@ -1,7 +1,9 @@
-"""peft at stage 3: two places that take every rank's parameters for whole ones, or every rank for a GPU.
+"""peft at stage 3: three places that take every rank's parameters for whole ones, or every rank for a GPU.
 
 - Trainer saves on rank 0 alone, where peft calls the prompt encoder, so that rank 0 waited for the others: the prompts
   now come from the whole state dict that Trainer gives.
+- ``save_pretrained()`` examines the weights of ranks that write nothing, and calls the prompt encoder there: they leave
+  that out. If a caller says which rank writes and gives it no weights, every rank calls, and the weights are gathered.
 - ``trainable_token_indices`` reads rows of an embedding on a GPU only: they are read where the embedding is.
 """
 
@@ -11,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from zerobench.compat.patches.sharded_models import is_sharded
+from zerobench.compat.patches.sharded_models import gathers_for, is_sharded, whole_state
 
 if TYPE_CHECKING:  # torch is not there yet: a module is changed when it is imported
     from torch import Tensor
@@ -54,6 +56,21 @@ def _prompts(model: Any, state_dict: dict[str, Tensor], adapter_name: str) -> Te
     return found
 
 
+def _peft_model(module: Any) -> None:
+    save = module.PeftModel.save_pretrained
+
+    @functools.wraps(save)
+    def save_pretrained(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        writes = kwargs.get("is_main_process")
+        if writes is None or not any(map(is_sharded, self.parameters())):
+            return save(self, save_directory, *args, **kwargs)
+        if gathers_for(f"save_pretrained({save_directory})", writes, kwargs.get("state_dict") is None):
+            kwargs["state_dict"] = whole_state(self, writes)
+        return save(self, save_directory, *args, **kwargs) if writes else None
+
+    module.PeftModel.save_pretrained = save_pretrained
+
+
 def _trainable_tokens(module: Any) -> None:
     def collect(self: Any, weight: Tensor, rows: Tensor, embed_dim: int) -> Tensor:
         from zerobench.compat.zero.gathered import GatheredParameters
@@ -66,6 +83,7 @@ def _trainable_tokens(module: Any) -> None:
 
 #: By module, the change that follows its import.
 PATCHES: dict[str, Callable[[Any], None]] = {
+    "peft.peft_model": _peft_model,
     "peft.utils.save_and_load": _save_and_load,
     "peft.tuners.trainable_tokens.layer": _trainable_tokens,
 }

@@ -110,7 +110,7 @@ def _save_whole(model_class: Any) -> None:
     ) -> Any:
         writes = is_main_process is None or is_main_process
         if is_main_process is not None and any(map(is_sharded, self.parameters())):
-            gathers = _gathers(f"save_pretrained({save_directory})", writes, state_dict is None)
+            gathers = gathers_for(f"save_pretrained({save_directory})", writes, state_dict is None)
             if gathers or (state_dict is None and not writes):
                 state_dict = whole_state(self, writes) if gathers else {}
         return save(self, save_directory, writes, state_dict, *args, **kwargs)
@@ -118,14 +118,17 @@ def _save_whole(model_class: Any) -> None:
     model_class.save_pretrained = save_pretrained
 
 
-def _gathers(call: str, writes: bool, lacks: bool) -> bool:
+def gathers_for(call: str, writes: bool, lacks: bool) -> bool:
     """Whether the rank that writes lacks the weights, so that all gather them."""
-    from zerobench.compat.zero.meeting import ask, tell
+    from zerobench.compat.zero.meeting import ask, pass_over, tell
 
     if writes:
         tell(call, "gather" if lacks else "go on")
         return lacks
-    return lacks and ask(call) == "gather"
+    if not lacks:
+        pass_over(call)
+        return False
+    return ask(call) == "gather"
 
 
 def whole_state(model: Any, keeps: bool) -> dict[str, Tensor]:

@@ -71,6 +71,11 @@ def ask(subject: str) -> str | None:
     return word
 
 
+def pass_over(subject: str) -> None:
+    """Ask nothing this time, so that the next time belongs to the next word."""
+    _next(subject)
+
+
 def _next(subject: str) -> str:
     _times[subject] += 1
     return f"zero/{subject}/{_times[subject]}"
