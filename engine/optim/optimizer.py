@@ -22,14 +22,8 @@ _NO_CHECKPOINT = (
 )
 
 
-class NoState(defaultdict[torch.Tensor, Any]):
-    """The ``state`` of an optimizer whose state lies in the engine's shards: it has none of it, and changes are errors.
-
-    A client that clears it to begin with fresh moments would go on with the old ones.
-    """
-
-    def __missing__(self, key: object) -> NoReturn:
-        self._refuse()
+class _Absent:
+    """What a dict lacks whose values lie in the engine's shards: reads and changes of an entry are errors."""
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise RuntimeError(
@@ -37,7 +31,26 @@ class NoState(defaultdict[torch.Tensor, Any]):
             "by safe_get_full_optimizer_state() and safe_set_full_optimizer_state()"
         )
 
-    clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse
+    __missing__ = clear = pop = popitem = update = setdefault = __setitem__ = __delitem__ = _refuse
+
+
+class _NoEntry(_Absent, dict[str, Any]):
+    """The state of a parameter, which is elsewhere."""
+
+
+class NoState(_Absent, defaultdict[torch.Tensor, Any]):
+    """The ``state`` of an optimizer whose state lies in the engine's shards: it has none of it, and changes are errors.
+
+    A client that clears it to begin with fresh moments would go on with the old ones. So would one that clears each of
+    its values, therefore it has one, without entries: a loop that moves what it finds to a device finds nothing.
+    """
+
+    def values(self) -> Any:
+        """One entry, if there is none.
+
+        Keys and items are those of an empty dict, which torch and Lightning go through.
+        """
+        return super().values() or {None: _NoEntry()}.values()
 
 
 class StateDict(dict[str, Any]):

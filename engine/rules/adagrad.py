@@ -53,7 +53,7 @@ class Adagrad(TorchRule[AdagradValues]):
 
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
         """Decided by the step counts, since torch's Adagrad has its states from the beginning."""
-        return not any(state["step"] for state in client.state.values())
+        return not any(state["step"] for _, state in client.state.items())
 
     def state_names(self, groups: Sequence[Group]) -> tuple[str, ...]:
         return ("sum",)

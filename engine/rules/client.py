@@ -63,7 +63,7 @@ class ClientRule(TorchRule[ClientValues]):
     def is_fresh(self, client: torch.optim.Optimizer) -> bool:
         """Decided by the counts if it has any. Otherwise a stepped one has states, and no first ones: those of several
         elements differ."""
-        states = client.state.values()
+        states = [state for _, state in client.state.items()]
         if self._counts:
             return not any(state.get(name) for state in states for name in self._counts)
         return bool(self._first) or not states

@@ -87,9 +87,14 @@ def _of_the_state(group: dist.ProcessGroup, stage: int) -> list[str]:
         lambda: setattr(optimizer, "state", {}),
         lambda: optimizer.state[net.weight],
         lambda: optimizer.state.update({net.weight: {}}),
+        lambda: [each.clear() for each in optimizer.state.values()],
+        lambda: [each["exp_avg"].zero_() for each in client.state.values()],
     )
     errors = [_error_of(call) for call in calls]
     assert not optimizer.state
+    for found in (*optimizer.state.values(), *client.state.values()):  # a loop that moves the state to a device
+        for name, value in found.items():
+            found[name] = value.cpu()
     engine.destroy()
     return errors
 
