@@ -242,8 +242,10 @@ RARE_VALUES |= {
         lr_factors=tuple(1 / (1 + step) for step in range(20)),
         resumes=(9, 11),
     ),
+    # in bf16, so that a momentum in the dtype of the weights is none of the saved one
     "twenty steps with momentum": Scenario(
         model=Odd(width=3, hidden=(2,)),
+        dtype="bf16",
         steps=20,
         chunk=32,
         optimizer=Optimizer(name="sgd", lr=0.1),
@@ -352,9 +354,18 @@ RARE_VALUES |= {
         frozen_steps=(0,),
         poison=((0, 0),),
     ),
-    # between a forward and its backward another forward, without gradients, gathers and frees what that has saved
+    # between a forward and its backward another forward, without gradients, gathers and frees what that has saved; an
+    # evaluation between micro-steps meets buffers that no state dict has, and that differ between the ranks
     "metric before the backward": Scenario(
-        model=Odd(width=5, hidden=(7, 2), tied=True, functional=True, buffers=True, recompute="non_reentrant"),
+        model=Odd(
+            width=5,
+            hidden=(7, 2),
+            tied=True,
+            functional=True,
+            buffers=True,
+            persistent=False,
+            recompute="non_reentrant",
+        ),
         steps=2,
         accumulation=2,
         chunk=32,

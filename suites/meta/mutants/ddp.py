@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.subject import Batch
@@ -143,6 +144,32 @@ class RoundsTheSumsOfAdagradThatItLoads(Ddp):
         for state in self.optimizer.state.values():
             if self.scenario.optimizer.name == "adagrad":
                 state["sum"].copy_(state["sum"].bfloat16())
+
+
+class RoundsTheMomentumThatItLoads(Ddp):
+    """To the dtype of the weights, as ``Optimizer.load_state_dict`` does with the state of 16-bit parameters."""
+
+    rare = "twenty steps with momentum"
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        for name, p in self.working.items():
+            if self.scenario.optimizer.name == "sgd":
+                momentum = self.optimizer.state[self.masters[name]]["momentum_buffer"]
+                momentum.copy_(momentum.to(p.dtype))
+
+
+class SpreadsBuffersInAnEvaluation(Ddp):
+    """An evaluation gives every rank the buffers of rank 0 that are in no state dict."""
+
+    rare = "metric before the backward"
+    points_at = Points("reads", "losses", "gradients", "evaluation")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        saved = self.model.state_dict()
+        for _, buffer in [each for each in self.model.named_buffers() if each[0] not in saved]:
+            dist.broadcast(buffer, dist.get_global_rank(self.group, 0), group=self.group)
+        return super().evaluate(batch)
 
 
 #: Each is caught by the Scenario that it names in ``rare``.
