@@ -38,14 +38,15 @@ RARE_MODELS = {
         optimizer=Optimizer(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0),
         settings=("Embedding(sparse=True)",),
     ),
-    # in two steps biases train alone, in the blocks and outside: no unit of an engine is frozen as a whole
+    # in two steps biases train alone, in the blocks and outside: no unit of an engine is frozen as a whole, and neither
+    # is the head's group
     "biases alone": Scenario(
         model=Odd(width=5, hidden=(7, 2)),
         world=3,
         steps=4,
         accumulation=2,
         chunk=32,
-        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1),
+        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1, third_group=True),
         frozen_steps=(1, 3),
         freezes_half=True,
     ),
