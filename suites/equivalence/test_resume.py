@@ -46,8 +46,17 @@ _INTO = among("load into", "new", "trained", "same")
 _RATES = among("lr_factors", (0.25, 2.0, 0.5), ())
 
 
+@st.composite
+def _resting(draw: st.DrawFn, /, **fixed: Any) -> Odd:
+    """Models of which most have a block that rests, in whole steps or micro-steps or on some ranks, around a load."""
+    routes = draw(among("load routes", "any", "steps", "micro_steps", "ranks"))
+    return draw(models(**({} if routes == "any" else {"routed": True, "routes": routes}) | fixed))
+
+
 @drawn_at_each_stage(
-    lambda stage: scenarios(stage=stage, steps=3, resumes=_RESUMES, loads_into=_INTO, lr_factors=_RATES),
+    lambda stage: scenarios(
+        stage=stage, model=_resting(), steps=3, resumes=_RESUMES, loads_into=_INTO, lr_factors=_RATES
+    ),
     share=0.125,
     least=0.0,
 )
@@ -87,18 +96,21 @@ def test_resume_of_step_counts(bits: Trials, scenario: Scenario) -> None:
     bits.agree(trajectories, expected)
 
 
+#: A master that becomes a frozen parameter is rounded in 16 bits alone.
+_DTYPES = "fp32", "bf16", "fp16"
+
+
 @st.composite
 def _of_a_part(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """Scenarios in which a new engine loads a part of the state; parameters may be frozen in the saved or in the new
     engine alone, and an overflow before the save may have lowered the loss scale."""
-    model = models(frozen=among("frozen", False, True), **_BUFFERS)
+    frozen = draw(among("load frozen", "all", "saved", "loaded"))
+    model = _resting(**_BUFFERS) if frozen == "all" else _resting(frozen=True, **_BUFFERS)
     loads = among("load part", "without_optimizer", "model")
     lowered = {"dtype": "fp16", "loss_scale": LossScale(initial_power=6, hysteresis=1), "poison": ((0, 0),)}
-    scale = lowered if draw(among("load scale", False, True, rare=True)) else {}
+    scale = lowered if draw(among("load scale", False, True, rare=True)) else {"dtype": among("load dtype", *_DTYPES)}
     given = {"model": model, "steps": 4, "resumes": _RESUMES, "loads": loads, "lr_factors": _RATES}
-    one = draw(scenarios(**given | scale | fixed))
-    frozen = isinstance(one.model, Odd) and one.model.frozen
-    return one.but(frozen_in=draw(among("load frozen", "saved", "loaded", "all"))) if frozen else one
+    return draw(scenarios(**given | scale | fixed)).but(frozen_in=frozen)
 
 
 @drawn_at_each_stage(lambda stage: _of_a_part(stage=stage), share=0.15, least=0.0)

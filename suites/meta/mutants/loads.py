@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.engine.checkpoint import apply, loading, matching, pieces, progress, shard_file
+from zerobench.engine.checkpoint.apply import Values
 from zerobench.engine.checkpoint.matching import Choice, Want
+from zerobench.engine.checkpoint.pieces import FROZEN
 from zerobench.engine.checkpoint.plain import decode
 from zerobench.engine.checkpoint.record import Contents, read
 from zerobench.engine.checkpoint.safetensors import memory_of
@@ -82,6 +85,21 @@ class FreezesWithTheModelsValues(_LoadsOtherValues):
 
     def wanted(self, find: Callable[[Choice], list[Want]], choice: Choice) -> list[Want]:
         return [each for each in find(choice) if _kinds(each) != ("frozen", "master")]
+
+
+class CutsWhatItFreezes(_Patched):
+    """In bf16 a parameter that has trained, and is frozen in the engine that loads, is cut to bf16, not rounded."""
+
+    points_at = VALUES
+
+    def patches(self) -> Sequence[AbstractContextManager[Any]]:
+        def cut(parts: Any, loaded: dict[str, Values]) -> None:
+            for key, each in loaded.items() if self.scenario.dtype == "bf16" else ():
+                if key.startswith(FROZEN) and each.tensor.dtype == torch.float32:
+                    each.tensor.view(torch.int32).bitwise_and_(~0xFFFF)
+            apply.set_states(parts, loaded)
+
+        return [mock.patch.object(loading, "set_states", cut)]
 
 
 def _kinds(want: Want) -> tuple[str, str]:
@@ -359,6 +377,7 @@ OF_SETTINGS: list[type[Mutant]] = [TakesTheStaticScaleOfTheCheckpoint]
 #: Wrong in a load of a part, or in the values that such a load converts.
 OF_A_PART: list[type[Mutant]] = [
     *_LoadsOtherValues.__subclasses__(),
+    CutsWhatItFreezes,
     KeepsTheLossScaleOfEveryLoad,
     RoundsTheMastersOfAModelAlone,
     KeepsTheStepCountsOfEveryLoad,
