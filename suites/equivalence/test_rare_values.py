@@ -7,8 +7,8 @@ import pytest
 
 from zerobench.ranks import Pool
 from zerobench.scenario import Scenario
-from zerobench.suites.support.offered import at_offered_stage
-from zerobench.suites.support.rare_values import OF_BITS, RARE_VALUES, REQUIRED, SEVEN_RANKS, SHARES
+from zerobench.suites.support.offered import PLAINEST, at_offered_stage
+from zerobench.suites.support.rare_values import AT_STAGE_0, OF_BITS, RARE_VALUES, REQUIRED, SEVEN_RANKS, SHARES
 from zerobench.suites.support.strategies import STAGES, drawn
 from zerobench.suites.support.trials import IDLE, Trials
 
@@ -21,10 +21,14 @@ def test_rare_values(trials: Trials, name: str) -> None:
     """Many blocks, a large parameter, a rate, a gradient or a scale at the end of its range, and long runs, each at
     every stage: the canonical trainer's bits, or each step follows from the one before."""
 
-    if name in OF_BITS and not trials.subject.promises_bits:
+    of_bits = trials.subject.promises_bits
+    if name in OF_BITS and not of_bits:
         pytest.skip("a value for engines that promise the contract's bits")
+    stages = st.just(0) if name in AT_STAGE_0 and not of_bits else STAGES
+    if name in AT_STAGE_0 and not of_bits and (reason := trials.subject.not_offered(PLAINEST.but(stage=0))) is not None:
+        pytest.skip(reason)
 
-    @drawn(_at_every_stage(RARE_VALUES[name]), share=SHARES.get(name, 0.1))
+    @drawn(_at(stages, RARE_VALUES[name]), share=SHARES.get(name, 0.1))
     def check(scenario: Scenario) -> None:
         _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario), *REQUIRED.get(name, ())))
 
@@ -36,15 +40,15 @@ def test_seven_ranks(trials: Trials) -> None:
     with Pool(SEVEN_RANKS.world, idle=IDLE) as ranks:
         of_seven = Trials(ranks, trials.name)
 
-        @drawn(_at_every_stage(SEVEN_RANKS), share=0.05)
+        @drawn(_at(STAGES, SEVEN_RANKS), share=0.05)
         def check(scenario: Scenario) -> None:
             _demand(of_seven, of_seven.nearest(at_offered_stage(of_seven.subject, scenario), "world"))
 
         check()
 
 
-def _at_every_stage(scenario: Scenario) -> st.SearchStrategy[Scenario]:
-    return st.builds(lambda stage, seed: scenario.but(stage=stage, seed=seed), STAGES, st.integers(0, 1000))
+def _at(stages: st.SearchStrategy[int], scenario: Scenario) -> st.SearchStrategy[Scenario]:
+    return st.builds(lambda stage, seed: scenario.but(stage=stage, seed=seed), stages, st.integers(0, 1000))
 
 
 def _demand(trials: Trials, scenario: Scenario) -> None:

@@ -207,9 +207,11 @@ REQUIRED = {
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
-#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow, some engines
-#: freeze a unit as a whole, and some divide before they send.
-OF_BITS = ("large gradients", "biases alone", "overflow of fp32 on the wire")
+#: Those of engines that promise the contract's bits: other norms are fp32 numbers, whose squares overflow, and some
+#: engines divide before they send.
+OF_BITS = ("large gradients", "overflow of fp32 on the wire")
+#: Those in which others are held at stage 0 alone: some engines that shard freeze a unit as a whole.
+AT_STAGE_0 = ("biases alone",)
 
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between

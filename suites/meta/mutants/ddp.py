@@ -172,5 +172,18 @@ class SpreadsBuffersInAnEvaluation(Ddp):
         return super().evaluate(batch)
 
 
+class DecaysAFrozenHead(Ddp):
+    """A parameter of the last group that is frozen has a gradient of zeros: decay and momentum move it."""
+
+    rare = "biases alone"
+
+    def _step(self, norm: Tensor | None) -> bool:
+        last = self.optimizer.param_groups[-1]["params"] if self.scenario.optimizer.third_group else []
+        for name, p in self.working.items():
+            if not p.requires_grad and any(self.masters[name] is each for each in last):
+                self.masters[name].grad = torch.zeros_like(self.masters[name])
+        return super()._step(norm)
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 DDP: list[type[Ddp]] = list(Ddp.__subclasses__())

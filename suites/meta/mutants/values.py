@@ -254,6 +254,36 @@ class LeavesTheFilesOfALoadedModel(ValueMutant):
         self.engine.stores.settle()
 
 
+class KeepsUnitsThatItsLeavesLeaveOut(ValueMutant):
+    """A rank keeps units whole over an update if its own leaves have no gradient of them; those of other ranks have."""
+
+    rare = "biases alone"
+    points_at = LATER
+
+    def sabotage(self) -> None:
+        self.updates = False
+        if (unsharder := self.engine.unsharder) is None:
+            return
+        reshard_all, every = unsharder.reshard_all, unsharder.states
+
+        def reshard_used() -> None:
+            unsharder.states = [state for state in every if not self.updates or self._uses(state)]
+            reshard_all()
+            unsharder.states = every
+
+        unsharder.reshard_all = reshard_used  # type: ignore[method-assign]
+
+    def _uses(self, state: UnitState) -> bool:
+        active = self.engine.reducer.active
+        return not state.unit.trainable or any(active[slot.index] for slot in state.unit.slots)
+
+    def step(self) -> Outcome:
+        self.updates = True
+        outcome = super().step()
+        self.updates = False
+        return outcome
+
+
 #: Each is caught by the Scenario that it names in ``rare``.
 VALUE_MUTANTS: list[type[ValueMutant]] = [
     StaysWholeIfEvaluatedBeforeTheUpdate,
@@ -270,4 +300,5 @@ VALUE_MUTANTS: list[type[ValueMutant]] = [
     CutsRunsByTheNumberThatTrain,
     CapsTheScale,
     LeavesTheFilesOfALoadedModel,
+    KeepsUnitsThatItsLeavesLeaveOut,
 ]
