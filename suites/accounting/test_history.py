@@ -85,8 +85,17 @@ def test_an_evaluation_between_micro_steps_leaves_nothing(trials: Trials, stage:
 @pytest.mark.parametrize("stage", range(4))
 def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: int) -> None:
     """If the client ends a step early, the next one costs the same as without it. An engine that promises the
-    contract's bits sends in the short step what it sends in a step of so many micro-steps."""
-    short = Scenario(model=grid.DEEP, stage=stage, chunk=32, accumulation=3, short_steps=((1, 2),), prefetch_bucket=0)
+    contract's bits sends in the short step what it sends in a step of so many micro-steps; gradients of every second
+    stage travel in another dtype than their own."""
+    short = Scenario(
+        model=grid.DEEP,
+        stage=stage,
+        chunk=32,
+        accumulation=3,
+        short_steps=((1, 2),),
+        communication_dtype="bf16" if stage % 2 else None,
+        prefetch_bucket=0,
+    )
     histories.after_short_step(trials, offered(trials, short, histories.after_short_step))
 
 

@@ -154,8 +154,8 @@ class RoundsTheMomentumThatItLoads(Ddp):
     def load(self, directory: Path) -> None:
         super().load(directory)
         for name, p in self.working.items():
-            if self.scenario.optimizer.name == "sgd":
-                momentum = self.optimizer.state[self.masters[name]]["momentum_buffer"]
+            state = self.optimizer.state.get(self.masters[name], {})
+            if (momentum := state.get("momentum_buffer")) is not None:
                 momentum.copy_(momentum.to(p.dtype))
 
 

@@ -208,6 +208,20 @@ class SendsForMicroStepsThatDoNotCome(Mutant):
         return super().step()
 
 
+class SendsAShortStepInFp32(Mutant):
+    """The gradients of a short step, rounded to a communication dtype, travel as fp32."""
+
+    points_at = Points("traffic")
+
+    def sabotage(self) -> None:
+        encode = self.engine.reducer.wire.encode
+
+        def wide(values: Tensor) -> Tensor:
+            return encode(values) if self.to_come is None else encode(values).float()
+
+        self.engine.reducer.wire.encode = wide  # type: ignore[method-assign]
+
+
 class GathersAgainInAFurtherForward(Mutant):
     """Each forward of a micro-step after the first one begins with a gather of all parameters."""
 
@@ -350,7 +364,7 @@ WRITTEN = [WritesUnitsBackInAnEvaluation]
 KEPT_IN_16_BITS = [DdpKeepsTheGradientsOfMasters]
 FROM_OTHERS = [SendsAllStatesThatOthersSaved, HoldsAllStatesThatOthersSaved]
 SENT_IN_SKIPPED_STEPS = [BroadcastsAfterASkippedStep]
-SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome]
+SENT_IN_SHORT_STEPS = [SendsForMicroStepsThatDoNotCome, SendsAShortStepInFp32]
 SENT_IN_FURTHER_FORWARDS = [GathersAgainInAFurtherForward]
 GROWN_WITH_THE_SCALE = [KeepsMastersWhenTheScaleGrows]
 LEFT_BY_EVENTS = [
