@@ -13,6 +13,7 @@ from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.different import RightWithBarriers
 from zerobench.suites.meta.mutants.events import (
     COMPUTED_AGAIN,
+    EDITED_IN_16_BITS,
     FROM_OTHERS,
     GROWN_WITH_THE_SCALE,
     IN_A_LOAD,
@@ -119,7 +120,7 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWN),
     *((mutant, _at(_LONG_RUN, 3)) for mutant in GROWN_WITH_SHARDED_PARAMETERS),
     *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in [*EDITED, *LEFT_BY_THE_FIRST_EDIT]),
-    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in FROZEN),
+    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in [*FROZEN, *EDITED_IN_16_BITS]),
     *((mutant, _at(test_within.test_events_leave_little, 1)) for mutant in LEFT_BY_EVENTS),
     *((mutant, _at(test_within.test_an_update_in_16_bits_holds_its_shard, 2)) for mutant in IN_AN_UPDATE_IN_16_BITS),
     *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in [*IN_A_LOAD, *READ_IN_LOADS]),

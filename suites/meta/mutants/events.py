@@ -195,6 +195,17 @@ class SendsAgainAfterAnEditOfGradients(Mutant):
         return outcome
 
 
+class KeepsTheValuesOfAnEditIn16Bits(Mutant):
+    """The fp32 values of an edit of 16-bit parameters stay alive on every rank until the next one."""
+
+    points_at = Points("undeclared")
+
+    def set_parameters(self, values: State) -> None:
+        super().set_parameters(values)
+        if self.scenario.dtype != "fp32":
+            self.held = {name: value.clone() for name, value in values.items()}
+
+
 class SendsForMicroStepsThatDoNotCome(Mutant):
     """A short step sends zeros once more, as the micro-steps would that the client has left out."""
 
@@ -374,6 +385,7 @@ LEFT_BY_EVENTS = [
     KeepsZerosForABlockThatRests,
 ]
 LEFT_BY_THE_FIRST_EDIT = [KeepsTheValuesOfItsFirstEdit]
+EDITED_IN_16_BITS = [KeepsTheValuesOfAnEditIn16Bits]
 COMPUTED_AGAIN = [KeepsOutputsThatItComputesAgain]
 IN_AN_UPDATE_IN_16_BITS = [MakesAllGradientsFp32WithinAnUpdate]
 IN_A_LOAD = [MakesAllStatesWholeWithinALoad]
