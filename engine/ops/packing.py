@@ -39,15 +39,29 @@ def unpack(tensors: Sequence[Tensor], flat: Tensor, starts: Sequence[int]) -> No
 
 
 def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of flat tensors on the CPU; those of one dtype share their memory, because one call copies them."""
-    copies: dict[int, Tensor] = {}
-    for dtype in CODES:
-        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        sizes = [tensors[index].numel() for index in chosen]
-        flat = torch.empty(sum(sizes), dtype=dtype)
-        pack(flat, [tensors[index] for index in chosen], [0, *accumulate(sizes)][:-1])
-        copies.update(zip(chosen, torch.split(flat, sizes), strict=True))
-    return [copies[index] if index in copies else tensor.clone() for index, tensor in enumerate(tensors)]
+    """Copies of flat tensors on the CPU; neighbours of one dtype share their memory, because one call copies them."""
+    return [copy for run in _runs(tensors) for copy in _clones(run)]
+
+
+def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one dtype, up to the one with which they have 16 MB: malloc maps larger memory anew each time."""
+    run: list[Tensor] = []
+    for tensor in tensors:
+        if run and (tensor.dtype != run[0].dtype or sum(each.nbytes for each in run) >= 1 << 24):
+            yield run
+            run = []
+        run.append(tensor)
+    if run:
+        yield run
+
+
+def _clones(run: Sequence[Tensor]) -> Sequence[Tensor]:
+    if run[0].dtype not in CODES:
+        return [tensor.clone() for tensor in run]
+    sizes = [tensor.numel() for tensor in run]
+    flat = run[0].new_empty(sum(sizes))
+    pack(flat, run, [0, *accumulate(sizes)][:-1])
+    return torch.split(flat, sizes)
 
 
 def pack_definition(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:

@@ -226,7 +226,8 @@ def kept_in_step(trials: Trials, scenario: Scenario) -> None:
 
 
 def kept_in_update(trials: Trials, scenario: Scenario) -> None:
-    """The memory of an update after the client has read and edited gradients, beside that without it."""
+    """The memory of an update after the client has edited gradients and read them and optimizer states, beside that
+    without it."""
     edited = scenario.but(gradient_edits=(1,))
     scenario = edited if trials.offers(edited) else scenario
     _demand_released(trials, scenario, kept.most_in_update, "an update after a reading of gradients")
@@ -274,7 +275,7 @@ def changing(trials: Trials, scenario: Scenario) -> None:
     A reading may gather a unit twice: an engine that reads ahead in the model's order, and whose values are read in
     another order, reshards some units before they are read.
     """
-    loads = offers_returning(trials.subject, scenario)
+    loads = scenario.loads_part or offers_returning(trials.subject, scenario)
     edits = offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
     whole = bounds.fp32(scenario, models.shapes(scenario))
@@ -289,6 +290,8 @@ def changing(trials: Trials, scenario: Scenario) -> None:
         "a reading of model parameters": (2, "each value twice"),
         "closing": (0, "no state"),
     }
+    if scenario.loads == "model":
+        copies["loading"] = (1, "the model once")
     command = ReplayCommand(scenario, trials.name)
     for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
         for what, size in found.items():

@@ -40,7 +40,8 @@ def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scena
 
 def most_in_update(group: dist.ProcessGroup, name: str, scenario: Scenario, reads: bool) -> int | None:
     """One rank's part: the most bytes from the first collective of the second update on, beyond those before the engine
-    is built; with or without gradients that the client has read, and edited if the Scenario has it, before the update.
+    is built; with or without gradients that the client has edited, if the Scenario has it, and states and gradients
+    that it has read, before the update.
     None if the update has no collective: an engine may keep what was read until the update begins. A barrier is none,
     because an engine may wait for the other ranks before it begins."""
     rank, began = dist.get_rank(group), list[str]()
@@ -50,6 +51,7 @@ def most_in_update(group: dist.ProcessGroup, name: str, scenario: Scenario, read
             engine.micro_step(batch)
         if reads:
             edit_gradients(engine, scenario, _STEP)
+            engine.optimizer_state()
             engine.gradients()
         dist.barrier(group)
         with TrafficMeter(partial(_restart_at_first, peak, began)):

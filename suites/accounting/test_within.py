@@ -110,9 +110,13 @@ def test_a_step_holds_nothing_of_the_calls_before(trials: Trials, stage: int) ->
 
 @pytest.mark.parametrize("stage", range(4))
 def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> None:
-    """If the client has read all gradients, and edited some if the engine offers it, the update holds at most ten
-    blocks more than without; so does an engine that reads many blocks at once, and keeps them for the next reading."""
-    judge(trials, _DEEP.but(stage=stage, prefetch_bucket=50_000_000, clip=1.0), costs.kept_in_update, "clip")
+    """If the client has read all optimizer states and gradients, and edited some gradients if the engine offers it, the
+    update holds at most ten blocks more than without; so does an engine that reads many blocks at once, and keeps them
+    for the next reading. At each second stage the states are in host memory, if the engine offers it."""
+    scenario = _DEEP.but(stage=stage, prefetch_bucket=50_000_000, clip=1.0)
+    offloaded = scenario.but(offload_optimizer="cpu")
+    chosen = offloaded if stage % 2 and trials.offers(offloaded) else scenario
+    judge(trials, chosen, costs.kept_in_update, "clip", "offload_optimizer")
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -154,8 +158,11 @@ def test_building_and_saving_receive_little(trials: Trials, stage: int) -> None:
 def test_loads_and_edits_receive_little(trials: Trials, stage: int) -> None:
     """An engine that loads receives each state once at most, because the files have it; the model once if the client
     sets parameters, of which every rank has the values; the gradients once if the client zeroes some; and no state
-    while it is closed."""
+    while it is closed. One that loads the model alone receives it once at most."""
     judge(trials, _SMALL.but(stage=stage), costs.changing)
+    model_alone = _SMALL.but(stage=stage, resumes=(1,), loads="model")
+    if trials.offers(model_alone):
+        judge(trials, model_alone, costs.changing)
 
 
 @pytest.mark.parametrize("stage", range(4))

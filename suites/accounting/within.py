@@ -144,10 +144,11 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
 def received_by_calls(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
 ) -> dict[str, int]:
-    """One rank's part: bytes received while an engine loads what it has saved, while the client sets parameters, or
-    zeroes gradients, by each reading, and while it is closed."""
+    """One rank's part: bytes received while an engine loads what it has saved, or a new one loads a part of it, while
+    the client sets parameters, or zeroes gradients, by each reading, and while it is closed."""
     values, found = edited(scenario, 0), dict[str, int]()
-    engine = start(subjects.load(name), scenario, group)
+    engine_of = partial(start, subjects.load(name), scenario, group)
+    engine = engine_of()
     with ExitStack() as after_failure, directory_of(group) as directory:
         after_failure.callback(engine.close)
 
@@ -159,6 +160,10 @@ def received_by_calls(
         run_step(engine, scenario, 0, dist.get_rank(group))
         if loads:
             engine.save(directory)
+            if scenario.loads_part:
+                after_failure.close()
+                engine = engine_of()
+                after_failure.callback(engine.close)
             meter("loading", lambda: engine.load(directory))
         meter("a reading of parameters", engine.parameters)
         meter("a reading of optimizer state", engine.optimizer_state)

@@ -63,6 +63,7 @@ from zerobench.suites.meta.mutants.within import (
     IN_AN_UPDATE,
     IN_FILES,
     LEAVING,
+    OFFLOADED_AFTER_A_READING,
     SAVED,
     SENDING,
     SENT_BY_CALLS,
@@ -94,6 +95,7 @@ _EVALUATION = test_within.test_an_evaluation_holds_few_blocks
 _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
     *((mutant, _at(test_within.test_an_update_holds_nothing_of_a_reading, 2)) for mutant in AFTER_A_READING),
+    *((m, _at(test_within.test_an_update_holds_nothing_of_a_reading, 1)) for m in OFFLOADED_AFTER_A_READING),
     *((mutant, _at(_EVALUATION, 3, "fp32")) for mutant in IN_AN_EVALUATION),
     *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in [*UNDECLARED, *KEPT_IN_16_BITS]),
     *((mutant, _at(_EVALUATION, 0, "fp32")) for mutant in IN_AN_EVALUATION_UNSHARDED),

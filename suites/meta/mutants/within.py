@@ -55,6 +55,24 @@ class HoldsWhatWasReadWithinAnUpdate(Mutant):
         return outcome
 
 
+class HoldsOffloadedStatesThatWereRead(Mutant):
+    """Frees the offloaded optimizer states that a reading within a step has made whole after the update."""
+
+    points_at = Points("kept")
+    held: object = None
+
+    def optimizer_state(self) -> dict[str, State]:
+        found = super().optimizer_state()
+        if self.scenario.offload_optimizer != "none" and self.engine.accumulation.begun:
+            self.held = dict(self.engine.read_cache._wholes)
+        return found
+
+    def step(self) -> Outcome:
+        outcome = super().step()
+        self.held = None
+        return outcome
+
+
 class HoldsTheModelWithinAnEvaluation(_Within):
     points_at = Points("within", name="evaluation")
 
@@ -140,6 +158,17 @@ class SendsEachStateInALoad(_Within):
     def load(self, directory: Path) -> None:
         super().load(directory)
         for _ in range(8):
+            self.send()
+
+
+class SendsTheModelInALoadOfItAlone(_Within):
+    """If the client loads the model alone, the ranks send it to each other in addition."""
+
+    points_at = Points("traffic", name="loading")
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        for _ in range(2 if self.scenario.loads_part else 0):
             self.send()
 
 
@@ -338,6 +367,7 @@ class ReducesLateAfterAnEvaluation(Mutant):
 #: By the property that catches them.
 IN_AN_UPDATE = [HoldsTheModelWithinAnUpdate]
 AFTER_A_READING = [HoldsWhatWasReadWithinAnUpdate]
+OFFLOADED_AFTER_A_READING = [HoldsOffloadedStatesThatWereRead]
 IN_AN_EDIT = [HoldsTheModelWithinAnEdit, HoldsTheModelWithinAnEditOfGradients]
 IN_A_READING = [HoldsTheModelWithinAReading, HoldsAllGradientsWithinAReading]
 IN_AN_EVALUATION = [HoldsTheModelWithinAnEvaluation]
@@ -345,6 +375,7 @@ UNDECLARED = [DdpKeepsACopyOfTheModel]
 SENDING = [SendsTheModelAgainWhenItIsBuilt, SendsEachStateAgainWhenItSaves]
 SENT_BY_CALLS = [
     SendsEachStateInALoad,
+    SendsTheModelInALoadOfItAlone,
     SendsTheModelInAnEdit,
     SendsAllGradientsInAnEdit,
     SendsTheModelInAReading,
