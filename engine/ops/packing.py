@@ -14,6 +14,9 @@ from zerobench.engine.native import CODES, call
 from zerobench.engine.ops.operators import flat as check_flat
 from zerobench.engine.ops.operators import operator
 
+#: Bytes that one call of :func:`clones` copies; glibc's malloc keeps freed memory of up to 32 MiB for the next time.
+_TOGETHER = 1 << 24
+
 
 def pack(flat: Tensor, tensors: Sequence[Tensor], starts: Sequence[int]) -> None:
     """Write each tensor's elements, in memory order, to ``flat`` from its start on, rounded to the dtype of ``flat``,
@@ -44,13 +47,15 @@ def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype, up to the one with which they have 16 MB: malloc maps larger memory anew each time."""
+    """Neighbours of one dtype, up to the one with which they have that many bytes."""
     run: list[Tensor] = []
+    size = 0
     for tensor in tensors:
-        if run and (tensor.dtype != run[0].dtype or sum(each.nbytes for each in run) >= 1 << 24):
+        if run and (tensor.dtype != run[0].dtype or size >= _TOGETHER):
             yield run
-            run = []
+            run, size = [], 0
         run.append(tensor)
+        size += tensor.nbytes
     if run:
         yield run
 
