@@ -30,9 +30,8 @@ class BackgroundWrite:
     def copy(self) -> None:
         """Copy the values of the pieces to host memory."""
         values = [piece.values() for piece in self._pieces]
-        live = [index for index, piece in enumerate(self._pieces) if piece.live]
-        copies = dict(zip(live, clones([values[index] for index in live]), strict=True))
-        values = [copies.get(index, each) for index, each in enumerate(values)]
+        copies = iter(clones([each for each, piece in zip(values, self._pieces, strict=True) if piece.live]))
+        values = [next(copies) if piece.live else each for each, piece in zip(values, self._pieces, strict=True)]
         self._thread = threading.Thread(target=self._run, args=(values,), name="zerobench-checkpoint")
 
     def begin(self) -> None:

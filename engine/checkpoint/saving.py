@@ -28,7 +28,7 @@ def save(parts: Parts, directory: Path, tag: str, client_state: dict[str, Any], 
     """Save a checkpoint; see Engine.save_checkpoint. A collective."""
     own, found, folder = _begun(parts, directory, tag, client_state, latest=latest, frozen=frozen)
     ranks = parts.ranks
-    with _discarding(ranks, folder):
+    with _discarding(ranks, [folder]):
         on_every_rank(ranks, lambda: _check_seen(folder))
         tables = distributed.save(folder, own, ranks.group, shard_file.write)
         on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
@@ -46,12 +46,12 @@ def start(
         _check_seen(folder)
         writing.copy()
 
-    with _discarding(ranks, folder):
+    with _discarding(ranks, [folder]):
         on_every_rank(ranks, copy)
         writing.begin()
 
     def finish() -> None:
-        with _discarding(ranks, folder):
+        with _discarding(ranks, [folder]):
             tables = distributed.save(folder, own, ranks.group, lambda *_: writing.written())
             on_every_rank(ranks, lambda: _finish(folder, tag, found, tables, latest=latest))
 
@@ -74,24 +74,20 @@ def _begun(
             made.append(names.begin(directory, tag))
         return found, json.dumps([arguments, made[0].name if made else ""])
 
-    try:
+    with _discarding(parts.ranks, made):
         (own, progress), texts = exchanged(parts.ranks, begun)
         given, folders = zip(*map(json.loads, texts), strict=True)
         _check_same(given)
-    except BaseException:
-        for folder in made:
-            names.discard(folder)
-        raise
     return own, progress, directory / folders[0]
 
 
 @contextmanager
-def _discarding(ranks: Ranks, folder: Path) -> Iterator[None]:
-    """Delete the temporary folder if an error ends the context."""
+def _discarding(ranks: Ranks, made: Sequence[Path]) -> Iterator[None]:
+    """Delete the temporary folder, if it is made by then, if an error ends the context."""
     try:
         yield
     except BaseException:
-        if ranks.rank == 0:
+        for folder in made if ranks.rank == 0 else ():
             names.discard(folder)
         raise
 

@@ -105,7 +105,7 @@ def test_a_step_holds_nothing_of_the_calls_before(trials: Trials, stage: int) ->
     way."""
     plain = _DEEP.but(stage=stage, accumulation=2)
     loading = plain.but(resumes=(1,), loads_into="same")
-    judge(trials, loading if trials.offers(loading) else plain, costs.kept_in_step)
+    judge(trials, _first_offered(trials, loading, plain), costs.kept_in_step)
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -115,7 +115,7 @@ def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> Non
     for the next reading. At each second stage the states are in host memory, if the engine offers it."""
     scenario = _DEEP.but(stage=stage, prefetch_bucket=50_000_000, clip=1.0)
     offloaded = scenario.but(offload_optimizer="cpu")
-    chosen = offloaded if stage % 2 and trials.offers(offloaded) else scenario
+    chosen = _first_offered(trials, offloaded, scenario) if stage % 2 else scenario
     judge(trials, chosen, costs.kept_in_update, "clip", "offload_optimizer")
 
 
@@ -125,9 +125,9 @@ def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     client has set parameters, in 16 bits if the engine offers them, and on three ranks if some are frozen, and
     then after a load if the engine promises the contract's bits."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
-    judge(trials, edited if trials.offers(edited) else edited.but(edits=()), costs.undeclared)
+    judge(trials, _first_offered(trials, edited, edited.but(edits=())), costs.undeclared)
     narrow = _SMALL.but(stage=stage, world=2, steps=2, dtype="bf16", reduce_bucket=13_000)
-    narrow = narrow.but(edits=(0,)) if trials.offers(narrow.but(edits=(0,))) else narrow
+    narrow = _first_offered(trials, narrow.but(edits=(0,)), narrow)
     if trials.offers(narrow):
         judge(trials, narrow, costs.undeclared, "dtype")
     frozen = Scenario(model=_FROZEN, world=3, steps=2, chunk=32, stage=stage, reduce_bucket=5_000)
@@ -193,8 +193,12 @@ def _in_files(trials: Trials, stage: int) -> Scenario:
     """With all states in files that may be there at this stage, or with as many as the engine offers."""
     plain = _SMALL.but(stage=stage, steps=1)
     one = plain.but(offload_optimizer="nvme", offload_param="nvme" if stage == 3 else "none")
-    offered = (each for each in (one, one.but(offload_param="none")) if trials.offers(each))
-    return next(offered, plain)
+    return _first_offered(trials, one, one.but(offload_param="none"), plain)
+
+
+def _first_offered(trials: Trials, *scenarios: Scenario) -> Scenario:
+    """The first one that the engine offers; the last one if it offers none."""
+    return next((each for each in scenarios if trials.offers(each)), scenarios[-1])
 
 
 @pytest.mark.parametrize("stage", range(4))

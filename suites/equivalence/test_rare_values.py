@@ -24,11 +24,11 @@ def test_rare_values(trials: Trials, name: str) -> None:
     of_bits = trials.subject.promises_bits
     if name in OF_BITS and not of_bits:
         pytest.skip("a value for engines that promise the contract's bits")
-    stages = st.just(0) if name in AT_STAGE_0 and not of_bits else STAGES
-    if name in AT_STAGE_0 and not of_bits and (reason := trials.subject.not_offered(PLAINEST.but(stage=0))) is not None:
+    at_stage_0 = name in AT_STAGE_0 and not of_bits
+    if at_stage_0 and (reason := trials.subject.not_offered(PLAINEST.but(stage=0))) is not None:
         pytest.skip(reason)
 
-    @drawn(_at(stages, RARE_VALUES[name]), share=SHARES.get(name, 0.1))
+    @drawn(_at(st.just(0) if at_stage_0 else STAGES, RARE_VALUES[name]), share=SHARES.get(name, 0.1))
     def check(scenario: Scenario) -> None:
         _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario), *REQUIRED.get(name, ())))
 

@@ -213,9 +213,11 @@ def once(optimizer: torch.optim.Optimizer, scenario: Scenario) -> Iterator[None]
         optimizer.register_step_pre_hook(lambda *_: calls.update(before=calls["before"] + 1)),
         optimizer.register_step_post_hook(lambda *_: calls.update(after=calls["after"] + 1)),
     )
-    yield
-    for handle in handles:
-        handle.remove()
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
     if max(calls.values()) > 1:
         raise RuntimeError(f"in one step the optimizer's hooks ran more than once: {calls}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
@@ -32,8 +32,4 @@ def unsupported(scenario: Scenario) -> str | None:
 def change_blocks(deepspeed: Any, model: nn.Module, scenario: Scenario) -> None:
     """Let the blocks recompute themselves by DeepSpeed's function, and not the model, if the setting says so."""
     if CHECKPOINTED in scenario.settings:
-        client_settings.recompute_within(model, lambda forward, hidden: _call(deepspeed, forward, hidden))
-
-
-def _call(deepspeed: Any, forward: Any, hidden: Tensor) -> Any:
-    return deepspeed.checkpointing.checkpoint(forward, hidden)
+        client_settings.recompute_within(model, deepspeed.checkpointing.checkpoint)
