@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.parts import Parts
@@ -55,24 +56,55 @@ def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
 
 
 def _fill(state: UnitState, names: Sequence[str], loaded: Mapping[str, Values]) -> None:
-    """Set the unit's states as a step would: the store opens its slices, and the parameter follows the master."""
+    """Set the unit's states: the store keeps the loaded memory, or it opens its slices as in a step.
+
+    The parameter follows the master.
+    """
+    kinds = (MASTER, *names)
+    kept = [kind for kind in kinds if _keep(state, kind, loaded)]
     for window in state.optimizer_store.update_slices(state.portion):
-        for kind, tensor in zip((MASTER, *names), (window.master, *window.optimizer), strict=True):
-            _fill_slice(state, window, loaded, kind, tensor)
+        for kind, tensor in zip(kinds, (window.master, *window.optimizer), strict=True):
+            if kind not in kept:
+                _fill_slice(state, window, loaded, kind, tensor)
         window.follow(window.start, window.stop)
 
 
+def _keep(state: UnitState, kind: str, loaded: Mapping[str, Values]) -> bool:
+    """Give the store the memory of a state's values if it is laid out as the extent; whether the store keeps it."""
+    places, complete = _places(state, kind, 0, state.portion.elements, loaded)
+    whole = _whole(places, state.portion.elements) if complete else None
+    return whole is not None and state.optimizer_store.replace(state.portion, kind, whole)
+
+
+def _whole(places: Mapping[int, Tensor], elements: int) -> Tensor | None:
+    """The fp32 tensor of which all of them are parts, each at its place; None if there is none."""
+    storages = {each.untyped_storage().data_ptr(): each for each in places.values()}
+    if len(storages) != 1 or any(each.storage_offset() != at for at, each in places.items()):
+        return None
+    (part,) = storages.values()
+    spans = part.dtype == torch.float32 and part.untyped_storage().nbytes() == elements * part.itemsize
+    return part.as_strided((elements,), (1,), 0) if spans else None
+
+
 def _fill_slice(state: UnitState, window: UpdateSlice, loaded: Mapping[str, Values], kind: str, tensor: Tensor) -> None:
-    start = state.extent.start + window.start
-    wanted = list(state.unit.pieces(start, state.extent.start + window.stop))
-    found = [(loaded.get(f"{kind}.{slot.name}"), slot, lo, hi) for slot, lo, hi in wanted]
-    places = {lo - start: values.part(slot, lo, hi) for values, slot, lo, hi in found if values is not None}
+    places, complete = _places(state, kind, window.start, window.stop, loaded)
     alike = all((each.dtype, each.device) == (tensor.dtype, tensor.device) for each in places.values())
-    if alike and len(places) == len(wanted):
+    if alike and complete:
         pack(tensor, list(places.values()), list(places))  # faster; it changes the padding too
         return
     for at, each in places.items():
         tensor[at : at + each.numel()].copy_(each)
+
+
+def _places(
+    state: UnitState, kind: str, start: int, stop: int, loaded: Mapping[str, Values]
+) -> tuple[dict[int, Tensor], bool]:
+    """The loaded values for [start, stop) of the extent, by their first element from ``start`` on; whether all are."""
+    first = state.extent.start + start
+    wanted = list(state.unit.pieces(first, state.extent.start + stop))
+    found = [(loaded.get(f"{kind}.{slot.name}"), slot, lo, hi) for slot, lo, hi in wanted]
+    places = {lo - first: values.part(slot, lo, hi) for values, slot, lo, hi in found if values is not None}
+    return places, len(places) == len(wanted)
 
 
 def _gather(parts: Parts, state: UnitState) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ def save(folder: Path, pieces: Sequence[Piece], group: dist.ProcessGroup | None,
     return tables[0] if tables else None
 
 
-def load(folder: Path, record: Record, ranges: Sequence[Range]) -> dict[Range, Tensor]:
-    """Read ranges into new host memory; no message passes between the ranks, for each knows the record.
+def load(folder: Path, record: Record, memory: Mapping[Range, Tensor]) -> None:
+    """Read ranges into their memory on the host; no message passes between the ranks, for each knows the record.
 
     Raises:
         CheckpointError: a file is missing, damaged or too short.
@@ -57,10 +57,9 @@ def load(folder: Path, record: Record, ranges: Sequence[Range]) -> dict[Range, T
     from zerobench.engine.checkpoint.planners import RangePlanner
     from zerobench.engine.checkpoint.storage import ShardReader
 
-    planner = RangePlanner(ranges)
+    reader, planner = ShardReader(folder, record), RangePlanner(memory)
     with _errors():
-        load_state_dict({}, storage_reader=ShardReader(folder, record), planner=planner, no_dist=True)
-    return planner.loaded
+        load_state_dict({}, storage_reader=reader, planner=planner, no_dist=True)
 
 
 @contextmanager

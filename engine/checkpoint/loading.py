@@ -15,6 +15,7 @@ from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.checkpoint.deepspeed.reading import DeepSpeedSource
 from zerobench.engine.checkpoint.extra_states import restore_extra_states
 from zerobench.engine.checkpoint.matching import Choice, Want, check, wants
+from zerobench.engine.checkpoint.memory import memory_for
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import Range
 from zerobench.engine.checkpoint.progress import restore_counters, restore_optimizer, restore_schedule
@@ -46,15 +47,15 @@ def load(
     saved = _source(parts, folder)
     client_state = saved.client_state
     found = on_every_rank(parts.ranks, lambda: _chosen(parts, saved, choice))
-    ranges = list(dict.fromkeys([want.source for want in found] + _generators(parts, saved, choice)))
-    values = on_every_rank(parts.ranks, lambda: saved.read(ranges))
+    generators = _generators(parts, saved, choice)
+    memory = memory_for(parts, found, generators)
+    on_every_rank(parts.ranks, lambda: saved.read(memory))
     with changing():
-        set_states(parts, {want.into: Values(want.source.offset, values[want.source]) for want in found})
+        set_states(parts, {want.into: Values(want.source.offset, memory[want.source]) for want in found})
         restore_extra_states(parts.module, saved.contents.extra_states)
         if not choice.module_only:
             _restore(parts, saved.contents, choice)
-            generators = _generators(parts, saved, choice)
-            restore_rng({_name(each): values[each] for each in generators}, parts.device)
+            restore_rng({_name(each): memory[each] for each in generators}, parts.device)
     return str(folder), client_state
 
 

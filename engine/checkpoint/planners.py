@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,11 +76,11 @@ def _write_item(each: Range) -> WriteItem:
 
 
 class RangePlanner(LoadPlanner):
-    """Reads ranges of tensors into new host memory: ``loaded`` has a 1-dimensional tensor for each of them."""
+    """Reads ranges of tensors into their memory, 1-dimensional on the host."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
-        self.ranges = {_index(each): each for each in ranges}
-        self.loaded: dict[Range, Tensor] = {}
+    def __init__(self, memory: Mapping[Range, Tensor]) -> None:
+        self.memory = memory
+        self.ranges = {_index(each): each for each in memory}
         self._metadata: Metadata | None = None
 
     def set_up_planner(
@@ -100,7 +100,6 @@ class RangePlanner(LoadPlanner):
         return global_plan
 
     def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        self.loaded = {each: torch.empty(each.length, dtype=each.dtype) for each in self.ranges.values()}
         return central_plan
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
@@ -112,7 +111,7 @@ class RangePlanner(LoadPlanner):
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
         """The memory for a part of a range."""
         start = read_item.dest_offsets[0]
-        return self.loaded[self.ranges[read_item.dest_index]][start : start + read_item.lengths[0]]
+        return self.memory[self.ranges[read_item.dest_index]][start : start + read_item.lengths[0]]
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
         """Nothing to do: the values were read into their memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,8 +37,8 @@ class Source(Protocol):
     @property
     def client_state(self) -> dict[str, Any]: ...
 
-    def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        """The values of ranges, 1-dimensional in new host memory.
+    def read(self, memory: Mapping[Range, Tensor]) -> None:
+        """Read the values of ranges into their memory, 1-dimensional on the host, of the checkpoint's dtype.
 
         Raises:
             CheckpointError: a file is missing, damaged or too short.
@@ -65,5 +65,5 @@ class OwnSource:
         decoded: dict[str, Any] = decode(self.contents.client_state)
         return decoded
 
-    def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        return distributed.load(self.folder, self.record, ranges)
+    def read(self, memory: Mapping[Range, Tensor]) -> None:
+        distributed.load(self.folder, self.record, memory)

@@ -47,13 +47,15 @@ class DeviceParameterStore(ParameterStore):
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """The states of one unit; ``gradient`` and ``master`` over the extent, ``own_gradient`` over the shard."""
+    """The states of one unit; ``own_gradient`` is over the shard, and the others are over the extent.
+
+    ``states`` has the master, and then the optimizer states in their order.
+    """
 
     parameters: ParameterStore
     gradient: Tensor
     own_gradient: Tensor
-    master: Tensor
-    optimizer: dict[str, Tensor]
+    states: dict[str, Tensor]
 
 
 class DeviceOptimizerStore(OptimizerStore):
@@ -75,8 +77,8 @@ class DeviceOptimizerStore(OptimizerStore):
     def adopt(self, portion: Portion, parameters: ParameterStore, master: Tensor, gradient: Tensor) -> None:
         own = portion.owned(gradient)
         summed = own if portion.extent == portion.own else gradient
-        states = {name: torch.zeros_like(master) for name in self.names}
-        self._units[portion] = _Kept(parameters, summed, own, master, states)
+        states = {"master": master, **{name: torch.zeros_like(master) for name in self.names}}
+        self._units[portion] = _Kept(parameters, summed, own, states)
 
     def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
         """Do nothing: the sum is already in its final memory."""
@@ -89,24 +91,30 @@ class DeviceOptimizerStore(OptimizerStore):
         kept = self._units[portion]
         for start, stop in cut(kept.gradient.numel(), self.sub_group):
             here = slice(start, stop)
-            states = [tensor[here] for tensor in kept.optimizer.values()]
+            master, *optimizer = (tensor[here] for tensor in kept.states.values())
             memory = kept.parameters.view(start, stop, host=False) if portion.has_master_copy else None
             sent = None
             if portion.has_master_copy and memory is None:
                 sent = torch.empty(stop - start, dtype=portion.dtype, device=portion.device)
             parameter = memory if sent is None else sent
-            yield UpdateSlice(start, stop, kept.gradient[here], kept.master[here], states, parameter)
+            yield UpdateSlice(start, stop, kept.gradient[here], master, optimizer, parameter)
             if sent is not None:
                 kept.parameters.accept(start, sent, host=False)
 
     def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
         kept = self._units[portion]
-        values = kept.own_gradient if name == "gradient" else self.memory(portion)[name]
+        values = kept.own_gradient if name == "gradient" else kept.states[name]
         return values[start:stop].clone()
 
     def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
-        self.memory(portion)[name][start : start + values.numel()].copy_(values)
+        self._units[portion].states[name][start : start + values.numel()].copy_(values)
+
+    def replace(self, portion: Portion, name: str, memory: Tensor) -> bool:
+        shared = name == "master" and not portion.has_master_copy
+        if portion.device.type != "cpu" or shared:
+            return False
+        self._units[portion].states[name] = memory
+        return True
 
     def memory(self, portion: Portion) -> dict[str, Tensor]:
-        kept = self._units[portion]
-        return {"master": kept.master, **kept.optimizer}
+        return dict(self._units[portion].states)

@@ -98,12 +98,11 @@ def _no_sums(portion: Portion) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """The states of one unit over its shard, in host memory."""
+    """The states of one unit over its shard, in host memory: the master, and then the optimizer's in their order."""
 
     parameters: ParameterStore
     gradient: Tensor
-    master: Tensor
-    optimizer: dict[str, Tensor]
+    states: dict[str, Tensor]
 
 
 class HostOptimizerStore(OffloadedOptimizerStore):
@@ -136,7 +135,7 @@ class HostOptimizerStore(OffloadedOptimizerStore):
         kept = self.copies.memory(elements, torch.float32)
         self.copies.down(master, kept).wait()
         states = {name: self.copies.memory(elements, torch.float32) for name in self.names}
-        self._units[portion] = _Kept(parameters, summed, kept, states)
+        self._units[portion] = _Kept(parameters, summed, {"master": kept, **states})
 
     def _keep(self, portion: Portion, start: int, stop: int, values: Tensor) -> None:
         self._arrived[portion] = self.copies.down(values, self._units[portion].gradient[start:stop])
@@ -151,10 +150,10 @@ class HostOptimizerStore(OffloadedOptimizerStore):
             leaves = parameter is None
             if parameter is None and self.staging:
                 parameter = self._free_staging()[: stop - start]
-            states = [tensor[here] for tensor in kept.optimizer.values()]
-            yield UpdateSlice(start, stop, kept.gradient[here], kept.master[here], states, parameter)
+            master, *optimizer = (tensor[here] for tensor in kept.states.values())
+            yield UpdateSlice(start, stop, kept.gradient[here], master, optimizer, parameter)
             if leaves:
-                values = kept.master[here] if parameter is None else parameter
+                values = master if parameter is None else parameter
                 self._leaving[0] = kept.parameters.accept(start, values, host=True)
         self.copies.join()
 
@@ -169,15 +168,20 @@ class HostOptimizerStore(OffloadedOptimizerStore):
         kept = self._units[portion]
         if name == "gradient" and portion in self._arrived:
             self._arrived[portion].wait()
-        values = kept.gradient if name == "gradient" else self.memory(portion)[name]
+        values = kept.gradient if name == "gradient" else kept.states[name]
         return values[start:stop].to(portion.device, copy=True)
 
     def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
-        self.memory(portion)[name][start : start + values.numel()].copy_(values)
+        self._units[portion].states[name][start : start + values.numel()].copy_(values)
+
+    def replace(self, portion: Portion, name: str, memory: Tensor) -> bool:
+        if self.copies.pinned:
+            return False
+        self._units[portion].states[name] = memory
+        return True
 
     def memory(self, portion: Portion) -> dict[str, Tensor]:
-        kept = self._units[portion]
-        return {"master": kept.master, **kept.optimizer}
+        return dict(self._units[portion].states)
 
     def host(self) -> dict[str, list[Tensor]]:
         return {

@@ -135,6 +135,16 @@ class OptimizerStore(ABC):
         The parameters stay.
         """
 
+    def replace(self, portion: Portion, name: str, memory: Tensor) -> bool:
+        """Use ``memory``, fp32 over the extent in host memory, as that of the master or an optimizer state.
+
+        The parameters stay.
+
+        Returns:
+            Whether the store does; it cannot if it keeps this state elsewhere.
+        """
+        return False
+
     @contextmanager
     def edit_master(self, portion: Portion, start: int, stop: int) -> Iterator[Tensor]:
         """Yield a copy of the master's elements [start, stop), and write it back at the end if it has changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,9 @@ class Values:
         """The dtype, by the safetensors format's name."""
         return dtype_name(self.pieces[0].dtype, "a tensor")
 
-    def read(self, start: int, stop: int, key: str) -> Tensor:
-        """A copy of the elements [start, stop)."""
-        return torch.cat(narrow(self.pieces, start, stop, key))
+    def read(self, start: int, stop: int, key: str, into: Tensor) -> None:
+        """Copy the elements [start, stop)."""
+        torch.cat(narrow(self.pieces, start, stop, key), out=into)
 
 
 class DeepSpeedSource:
@@ -227,6 +227,7 @@ class DeepSpeedSource:
         kind = "of DeepSpeed's" if own is None else type(own).__name__
         return ScheduleEntry(type=kind, state=encode(state, "the schedule's state"))
 
-    def read(self, ranges: Sequence[Range]) -> Mapping[Range, Tensor]:
-        """The values of ranges, in new host memory."""
-        return {each: self.tensors[each.key].read(each.offset, each.offset + each.length, each.key) for each in ranges}
+    def read(self, memory: Mapping[Range, Tensor]) -> None:
+        """Read the values of ranges into their memory."""
+        for each, into in memory.items():
+            self.tensors[each.key].read(each.offset, each.offset + each.length, each.key, into)

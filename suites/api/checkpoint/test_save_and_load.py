@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.engine.checkpoint import loading
+from zerobench.engine.checkpoint.memory import memory_for
+from zerobench.engine.checkpoint.pieces import Range
 from zerobench.suites.api.checkpoint import saved
 
 _SCHEDULES: list[Any] = [
@@ -97,6 +101,38 @@ def test_random_numbers_schedules_and_buffers_resume(schedule: Any, stage: int, 
     assert _train(other, 3) == expected
     assert (random.gauss(0, 1), np.random.randn()) == last  # noqa: NPY002 - the global generator
     assert _states(other) == _states(whole)
+
+
+@pytest.mark.parametrize(
+    ("config", "copied"),
+    [
+        ({}, set()),
+        ({"zero_optimization": {"stage": 1, "chunk_size": 32, "offload_optimizer": {"device": "cpu"}}}, set()),
+        ({"bf16": {"enabled": False}}, {"master"}),
+    ],
+    ids=["bf16", "offload", "fp32"],
+)
+def test_a_load_copies_only_the_states_that_share_their_memory(
+    config: dict[str, Any], copied: set[str], tmp_path: Path
+) -> None:
+    """A state in host memory becomes the memory that the values were read into; in fp32 the master is the parameter."""
+    first = saved.engine(**config)
+    saved.train(first)
+    first.save_checkpoint(tmp_path)
+    other = saved.engine(seed=1, **config)
+    addresses: set[int] = set()
+
+    def recorded(*given: Any) -> dict[Range, Tensor]:
+        memory = memory_for(*given)
+        addresses.update(each.untyped_storage().data_ptr() for each in memory.values())
+        return memory
+
+    with mock.patch.object(loading, "memory_for", recorded):
+        other.load_checkpoint(tmp_path)
+    for state in (each for each in other.states if each.unit.trainable):
+        memory = state.optimizer_store.memory(state.portion)
+        assert {kind for kind, each in memory.items() if each.data_ptr() not in addresses} == copied
+    assert saved.states(other) == saved.states(first)
 
 
 def test_a_buffer_that_is_not_persistent_is_not_saved(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""The host memory that a load reads into, laid out as the states that the values become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from zerobench.engine.checkpoint.matching import Want
+from zerobench.engine.checkpoint.parts import Parts
+from zerobench.engine.checkpoint.pieces import MASTER, Range
+from zerobench.engine.state.unit import UnitState
+
+
+def memory_for(parts: Parts, wants: Collection[Want], others: Iterable[Range]) -> dict[Range, Tensor]:
+    """New memory for each range that a load reads, 1-dimensional on the host.
+
+    The ranges of a unit's master share one tensor over the unit's extent, and so do those of each of its optimizer
+    states: a store in host memory can keep this tensor (see OptimizerStore.replace). If the load has only some of a
+    state's values, or has them in another dtype, each range has its own tensor.
+
+    Args:
+        parts: the engine.
+        wants: the ranges that become its states.
+        others: further ranges.
+    """
+    sources = {want.into: want.source for want in wants}
+    memory: dict[Range, Tensor] = {}
+    for state in parts.states:
+        for kind in (MASTER, *parts.optimizer.state_names) if state.unit.trainable else ():
+            memory |= _together(state, kind, sources, memory)
+    for each in [*sources.values(), *others]:
+        if each not in memory:
+            memory[each] = torch.empty(each.length, dtype=each.dtype)
+    return memory
+
+
+def _together(
+    state: UnitState, kind: str, sources: Mapping[str, Range], taken: Collection[Range]
+) -> Iterator[tuple[Range, Tensor]]:
+    """The ranges of a state and their parts of one tensor; none if they cannot have one."""
+    start, stop = state.extent.start, state.extent.stop
+    pieces = list(state.unit.pieces(start, stop))
+    found = [sources.get(f"{kind}.{slot.name}") for slot, _, _ in pieces]
+    if any(each is None or each.dtype != torch.float32 or each in taken for each in found):
+        return
+    whole = torch.empty(stop - start, dtype=torch.float32)
+    for lo, hi in state.unit.padding(start, stop):
+        whole[lo:hi].zero_()
+    for (_, lo, hi), source in zip(pieces, found, strict=True):
+        assert source is not None
+        yield source, whole[lo - start : hi - start]
