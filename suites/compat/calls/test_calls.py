@@ -20,7 +20,8 @@ from zerobench.compat.profiling import memory_estimates
 from zerobench.compat.runtime.runtime_functions import move_to_device, set_random_seed
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
-from zerobench.suites.compat import call_loops, loops, model_loops
+from zerobench.suites.compat import loops
+from zerobench.suites.compat.calls import call_loops, model_loops
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 

@@ -12,8 +12,8 @@ import pytest
 
 from zerobench.compat.activation import SITE
 from zerobench.compat.profiling.monitors import MonitorMaster, get_monitor_config
-from zerobench.suites.compat import touched
-from zerobench.suites.compat.jobs import offline
+from zerobench.suites.compat.launched.jobs import offline
+from zerobench.suites.compat.names import touched
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -61,7 +61,7 @@ def test_each_name_is_there() -> None:
 
 @pytest.mark.skipif(offline(), reason="needs the extra hf: pip install 'zerobench[hf]'")
 def test_names_of_the_installed_releases() -> None:
-    """The installed releases use no other names; record new ones by ``python -m zerobench.suites.compat.touched``."""
+    """The installed releases use no others; record new ones by ``python -m zerobench.suites.compat.names.touched``."""
     recorded = json.loads(touched.GOLDEN.read_text())
     assert {package: set(names) - set(recorded[package]) for package, names in touched.found().items()} == {
         package: set() for package in touched.PACKAGES

@@ -18,7 +18,8 @@ from zerobench.compat.profiling import timers
 from zerobench.compat.runtime import config_functions, env_report, norms, parts, runtime_functions
 from zerobench.engine.errors import ConfigError
 from zerobench.ranks import Pool
-from zerobench.suites.compat import attribute_loops, loops
+from zerobench.suites.compat import loops
+from zerobench.suites.compat.calls import attribute_loops
 
 pytestmark = pytest.mark.usefixtures("reference")
 

@@ -14,7 +14,8 @@ from torch.utils.data import DistributedSampler
 import zerobench
 from zerobench.compat import schedules
 from zerobench.ranks import Pool, RankFault
-from zerobench.suites.compat import loops, saving_loops
+from zerobench.suites.compat import loops
+from zerobench.suites.compat.calls import saving_loops
 
 pytestmark = pytest.mark.usefixtures("reference")
 

@@ -1,6 +1,6 @@
 """The names of DeepSpeed that transformers, accelerate and peft use, found in their sources.
 
-``python -m zerobench.suites.compat.touched`` records those of the installed releases in ``touched.json``.
+``python -m zerobench.suites.compat.names.touched`` records those of the installed releases in ``touched.json``.
 """
 
 from __future__ import annotations

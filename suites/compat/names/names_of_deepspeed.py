@@ -1,6 +1,6 @@
 """The public names of the installed DeepSpeed, by module.
 
-``python -m zerobench.suites.compat.names_of_deepspeed`` records them for ``zerobench/compat/names.json``.
+``python -m zerobench.suites.compat.names.names_of_deepspeed`` records them for ``zerobench/compat/names.json``.
 """
 
 from __future__ import annotations

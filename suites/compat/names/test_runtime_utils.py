@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from zerobench.compat.runtime import norms, parts, runtime_functions
 from zerobench.compat.runtime.overflow_check import CheckOverflow
-from zerobench.suites.compat import loops, oracle, runtime_utils
+from zerobench.suites.compat import loops, oracle
+from zerobench.suites.compat.names import runtime_utils
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,8 @@ from zerobench.compat.engine.refused_methods import REASONS
 from zerobench.compat.profiling import quantities
 from zerobench.compat.schedules import tuning
 from zerobench.ranks import Pool
-from zerobench.suites.compat import loops, names_of_deepspeed, oracle
+from zerobench.suites.compat import loops, oracle
+from zerobench.suites.compat.names import names_of_deepspeed
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -90,7 +91,7 @@ def test_programs(starts: list[str], module: str, reason: str) -> None:
 @oracle.NEEDS_DEEPSPEED
 @pytest.mark.slow
 def test_recorded_names() -> None:
-    """The installed DeepSpeed has those names; ``python -m zerobench.suites.compat.names_of_deepspeed`` records."""
+    """The installed DeepSpeed has those names (``python -m zerobench.suites.compat.names.names_of_deepspeed``)."""
     found, recorded = oracle.ask_anew(names_of_deepspeed.found), unoffered.recorded()
     assert {name: found.get(name) for name in recorded} == recorded
     assert names_of_deepspeed.__doc__

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from zerobench.ranks import Pool
-from zerobench.suites.compat import direct_loops, loops
+from zerobench.suites.compat import loops
+from zerobench.suites.compat.calls import direct_loops
 
 pytestmark = pytest.mark.usefixtures("reference")
 

@@ -1,0 +1,1 @@
+"""Calls of the engine and the optimizer, in training loops of every style."""

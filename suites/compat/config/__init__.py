@@ -1,0 +1,1 @@
+"""The configuration, schedules, monitors and messages."""

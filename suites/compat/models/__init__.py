@@ -1,0 +1,1 @@
+"""Users' models: modules, parameters and their edits, at every stage."""

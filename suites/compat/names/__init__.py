@@ -1,0 +1,1 @@
+"""DeepSpeed's other names: what each is, does or refuses."""
