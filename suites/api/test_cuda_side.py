@@ -1,4 +1,4 @@
-"""What the engine does on CUDA besides kernels, checked without a GPU by what it asks torch for."""
+"""The engine on CUDA besides kernels, checked without a GPU by its calls of torch."""
 
 from __future__ import annotations
 

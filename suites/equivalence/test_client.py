@@ -64,7 +64,7 @@ def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
     mode of a module, a parameter's ``requires_grad``, or a hyperparameter, and no step or call between steps an
     attribute that the client has given to a parameter or a buffer once the engine was built, so that the client's own
     code goes on as without the engine. The engine keeps no value that the client sets: a later write to its memory
-    changes nothing. What a reading returns stays as it is until the client trains on, whatever it reads meanwhile."""
+    changes nothing. A reading's values stay as they are until the client trains on, whatever it reads meanwhile."""
     one = trials.nearest(scenario)
     saving, editing = client.offers_saving(trials.subject, one), client.offers_edits(trials.subject, one)
     for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving, editing)):

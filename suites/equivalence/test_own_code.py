@@ -102,7 +102,7 @@ def test_a_failure_changes_nothing(trials: Trials, scenario: tuple[Scenario, own
         _demand_same(trials, one, whole, trials.run(one, PARTS_OF_STEPS))
 
 
-#: What a step shows besides its loss.
+#: The observations of a step besides its loss.
 _TRAINED: tuple[Part, ...] = ("norm", "skipped", "gradients", "parameters", "model_parameters", "optimizer_state")
 
 

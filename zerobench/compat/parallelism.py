@@ -1,4 +1,4 @@
-"""What DeepSpeed's engine says of its parallelism: data parallelism over all ranks, and no other."""
+"""The parallelism of DeepSpeed's engine: data parallelism over all ranks, and no other."""
 
 from __future__ import annotations
 

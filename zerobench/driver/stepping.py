@@ -1,4 +1,4 @@
-"""Stepping: the micro-steps and the update of a step, with what the client does before and between them."""
+"""Stepping: the micro-steps and the update of a step, with the client's calls before and between them."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def in_force(subject: Subject, scenario: Scenario) -> State:
 
 
 def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
-    """What the client does before ``step``: it sets hyperparameters, parameters, which of these train, and the number
-    of micro-steps."""
+    """Make the client's calls before ``step``: it sets hyperparameters, parameters, which of these train, and the
+    number of micro-steps."""
     if not scenario.schedules_late(step):
         set_hyperparameters(subject, scenario, step)
     if scenario.shortens:
@@ -105,7 +105,7 @@ def prepare(subject: Subject, scenario: Scenario, step: int) -> None:
 
 
 def finish(subject: Subject, scenario: Scenario, step: int) -> None:
-    """What the client does between the last backward of ``step`` and its update: it sets hyperparameters, and edits
+    """Make the client's calls between the last backward of ``step`` and its update: it sets hyperparameters, and edits
     gradients."""
     if scenario.schedules_late(step):
         set_hyperparameters(subject, scenario, step)

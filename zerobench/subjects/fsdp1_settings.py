@@ -1,4 +1,4 @@
-"""The settings of FSDP1 that change no value: arguments of its constructor, and what is wrapped."""
+"""The settings of FSDP1 that change no value: arguments of its constructor, and the wrapped modules."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Plain(Subject):
 
     @property
     def _called(self) -> Callable[..., Any]:
-        """What the client calls for a loss."""
+        """The function that the client calls for a loss."""
         return self.module
 
     def _next_scale(self) -> float:

@@ -152,7 +152,7 @@ def _double(parameter: Tensor) -> None:
 
 @dataclass
 class _Output:
-    """What a model returns."""
+    """The forms of a model's output."""
 
     loss: Tensor
 

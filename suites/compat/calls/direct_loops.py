@@ -196,7 +196,7 @@ def of_dataclass(group: dist.ProcessGroup, stage: int, direct: bool) -> Tensor:
 
 
 def interrupted(group: dist.ProcessGroup, stage: int) -> str:
-    """An exception in a hook of the caller's ends the backward; what the next forward says."""
+    """An exception in a hook of the caller's ends the backward; the next forward's error."""
     net = loops.model()
     engine, _, loader, _ = loops.deepspeed().initialize(
         model=net, training_data=loops.data(), config=loops.config(stage)

@@ -1,4 +1,4 @@
-"""Attributes of DeepSpeed's engine and optimizer: what scripts read is there, what they set holds."""
+"""Attributes of DeepSpeed's engine and optimizer: scripts read them, and their assignments hold."""
 
 from __future__ import annotations
 

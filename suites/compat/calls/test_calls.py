@@ -1,4 +1,4 @@
-"""Calls and keys that few scripts have: what they do is right at every stage, or one clear error."""
+"""Calls and keys that few scripts have: each is right at every stage, or one clear error."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_the_scripts_in_a_checkpoint(pool: Pool, tmp_path: Path) -> None:
 
 
 def _weights(folder: Path, *script: str) -> dict[str, dict[str, torch.Tensor]]:
-    """What a script in the folder of a checkpoint writes: the tensors of each file."""
+    """The tensors of each file that a script in the folder of a checkpoint writes."""
     command = [sys.executable, script[0], ".", "out", *script[1:]]
     done = subprocess.run(
         command, cwd=folder, env={**outside(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False

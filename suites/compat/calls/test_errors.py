@@ -116,7 +116,7 @@ def test_calls(pool: Pool, tmp_path: Path) -> None:
 
 
 def _skipped(group: dist.ProcessGroup, stage: int, loss_scale: int) -> list[tuple[str, str]]:
-    """What the logger of rank 0 says of two steps of which each overflows."""
+    """The lines of rank 0's logger in two steps that both overflow."""
     ds, seen = loops.deepspeed(), []
     fp16 = {"enabled": True, "loss_scale": loss_scale, "initial_scale_power": 4, "hysteresis": 2}
     config = loops.config(stage, fp16=fp16, gradient_accumulation_steps=1, train_batch_size=8)

@@ -184,7 +184,7 @@ def test_auto() -> None:
 
 
 def test_auto_without_a_value() -> None:
-    """What neither the model nor an argument gives is an error that names every such key."""
+    """Keys that neither the model nor an argument gives are one error that names each."""
     with pytest.raises(
         ConfigError, match=r"scheduler\.params\.total_num_steps.*train_micro_batch_size_per_gpu: 'auto'"
     ):

@@ -1,4 +1,4 @@
-"""What a job prints of itself: times, FLOPs, collectives, its configuration; and what its monitors receive."""
+"""The lines of a job: times, FLOPs, collectives, its configuration; and the values for its monitors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _both(group: dist.ProcessGroup, stage: int) -> tuple[str, bool, dict[str, An
 
 
 def _heard(group: dist.ProcessGroup, stage: int, sections: dict[str, Any]) -> tuple[list[tuple[str, str]], list[str]]:
-    """What a script's handler receives of three steps, and what is printed."""
+    """The records that a script's handler receives in three steps, and the printed lines."""
     logger, seen, printed = loops.deepspeed().utils.logging.logger, [], io.StringIO()
     handler = logging.Handler()
     handler.emit = lambda record: seen.append((record.levelname, record.getMessage()))  # type: ignore[method-assign]

@@ -294,7 +294,7 @@ def test_commands(tmp_path: Path) -> None:
 
 
 class _Launched:
-    """What accelerate's launcher has of a command line."""
+    """The arguments that accelerate's launcher parses from a command line."""
 
     def __init__(self, script: str, *given: str, module: bool = False, no_python: bool = False) -> None:
         self.training_script, self.training_script_args = script, [*given]

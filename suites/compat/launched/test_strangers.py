@@ -24,7 +24,7 @@ def two() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_stages(two: Pool, name: str, tmp_path: Path) -> None:
-    """What rank 0 prints is the same at all stages."""
+    """Rank 0 prints the same at all stages."""
     printed = [two.run(run_as_main, name, PLAIN[name], stage, str(tmp_path / str(stage)))[0] for stage in loops.STAGES]
     _check_same(printed)
 
@@ -84,7 +84,7 @@ def test_other_ranks(before: int, after: int, stage: int, tmp_path: Path) -> Non
 
 
 def _logged(ranks: int, stage: int, folder: Path, *more: str) -> list[dict[str, Any]]:
-    """What Trainer logs in each step and evaluation, of four samples in a micro-step."""
+    """Trainer's log of each step and evaluation, of four samples in a micro-step."""
     batch = ["--per_device_train_batch_size", str(4 // ranks), "--load_best_model_at_end", "False"]
     given = ["--deepspeed", "auto.json", *batch, *more]
     with Pool(ranks) as pool:

@@ -1,4 +1,4 @@
-"""What a caller changes after initialize(): edits of weights are trained on, and what cannot be trained is an error."""
+"""A caller's changes after initialize(): edits of weights are trained on, and any other change is an error."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""DeepSpeed's other names: what each is, does or refuses."""
+"""DeepSpeed's other names: constants, functions, and refusals."""

@@ -69,7 +69,7 @@ def _named(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(module: ModuleType, value: Any) -> str | None:
-    """What a name is, if it is defined in this module or a package passes it on."""
+    """The kind of a name, if it is defined in this module or a package passes it on."""
     if inspect.ismodule(value):
         return "module" if value.__name__.startswith(f"{module.__name__}.") else None
     home = str(getattr(value, "__module__", ""))

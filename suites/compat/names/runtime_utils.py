@@ -1,4 +1,4 @@
-"""``deepspeed.runtime.utils`` of a package: what its functions give for numbers that a test draws."""
+"""``deepspeed.runtime.utils`` of a package: its functions' results for numbers that a test draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bounds(weights: list[float], parts: int) -> list[list[int]]:
 
 
 def norms(rows: Rows, norm_type: float) -> dict[str, str]:
-    """Norms of gradients and tensors, and what overflow checks say of them, each as text with all digits."""
+    """Norms of gradients and tensors, and the results of overflow checks, each as text with all digits."""
     utils = importlib.import_module("deepspeed.runtime.utils")
     tensors, parameters = [torch.tensor(row) for row in rows], _with_gradients(rows)
     check = utils.CheckOverflow([parameters])

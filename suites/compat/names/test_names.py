@@ -1,4 +1,4 @@
-"""DeepSpeed's other names: a script imports each; what it makes or calls of them is one clear error."""
+"""DeepSpeed's other names: a script imports each; to call or construct one is one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused says why; what looks alike to DeepSpeed's callers is as they expect it."""
+"""A refusal gives its reason; names that DeepSpeed's callers compare or inspect are as they expect."""
 
 from __future__ import annotations
 

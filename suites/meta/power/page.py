@@ -9,7 +9,7 @@ from zerobench.suites.meta.power import historical, right
 from zerobench.suites.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "power.md"
-#: What makes each part, by its title.
+#: The function that makes each part, by its title.
 PARTS: dict[str, Callable[[], str]] = {
     "Historical bugs": historical.part,
     "Right but different engines": right.part,

@@ -40,7 +40,7 @@ def _leaves_more(group: dist.ProcessGroup) -> int:
 
 
 def test_every_task_has_the_threads_of_its_pool(pool: Pool) -> None:
-    """What one task leaves, the next does not see."""
+    """The state that one task leaves is hidden from the next."""
     assert pool.run(_leaves_more, world=1) == pool.run(_leaves_more, world=1)
 
 

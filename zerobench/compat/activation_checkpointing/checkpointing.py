@@ -80,7 +80,7 @@ class Options:
 
 
 class _State:
-    """What ``configure`` has set in this process."""
+    """The settings that ``configure`` has made in this process."""
 
     def __init__(self) -> None:
         self.options, self.configured = Options(), False

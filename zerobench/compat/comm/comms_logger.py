@@ -178,7 +178,7 @@ def log_summary(show_straggler: bool = False, return_dict: bool = False) -> dict
 
 
 def _straggling() -> dict[str, dict[int, dict[str, Any]]]:
-    """The latencies of the fastest rank, and what this rank took beyond them."""
+    """The latencies of the fastest rank, and this rank's time beyond them."""
     device, found = get_accelerator().current_device_name(), dict[str, dict[int, dict[str, Any]]]()
     for name, sizes in comms_logger.comms_dict.items():
         for size, times in sorted(sizes.items()):

@@ -1,4 +1,4 @@
-"""``deepspeed.comm.utils``: what the launcher's environment says of this process; one process without a launcher."""
+"""``deepspeed.comm.utils``: this process in the launcher's environment; one process without a launcher."""
 
 from __future__ import annotations
 

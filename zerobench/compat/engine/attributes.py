@@ -1,4 +1,4 @@
-"""Attributes of DeepSpeed's engine: what ``initialize()`` was given, counters that a script restores, and constants."""
+"""Attributes of DeepSpeed's engine: the arguments of ``initialize()``, counters that scripts restore, and constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED_ATTRIBUTES: dict[str, str] = {
 
 
 class Attributes:
-    """The names are DeepSpeed's; a constant is what DeepSpeed has without parallelism other than data's."""
+    """The names are DeepSpeed's; a constant is DeepSpeed's value without parallelism other than data's."""
 
     module: nn.Module
     _engine: Engine

@@ -21,7 +21,7 @@ from zerobench.engine.checkpoint.rng import restore_rng, rng_states
 
 
 class _Saved(Protocol):
-    """What the methods need of the engine that they are mixed into."""
+    """The attributes of the engine that the mixed-in methods use."""
 
     module: nn.Module
     global_samples: int

@@ -1,4 +1,4 @@
-"""``deepspeed.initialize`` and what a script calls before it."""
+"""``deepspeed.initialize`` and the functions that a script calls before it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from zerobench.engine import Engine
 
 
 class _Grouped(Protocol):
-    """What the methods need of the engine that they are mixed into."""
+    """The attributes of the engine that the mixed-in methods use."""
 
     _engine: Engine
 

@@ -1,4 +1,4 @@
-"""Progress: what rank 0 prints and the monitors receive during training."""
+"""Progress: the lines of rank 0 and the values for monitors during training."""
 
 from __future__ import annotations
 

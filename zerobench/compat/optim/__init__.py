@@ -1,1 +1,1 @@
-"""DeepSpeed's optimizer classes, and what scripts read of its optimizers."""
+"""DeepSpeed's optimizer classes, and the attributes of its optimizers that scripts read."""

@@ -1,4 +1,4 @@
-"""``deepspeed.runtime.config_utils``: what a script's own configuration classes are built on."""
+"""``deepspeed.runtime.config_utils``: the base of a script's own configuration classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``deepspeed.env_report``, the module behind ``ds_report``: what is installed."""
+"""``deepspeed.env_report``, the module behind ``ds_report``: the installed packages."""
 
 from __future__ import annotations
 

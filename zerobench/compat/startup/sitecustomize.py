@@ -1,4 +1,4 @@
-"""What Python runs first in the processes that a job starts, such as ``torchrun train.py`` in a shell script.
+"""The module that Python runs first in processes that a job starts, such as ``torchrun train.py`` in a shell script.
 
 They find the stand-in by the path; here the changes of other libraries, such as those for CPU ranks, apply, too.
 """
