@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ def build(name: str, stage: int) -> Any:
     from deepspeed.linear import LoRAConfig, OptimizedLinear
 
     torch.manual_seed(0)
-    model = torch.nn.Module()
     layer = OptimizedLinear(4, 4, lora_config=LoRAConfig(lora_r=2), dtype=torch.float32)
-    model.add_module(name, layer)
-    model.forward = lambda x: layer(x)  # type: ignore[method-assign]
+    model = torch.nn.Sequential(OrderedDict({name: layer}))
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "zero_allow_untested_optimizer": True,

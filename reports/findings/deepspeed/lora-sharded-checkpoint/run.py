@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -20,9 +21,7 @@ def build() -> Any:
 
     config = LoRAConfig(lora_r=2, base_weight_sharding=2)
     layer = OptimizedLinear(4, 4, lora_config=config, dtype=torch.float32)
-    model = torch.nn.Module()
-    model.add_module("q_proj", layer)
-    model.forward = lambda x: layer(x)  # type: ignore[method-assign]
+    model = torch.nn.Sequential(OrderedDict({"q_proj": layer}))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     keys = {
         "train_micro_batch_size_per_gpu": 1,
