@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,10 @@ def run(rank: int, folder: str) -> None:
     from accelerate import Accelerator, skip_first_batches
 
     accelerator = Accelerator(cpu=True)
+    samples: Any = torch.tensor(SAMPLES)
     wrong = False
     for skipped in (None, 0, 1):
-        loader = accelerator.prepare(DataLoader(torch.tensor(SAMPLES), batch_size=2))
+        loader = accelerator.prepare(DataLoader(samples, batch_size=2))
         if skipped is not None:
             loader = skip_first_batches(loader, skipped)
         got = torch.cat([accelerator.gather_for_metrics(batch) for batch in loader]).tolist()

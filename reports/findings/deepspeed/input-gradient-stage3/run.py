@@ -61,7 +61,7 @@ def main() -> int:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder, 'store')}", rank=0, world_size=1)
         for adversarial in (False, True):
             plain = build()
-            loss(plain, adversarial).backward()
+            loss(plain, adversarial).backward()  # type: ignore[no-untyped-call]
             expected = {name: float(p.grad.norm()) for name, p in plain.named_parameters() if p.grad is not None}
             for stage in (1, 2, 3):
                 what = f"stage {stage}, {'with' if adversarial else 'without'} autograd.grad"

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ def penalty(model: torch.nn.Module) -> torch.Tensor:
     return gradient.square().sum()
 
 
-def build() -> torch.nn.Sequential:
+def build() -> Any:
     """Two layers."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
@@ -33,12 +34,12 @@ def run(rank: int, folder: str) -> None:
     os.environ |= {"LOCAL_RANK": "0", "RANK": str(rank), "WORLD_SIZE": "2"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     plain = build()
-    penalty(plain).backward()
+    penalty(plain).backward()  # type: ignore[no-untyped-call]
     torch.optim.SGD(plain.parameters(), lr=1.0).step()
     expected = f"{float(plain[0].weight.detach().norm()):.4f}"
     wrong = False
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
-        model = FullyShardedDataParallel(
+        model: Any = FullyShardedDataParallel(
             build(),
             sharding_strategy=strategy,
             auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
@@ -46,7 +47,7 @@ def run(rank: int, folder: str) -> None:
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         try:
-            penalty(model).backward()
+            penalty(model).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             with FullyShardedDataParallel.summon_full_params(model):
                 got = f"{float(model.module[0].weight.norm()):.4f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ def penalty(model: torch.nn.Module) -> torch.Tensor:
     return gradient.square().sum()
 
 
-def build() -> torch.nn.Sequential:
+def build() -> Any:
     """Two layers."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
@@ -32,15 +33,14 @@ def main() -> int:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder, 'store')}", rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1,))
         plain = build()
-        penalty(plain).backward()
+        penalty(plain).backward()  # type: ignore[no-untyped-call]
         expected = plain[0].weight.grad
-        assert expected is not None
         for reshard in (True, False):
             model = build()
             for each in (model[0], model[2], model):
                 fully_shard(each, mesh=mesh, reshard_after_forward=reshard)
             try:
-                penalty(model).backward()
+                penalty(model).backward()  # type: ignore[no-untyped-call]
                 found = model[0].weight.grad
                 got = "no gradient" if found is None else f"{float(found.full_tensor().norm()):.4f}"
             except RuntimeError as error:
