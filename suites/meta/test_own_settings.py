@@ -17,6 +17,7 @@ from zerobench.ranks import Pool
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.subjects import fsdp2_settings
 from zerobench.subjects.torch_ddp import TorchDdp
+from zerobench.suites.support import tally
 from zerobench.suites.support.own_settings import FIRST, set_up
 from zerobench.suites.support.trials import Trials
 
@@ -106,6 +107,20 @@ def test_a_small_seed_chooses_nothing() -> None:
     reference, ddp = subjects.load("reference"), subjects.load("torch-ddp")
     assert all(set_up(ddp, each) == each for each in (_SCENARIO.but(seed=seed) for seed in range(FIRST)))
     assert all(set_up(reference, each) == each for each in (_SCENARIO.but(seed=seed) for seed in range(100)))
+
+
+def test_a_failure_names_the_settings(pool: Pool) -> None:
+    """A draw that runs with settings counts as one, and its failure has them: without them it may not fail."""
+    trials, draws = Trials(pool, "torch-ddp"), (_SCENARIO.but(seed=seed) for seed in range(FIRST, FIRST + 50))
+    for drawn in draws:
+        tally.current = tally.Tally()
+        tally.current.begin(drawn)
+        ran = trials.nearest(drawn)
+        tally.current.failed()
+        assert tally.current.failing == ran
+        if ran.settings:
+            return
+    pytest.fail("no draw has settings")
 
 
 def test_a_setting_that_a_subject_does_not_have() -> None:

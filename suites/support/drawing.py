@@ -103,10 +103,13 @@ def note_beside(known: Scenario, found: Scenario) -> None:
     tally.current.runs_beside(known, found)
 
 
-def note_nearest(drawn: Scenario, found: Scenario, reason: str) -> None:
-    """The draw under way runs as ``found``; if that is another Scenario, for the engine's reason, it covers nothing."""
+def note_nearest(drawn: Scenario, found: Scenario, ran: Scenario, reason: str) -> None:
+    """The draw under way runs as ``found``; if that is another Scenario, for the engine's reason, it covers nothing.
+
+    ``ran`` is ``found`` with the engine's own settings, which a failure names.
+    """
     _course.changed |= found != drawn
-    tally.current.runs_as(found, reason)
+    tally.current.runs_as(ran, reason)
 
 
 def draw(test: Test, strategy: st.SearchStrategy[Any], chosen: settings, least: int = 1) -> Test:

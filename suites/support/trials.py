@@ -106,8 +106,8 @@ class Trials:
         found = nearest(self.subject, scenario, fixed)
         if isinstance(found, str):
             give_up(found)
-        note_nearest(scenario, found, self.subject.not_offered(scenario) or "")
-        found = set_up(self.subject, found)
+        unset, found = found, set_up(self.subject, found)
+        note_nearest(scenario, unset, found, self.subject.not_offered(scenario) or "")
         if (finding := findings.matching(self.subject, found)) is None:
             return found
         note_known(finding)
