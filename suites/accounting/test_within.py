@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from zerobench.model_specs import Gpt, Odd
-from zerobench.scenario import Dtype, Scenario
+from zerobench.scenario import Dtype, LossScale, Read, Scenario
 from zerobench.suites.accounting import costs
 from zerobench.suites.accounting.ledger import judge
 from zerobench.suites.support.offered import nearest
@@ -27,6 +27,9 @@ _DEEP = Scenario(
 _FROZEN = Odd(width=64, hidden=(64, 64, 256), frozen=True)
 #: The client sets each second parameter, the matrices in even steps: in the first edit, and in the last.
 _EDITS = (2, 3, 4)
+#: Steps after which the last census is taken, and an evaluation after the last of them.
+_CENSUS = 8
+_EVALUATED_LAST = (Read("evaluation", _CENSUS - 1),)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 _EVENTFUL = _SMALL.but(
     steps=8,
@@ -122,18 +125,35 @@ def test_an_update_holds_nothing_of_a_reading(trials: Trials, stage: int) -> Non
 @pytest.mark.parametrize("stage", range(4))
 def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     """Between steps the living tensors that the engine does not declare take less than half a shard; also after the
-    client has set parameters, in 16 bits if the engine offers them, and on three ranks if some are frozen, and
-    then after a load if the engine promises the contract's bits."""
+    client has set parameters, at each second stage with states in host memory. So it is in 16 bits after an edit, and
+    after a step that overflows, in an engine that has loaded the model alone, if the engine offers them; and after an
+    evaluation on three ranks if some parameters are frozen, and then after a load if the engine promises the contract's
+    bits."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
-    judge(trials, _first_offered(trials, edited, edited.but(edits=())), costs.undeclared)
-    narrow = _SMALL.but(stage=stage, world=2, steps=2, dtype="bf16", reduce_bucket=13_000)
-    narrow = _first_offered(trials, narrow.but(edits=(0,)), narrow)
+    offloaded = edited.but(offload_optimizer="cpu", offload_param="cpu" if stage == 3 else "none")
+    forms = [offloaded, edited] if stage % 2 else [edited]
+    chosen = _first_offered(trials, *forms, edited.but(edits=()))
+    judge(trials, chosen, costs.undeclared, "offload_optimizer", "offload_param")
+    narrow = _in_16_bits(trials, stage)
     if trials.offers(narrow):
         judge(trials, narrow, costs.undeclared, "dtype")
-    frozen = Scenario(model=_FROZEN, world=3, steps=2, chunk=32, stage=stage, reduce_bucket=5_000)
+    frozen = Scenario(
+        model=_FROZEN, world=3, steps=_CENSUS, chunk=32, stage=stage, reduce_bucket=5_000, reads=_EVALUATED_LAST
+    )
     loaded = frozen.but(resumes=(1,), loads_into="same")
     loads = trials.subject.promises_bits and trials.offers(loaded)
     judge(trials, loaded if loads else frozen, costs.undeclared)
+
+
+def _in_16_bits(trials: Trials, stage: int) -> Scenario:
+    """In fp16 if the engine skips steps there, else in bf16; with a load of the model alone and an edit if it offers
+    them."""
+    bf16 = _SMALL.but(stage=stage, world=2, steps=_CENSUS, dtype="bf16", reduce_bucket=13_000)
+    fp16 = bf16.but(dtype="fp16", loss_scale=LossScale(static=1.0), poison=((_CENSUS - 1, 0),))
+    found = _first_offered(trials, fp16, bf16)
+    for more in ({"resumes": (4,), "loads": "model"}, {"edits": (6,)}):
+        found = _first_offered(trials, found.but(**more), found)
+    return found
 
 
 @pytest.mark.parametrize("stage", range(4))

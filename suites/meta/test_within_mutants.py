@@ -29,6 +29,12 @@ from zerobench.suites.meta.mutants.events import (
     SENT_IN_SKIPPED_STEPS,
     WRITTEN,
 )
+from zerobench.suites.meta.mutants.last_event import (
+    AFTER_A_LOAD_OF_A_PART,
+    AFTER_A_SKIP,
+    AFTER_A_SKIP_UNSHARDED,
+    AFTER_AN_EVALUATION,
+)
 from zerobench.suites.meta.mutants.own_code import LEFT_BY_FAILURES
 from zerobench.suites.meta.mutants.seldom_metered import (
     BESIDE_MAPS,
@@ -51,6 +57,7 @@ from zerobench.suites.meta.mutants.uses import (
     IN_LATER_EVALUATIONS,
     LEFT,
     ON_THE_WIRE,
+    UPLOADED,
 )
 from zerobench.suites.meta.mutants.within import (
     AFTER_A_READING,
@@ -122,7 +129,10 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(_LONG_RUN, 1)) for mutant in GROWN),
     *((mutant, _at(_LONG_RUN, 3)) for mutant in GROWN_WITH_SHARDED_PARAMETERS),
     *((mutant, _at(test_within.test_little_is_undeclared, 1)) for mutant in [*EDITED, *LEFT_BY_THE_FIRST_EDIT]),
-    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in [*FROZEN, *EDITED_IN_16_BITS]),
+    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in [*FROZEN, *EDITED_IN_16_BITS, *UPLOADED]),
+    *((mutant, _at(test_within.test_little_is_undeclared, 0)) for mutant in AFTER_A_SKIP_UNSHARDED),
+    *((mutant, _at(test_within.test_little_is_undeclared, 2)) for mutant in [*AFTER_A_SKIP, *AFTER_A_LOAD_OF_A_PART]),
+    *((mutant, _at(test_within.test_little_is_undeclared, 3)) for mutant in AFTER_AN_EVALUATION),
     *((mutant, _at(test_within.test_events_leave_little, 1)) for mutant in LEFT_BY_EVENTS),
     *((mutant, _at(test_within.test_an_update_in_16_bits_holds_its_shard, 2)) for mutant in IN_AN_UPDATE_IN_16_BITS),
     *((mutant, _at(test_within.test_a_save_and_a_load_hold_little, 1)) for mutant in [*IN_A_LOAD, *READ_IN_LOADS]),

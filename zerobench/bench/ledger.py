@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
 
-from zerobench.driver import directory_of, model_for, resumed, run_step, wrap
+from zerobench.driver import directory_of, model_for, resumed, run_step, save, wrap
 from zerobench.judge.command import Account
 from zerobench.meters import (
     OffloadMeter,
@@ -112,18 +112,24 @@ class Census:
 def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> Census:
     """One rank's part: train steps and count the living after each number in :data:`COUNTED`.
 
-    If the Scenario resumes in the engine that has saved, this one saves and loads; another engine would not be counted.
+    If the Scenario resumes in the engine that has saved, this one saves and loads; if a new engine loads a part, the
+    tensors of that one are counted.
     """
-    resumes = scenario.resumes if scenario.loads_into == "same" else ()
-    rank = dist.get_rank(group)
+    rank, kind = dist.get_rank(group), load(subject)
+    resumes = scenario.resumes if scenario.loads_into == "same" or scenario.loads_part else ()
     earlier = live_tensors()
     start = resident(earlier)
-    model = model_for(load(subject), scenario, rank)
-    live = {}
-    saved = directory_of(group) if resumes else nullcontext(Path())
-    with closing(wrap(model, load(subject), scenario, group)) as engine, saved as directory:
+    live, model = {}, model_for(kind, scenario, rank)
+    with directory_of(group) if resumes else nullcontext(Path()) as directory, ExitStack() as closing_last:
+        engine = closing_last.enter_context(closing(wrap(model, kind, scenario, group)))
         for index in range(COUNTED[-1]):
-            if index in resumes:
+            if index in resumes and scenario.loads_part:
+                save(engine, scenario, directory, index)
+                closing_last.close()
+                model = model_for(kind, scenario, rank, loaded=True)
+                engine = closing_last.enter_context(closing(wrap(model, kind, scenario, group)))
+                engine.load(directory)
+            elif index in resumes:
                 resumed(engine, scenario, group, directory, index)
             run_step(engine, scenario, index, rank)
             if index + 1 in COUNTED:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zerobench.engine.state.stores import ParameterStore
 from zerobench.subject import Batch, Outcome, State
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -139,6 +142,23 @@ class KeepsFrozenParametersThatItHasLoaded(Mutant):
         super().load(directory)
         frozen = (state for state in self.engine.states if state.sharded and not state.unit.trainable)
         self.copies = [torch.ones(state.unit.padded, dtype=state.dtype) for state in frozen]
+
+
+class KeepsShardsThatItHasUploaded(Mutant):
+    """If parameters are in host memory, their copies on the device are alive until the next ones."""
+
+    points_at = Points("undeclared")
+
+    def sabotage(self) -> None:
+        self.copies: dict[ParameterStore, Tensor] = {}
+        for state in self.engine.states:
+            if self.scenario.parameters_at == "cpu" and state.sharded:
+                store = state.parameter_store
+                store.load = partial(self._keep, store, store.load)  # type: ignore[method-assign]
+
+    def _keep(self, store: ParameterStore, load: Callable[[], Tensor]) -> Tensor:
+        self.copies[store] = load()
+        return self.copies[store]
 
 
 class GrowsWithEveryEdit(Mutant):
@@ -273,5 +293,6 @@ GROWN = [
 GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
 ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests, SendsThroughAStoreIfItClips]
 EDITED = [KeepsTheValuesOfAnEdit]
+UPLOADED = [KeepsShardsThatItHasUploaded]
 FROZEN = [KeepsWholeCopiesOfFrozenParameters, KeepsFrozenParametersThatItHasLoaded]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]
