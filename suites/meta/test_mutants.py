@@ -77,6 +77,7 @@ from zerobench.suites.meta.mutants.recovery import (
     GrowsWithoutRefillingHysteresis,
 )
 from zerobench.suites.meta.mutants.repeated import REPEATED
+from zerobench.suites.meta.mutants.replicas import REPLICAS
 from zerobench.suites.meta.mutants.resting_momentum import RESTING
 from zerobench.suites.meta.mutants.rules import RULE_MUTANTS
 from zerobench.suites.meta.mutants.scheduler import SCHEDULERS
@@ -240,6 +241,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
         *IN_PLACE,
         *PARTLY_FROZEN,
         *BEFORE_THE_BACKWARD,
+        *REPLICAS,
     ],
     ids=lambda mutant: mutant.__name__,
 )

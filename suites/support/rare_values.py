@@ -204,6 +204,7 @@ REQUIRED = {
     "overflow on the wire": ("poison",),
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
+    "replicas of the shards": ("replicate", "clip"),
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
@@ -375,6 +376,9 @@ RARE_VALUES |= {
         forwards="metric",
         optimizer=Optimizer(lr=1e-2),
         reads=(Read("evaluation", 1, 1),),
+    ),
+    "replicas of the shards": Scenario(
+        model=Odd(width=6, hidden=(7, 4)), world=4, replicate=2, steps=3, accumulation=2, chunk=32, clip=0.05
     ),
     **RARE_MODELS,
 }
