@@ -33,6 +33,7 @@ from zerobench.suites.accounting.network import wire
 from zerobench.suites.support.client import offers_edits, offers_returning, offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
+from zerobench.workload.data import DTYPES
 
 #: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
 _AGREEMENT = 1 << 18
@@ -254,7 +255,7 @@ def undeclared(trials: Trials, scenario: Scenario) -> None:
 
 
 def building(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received while an engine is built, and while it saves."""
+    """The bytes received while an engine is built, and while it saves; and those in files after it saves again."""
     saves = offers_saving(trials.subject, scenario)
     whole = bounds.fp32(scenario, models.shapes(scenario))
     states = 1 + len(state_keys(scenario.optimizer))
@@ -264,13 +265,16 @@ def building(trials: Trials, scenario: Scenario) -> None:
         "saving": (states * all_reduce + _AGREEMENT, "an all-reduce of each state"),
     }
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.received, saves)):
-        for (what, (bound, words)), size in zip(most.items(), found, strict=True):
+        *received, once, twice = found
+        for (what, (bound, words)), size in zip(most.items(), received, strict=True):
             entry = Entry("traffic", f"{size} bytes received while {what}", what)
             demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, while {what}")
+        entry = Entry("files", f"{twice} bytes in files after a second save of a state", "saved")
+        demand_at_most(trials, scenario, rank, entry, twice, once + _AGREEMENT, "those after the first save")
 
 
 def changing(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received by loads, by edits of parameters and gradients, by readings, and while an engine is closed.
+    """The bytes received by loads, edits, readings and an evaluation, and while an engine is closed.
 
     A reading may gather a unit twice: an engine that reads ahead in the model's order, and whose values are read in
     another order, reshards some units before they are read.
@@ -284,6 +288,7 @@ def changing(trials: Trials, scenario: Scenario) -> None:
         "loading": (states, "each state once"),
         "an edit": (1, "the model once"),
         "an edit of gradients": (1, "the gradients once"),
+        "an evaluation": (DTYPES[scenario.dtype].itemsize / 4, "the model once, in its dtype"),
         "a reading of parameters": (2, "each value twice"),
         "a reading of optimizer state": (2 * (states - 1), "each value twice"),
         "a reading of gradients": (2, "each value twice"),
@@ -296,8 +301,9 @@ def changing(trials: Trials, scenario: Scenario) -> None:
     for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
         for what, size in found.items():
             count, words = copies[what]
+            most = int(count * whole) + (0 if what == "an evaluation" else _AGREEMENT)
             entry = Entry("traffic", f"{size} bytes received while {what}", what)
-            demand_at_most(trials, scenario, rank, entry, size, count * whole + _AGREEMENT, f"{words}, in {what}")
+            demand_at_most(trials, scenario, rank, entry, size, most, f"{words}, in {what}")
 
 
 def saved(trials: Trials, scenario: Scenario) -> None:

@@ -128,8 +128,9 @@ def read_in_load(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int
     return None if before is None or after is None else after - before
 
 
-def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> tuple[int, int]:
-    """One rank's part: bytes received while an engine is built, and while it saves after a step."""
+def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: bool) -> tuple[int, int, int, int]:
+    """One rank's part: bytes received while an engine is built, and while it saves after a step; and the bytes in the
+    files of all ranks after that save, and after one more of the same state."""
     rank = dist.get_rank(group)
     with TrafficMeter() as building:
         engine = start(subjects.load(name), scenario, group)
@@ -138,14 +139,17 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
         with TrafficMeter() as saving:
             if saves:
                 engine.save(directory)
-    return _bytes(building), _bytes(saving)
+        once = _in_directory(directory, group) if saves else 0
+        if saves:
+            engine.save(directory)
+        return _bytes(building), _bytes(saving), once, _in_directory(directory, group) if saves else 0
 
 
 def received_by_calls(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
 ) -> dict[str, int]:
-    """One rank's part: bytes received while an engine loads what it has saved, or a new one loads a part of it, while
-    the client sets parameters, or zeroes gradients, by each reading, and while it is closed."""
+    """One rank's part: bytes received while an engine loads what it has saved, or a new one loads a part of it, by
+    an evaluation, while the client sets parameters, or zeroes gradients, by each reading, and while it is closed."""
     values, found = edited(scenario, 0), dict[str, int]()
     engine_of = partial(start, subjects.load(name), scenario, group)
     engine = engine_of()
@@ -165,6 +169,7 @@ def received_by_calls(
                 engine = engine_of()
                 after_failure.callback(engine.close)
             meter("loading", lambda: engine.load(directory))
+        meter("an evaluation", lambda: engine.evaluate(held_out(scenario)))
         meter("a reading of parameters", engine.parameters)
         meter("a reading of optimizer state", engine.optimizer_state)
         if edits:
@@ -209,8 +214,15 @@ def saved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int:
     with closing(start(subjects.load(name), scenario, group)) as engine, directory_of(group) as directory:
         run_step(engine, scenario, 0, dist.get_rank(group))
         engine.save(directory)
-        dist.barrier(group)
-        return sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
+        return _in_directory(directory, group)
+
+
+def _in_directory(directory: Path, group: dist.ProcessGroup) -> int:
+    """Bytes in the files of all ranks. A collective."""
+    dist.barrier(group)
+    size = sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
+    dist.barrier(group)
+    return size
 
 
 def _bytes(meter: TrafficMeter) -> int:

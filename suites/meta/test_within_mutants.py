@@ -31,6 +31,7 @@ from zerobench.suites.meta.mutants.events import (
 )
 from zerobench.suites.meta.mutants.last_event import (
     AFTER_A_LOAD_OF_A_PART,
+    AFTER_A_SECOND_SAVE,
     AFTER_A_SKIP,
     AFTER_A_SKIP_UNSHARDED,
     AFTER_AN_EVALUATION,
@@ -53,6 +54,7 @@ from zerobench.suites.meta.mutants.uses import (
     GROWN,
     GROWN_WITH_SHARDED_PARAMETERS,
     IN_EVALUATIONS_AFTER_A_SKIP,
+    IN_EVALUATIONS_IN_16_BITS,
     IN_FILES_AFTER_LOADS,
     IN_LATER_EVALUATIONS,
     LEFT,
@@ -109,10 +111,14 @@ _CASES: list[tuple[Any, Check]] = [
     *((mutant, _at(test_within.test_building_holds_few_blocks, 3)) for mutant in IN_BUILDING),
     *((mutant, test_within.test_calls_between_steps_write_nothing) for mutant in WRITTEN),
     *((mutant, _at(test_within.test_a_load_of_other_ranks_receives_little, 1)) for mutant in FROM_OTHERS),
-    *((mutant, _at(test_within.test_building_and_saving_receive_little, 1)) for mutant in SENDING),
+    *(
+        (mutant, _at(test_within.test_building_and_saving_receive_little, 1))
+        for mutant in [*SENDING, *AFTER_A_SECOND_SAVE]
+    ),
     *((mutant, _at(test_within.test_an_edit_holds_few_blocks, 3)) for mutant in IN_AN_EDIT),
     *((mutant, _at(test_within.test_a_reading_holds_what_it_returns, 3)) for mutant in IN_A_READING),
     *((mutant, _at(test_within.test_loads_and_edits_receive_little, 1)) for mutant in SENT_BY_CALLS),
+    *((mutant, _at(test_within.test_loads_and_edits_receive_little, 3)) for mutant in IN_EVALUATIONS_IN_16_BITS),
     *((mutant, _at(test_within.test_a_saved_state_has_each_state_once, 1)) for mutant in SAVED),
     *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in LEAVING),
     *((mutant, _at(test_within.test_files_have_what_is_declared, 3)) for mutant in IN_FILES),

@@ -5,6 +5,7 @@ Every function with a ``group`` is a task of a pool.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -129,6 +130,7 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
                 model = model_for(kind, scenario, rank, loaded=True)
                 engine = closing_last.enter_context(closing(wrap(model, kind, scenario, group)))
                 engine.load(directory)
+                gc.collect()  # the engine that was closed may be in reference cycles
             elif index in resumes:
                 resumed(engine, scenario, group, directory, index)
             run_step(engine, scenario, index, rank)

@@ -6,9 +6,11 @@ that the next step frees was gone by then. Or an engine after an event that no l
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from zerobench.subject import Batch, Outcome
@@ -72,7 +74,20 @@ class KeepsTheStatesThatALoadLeavesOut(Mutant):
             self.kept = [torch.ones(state.unit.shard) for state in trained for _ in self.optimizer.state_names]
 
 
+class KeepsTheFolderThatASaveReplaces(Mutant):
+    """Under another name, which no load reads."""
+
+    points_at = Points("files", name="saved")
+
+    def save(self, directory: Path) -> None:
+        folder = directory / (self.tag or f"global_step{self.engine.global_steps}")
+        if dist.get_rank(self.group) == 0 and folder.is_dir():
+            shutil.copytree(folder, folder.with_name(f".{folder.name}.old"), dirs_exist_ok=True)
+        super().save(directory)
+
+
 AFTER_A_SKIP_UNSHARDED = [DdpKeepsTheGradientsOfASkippedStep]
 AFTER_A_SKIP = [KeepsTheSumsOfASkippedStep]
 AFTER_AN_EVALUATION = [KeepsFrozenUnitsForTheNextEvaluation]
 AFTER_A_LOAD_OF_A_PART = [KeepsTheStatesThatALoadLeavesOut]
+AFTER_A_SECOND_SAVE = [KeepsTheFolderThatASaveReplaces]

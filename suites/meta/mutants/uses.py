@@ -20,6 +20,7 @@ from torch import Tensor
 
 from zerobench.engine.state.stores import ParameterStore
 from zerobench.subject import Batch, Outcome, State
+from zerobench.subjects.torch_fsdp2 import TorchFsdp2
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
 
@@ -142,6 +143,17 @@ class KeepsFrozenParametersThatItHasLoaded(Mutant):
         super().load(directory)
         frozen = (state for state in self.engine.states if state.sharded and not state.unit.trainable)
         self.copies = [torch.ones(state.unit.padded, dtype=state.dtype) for state in frozen]
+
+
+class Fsdp2GathersMastersForAnEvaluation(TorchFsdp2):
+    """In 16 bits an evaluation gathers the fp32 shards, too."""
+
+    points_at = Points("traffic", name="an evaluation")
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        if self.scenario.dtype != "fp32":
+            self.parameters()
+        return super().evaluate(batch)
 
 
 class KeepsShardsThatItHasUploaded(Mutant):
@@ -293,6 +305,7 @@ GROWN = [
 GROWN_WITH_SHARDED_PARAMETERS = [SavesOutputsWithTheirNode]
 ON_THE_WIRE = [SendsThroughAStoreIfAParameterRests, SendsThroughAStoreIfItClips]
 EDITED = [KeepsTheValuesOfAnEdit]
+IN_EVALUATIONS_IN_16_BITS = [Fsdp2GathersMastersForAnEvaluation]
 UPLOADED = [KeepsShardsThatItHasUploaded]
 FROZEN = [KeepsWholeCopiesOfFrozenParameters, KeepsFrozenParametersThatItHasLoaded]
 ACCUMULATED = [KeepsGradientsUntilTheUpdate]
