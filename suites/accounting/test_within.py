@@ -130,7 +130,7 @@ def test_little_is_undeclared(trials: Trials, stage: int) -> None:
     after an evaluation. If the engine promises the contract's bits, it has states in host memory at each second stage,
     and some parameters are frozen over a load."""
     edited = _DEEP.but(stage=stage, edits=_EDITS)
-    offloaded = edited.but(offload_optimizer="cpu", offload_param="cpu" if stage == 3 else "none")
+    offloaded = edited.but(accumulation=2, offload_optimizer="cpu", offload_param="cpu" if stage == 3 else "none")
     forms = [offloaded, edited] if stage % 2 and trials.subject.promises_bits else [edited]
     chosen = _first_offered(trials, *forms, edited.but(edits=()))
     judge(trials, chosen, costs.undeclared, "offload_optimizer", "offload_param")
