@@ -127,10 +127,12 @@ def take_census(group: dist.ProcessGroup, subject: str, scenario: Scenario) -> C
             if index in resumes and scenario.loads_part:
                 save(engine, scenario, directory, index)
                 closing_last.close()
+                del engine
+                gc.collect()
+                earlier = live_tensors()  # an engine that is closed is judged elsewhere
                 model = model_for(kind, scenario, rank, loaded=True)
                 engine = closing_last.enter_context(closing(wrap(model, kind, scenario, group)))
                 engine.load(directory)
-                gc.collect()  # the engine that was closed may be in reference cycles
             elif index in resumes:
                 resumed(engine, scenario, group, directory, index)
             run_step(engine, scenario, index, rank)
