@@ -18,10 +18,24 @@ pytestmark = pytest.mark.ci
 
 _SLEEPS = "import time; print(flush=True); time.sleep(600)"
 _SPINS = "print(flush=True)\nwhile True: pass"
+#: As those of gloo: together they take more than one thread may.
+_WAKES_UP = """
+import threading, time
+def wake():
+    while True:
+        time.sleep(0.01)
+        sum(range(2000))
+for _ in range(12):
+    threading.Thread(target=wake, daemon=True).start()
+print(flush=True)
+time.sleep(600)
+"""
 _CHILD_SPINS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_SPINS!r}])"
 
 
-@pytest.mark.parametrize(("program", "still"), [(_SLEEPS, True), (_SPINS, False), (_CHILD_SPINS, False)])
+@pytest.mark.parametrize(
+    ("program", "still"), [(_SLEEPS, True), (_WAKES_UP, True), (_SPINS, False), (_CHILD_SPINS, False)]
+)
 def test_stillness(program: str, still: bool) -> None:
     """It is seen in a few looks, and never of a process that runs or waits for a core."""
     command = [sys.executable, "-c", program]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-#: CPU seconds that still processes may take: the threads of their libraries wake up now and then.
-_NEXT_TO_NOTHING = 0.05
+#: CPU seconds that a thread of still processes may take, and their further share of the time in which they are still:
+#: threads of libraries wake up now and then. Those of gloo, a hundred times a second, take up to 0.5 % of a core.
+_NEXT_TO_NOTHING, _SHARE = 0.05, 0.02
 #: Seconds that one look stands for at most: this process may have been stopped together with the others.
 _LOOK = 1.0
 
@@ -18,36 +18,37 @@ _LOOK = 1.0
 class Progress:
     """Watches processes and their children; :meth:`still` is the number of seconds in which none of them did anything.
 
-    A process does something if it has taken CPU time, if its main thread runs or waits for a core, or if a thread waits
-    for a disk. (Gloo's own thread wakes up a hundred times a second and takes next to no time.) A deadlock is still; a
-    loop that polls without a pause is not. On a system without ``/proc`` nothing is ever still.
+    A process does something if one of its threads has taken CPU time, if its main thread runs or waits for a core, or
+    if a thread waits for a disk. A thread that only wakes up now and then, as gloo's do, takes next to no time. A
+    deadlock is still; a loop that polls without a pause is not. On a system without ``/proc`` nothing is ever still.
     """
 
     def __init__(self, processes: Sequence[int]) -> None:
         self._processes = processes
         self._looked = time.monotonic()
         self._still = 0.0
-        self._taken = -math.inf  # CPU seconds when they last did something
+        self._taken: dict[str, float] = {}  # CPU seconds of each thread when they last did something
 
     def still(self) -> float:
         """Look at the processes; the seconds for which every look has found them still."""
-        threads = list(_threads(self._processes))
-        taken, now = sum(seconds for _, seconds in threads), time.monotonic()
+        threads, now = list(_threads(self._processes)), time.monotonic()
         self._still += min(now - self._looked, _LOOK)
         self._looked = now
-        if not threads or any(busy for busy, _ in threads) or taken - self._taken > _NEXT_TO_NOTHING:
-            self._still, self._taken = 0.0, taken
+        allowed = _NEXT_TO_NOTHING + _SHARE * self._still
+        if not threads or any(busy or taken - self._taken.get(name, 0.0) > allowed for name, busy, taken in threads):
+            self._still, self._taken = 0.0, {name: taken for name, _, taken in threads}
         return self._still
 
 
-def _threads(processes: Sequence[int]) -> Iterator[tuple[bool, float]]:
-    """Whether it does something now, and its CPU seconds, for each thread of the processes and their children."""
+def _threads(processes: Sequence[int]) -> Iterator[tuple[str, bool, float]]:
+    """Its path in ``/proc``, whether it does something now, and its CPU seconds, for each thread of the processes and
+    their children."""
     for process in _with_children(processes):
         for path in _stat_files(process):
             with suppress(OSError):  # it has ended meanwhile
                 state, _, *fields = _fields(path)
                 busy = state == "D" or (state == "R" and path.parent.name == str(process))
-                yield busy, (int(fields[9]) + int(fields[10])) / os.sysconf("SC_CLK_TCK")
+                yield str(path), busy, (int(fields[9]) + int(fields[10])) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat_files(process: int) -> list[Path]:
