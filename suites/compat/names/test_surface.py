@@ -12,8 +12,8 @@ import pytest
 
 from zerobench.compat.activation import SITE
 from zerobench.compat.profiling.monitors import MonitorMaster, get_monitor_config
-from zerobench.suites.compat.launched.jobs import offline
 from zerobench.suites.compat.names import touched
+from zerobench.suites.compat.programs.jobs import offline
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 

@@ -8,7 +8,7 @@ _GATE_COMMAND = "suites/meta/gate/test_gate_command.py"
 _BASELINE = "suites/meta/gate/test_baseline.py"
 _REVISIONS = "suites/meta/gate/test_revisions.py"
 _CONFORM = "suites/project/conform/test_conform.py"
-_JOBS = "suites/compat/launched/test_jobs.py"
+_JOBS = "suites/compat/programs/test_jobs.py"
 _INSTALL = "suites/project/packaging/test_install.py"
 
 #: By a pattern of the whole command: the test that runs it, on other sizes or another engine if it takes minutes.
@@ -80,11 +80,11 @@ COMMANDS: dict[str, str] = {
         f"{_JOBS}::test_stages"
     ),
     r"python -m zerobench\.compat -m accelerate\.commands\.launch .* train\.py": (
-        "suites/compat/launched/test_strangers.py::test_launchers"
+        "suites/compat/programs/test_strangers.py::test_launchers"
     ),
-    r"python -m zerobench\.compat --command bash train\.sh": "suites/compat/launched/test_launcher.py::test_commands",
+    r"python -m zerobench\.compat --command bash train\.sh": "suites/compat/programs/test_launcher.py::test_commands",
     r"zerobench launch --num_nodes 2 --num_gpus 1 --node_rank 0 --master_addr HOST train\.py": (
-        "suites/compat/launched/test_launcher.py::test_two_agents"
+        "suites/compat/programs/test_launcher.py::test_two_agents"
     ),
     r"torchrun .* -m zerobench run .*": "suites/project/cluster/test_launch.py::test_run_on_two_nodes",
     r"torchrun .* -m pytest suites/bench .*": "suites/project/cluster/test_launch.py::test_bench_on_two_nodes",

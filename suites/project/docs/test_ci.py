@@ -135,7 +135,7 @@ def test_the_baseline_has_the_cases_of_the_grid() -> None:
 
 def test_deepspeed_is_asked() -> None:
     """Each file of tests that compares the drop-in with the installed DeepSpeed runs in the job that installs it."""
-    [job] = [step.get("run", "") for step in _steps() if "launched/test_peer_curves.py" in step.get("run", "")]
+    [job] = [step.get("run", "") for step in _steps() if "programs/test_peer_curves.py" in step.get("run", "")]
     files = (ROOT / "suites" / "compat").rglob("test_*.py")
     asking = {str(path.relative_to(ROOT)) for path in files if "NEEDS_DEEPSPEED" in path.read_text(encoding="utf-8")}
     assert len(asking) > 5

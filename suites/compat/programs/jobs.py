@@ -63,7 +63,7 @@ class Job:
         if self.launcher == "launch":
             return ["-m", "zerobench", "launch", "--num_gpus", "2"]
         meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
-        module = "zerobench.suites.compat.launched.peer" if self.launcher == "deepspeed" else "zerobench.compat"
+        module = "zerobench.suites.compat.programs.peer" if self.launcher == "deepspeed" else "zerobench.compat"
         return ["-m", "torch.distributed.run", "--nproc_per_node=2", *meeting, "-m", module]
 
     def _config(self) -> dict[str, Any]:

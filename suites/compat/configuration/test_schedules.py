@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zerobench.compat import schedules
 from zerobench.suites.compat import oracle
-from zerobench.suites.compat.config.schedules import CASES, GOLDEN, course, course_of_deepspeed
+from zerobench.suites.compat.configuration.schedules import CASES, GOLDEN, course, course_of_deepspeed
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number}-{CASES[number][0]}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.suites.compat.launched.jobs import SCRIPTS, Job, finished, logged, offline
+from zerobench.suites.compat.programs.jobs import SCRIPTS, Job, finished, logged, offline
 
 pytestmark = [
     pytest.mark.slow,

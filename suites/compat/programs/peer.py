@@ -1,4 +1,4 @@
-"""``python -m zerobench.suites.compat.launched.peer SCRIPT``: run a script on the installed DeepSpeed, also on CPU.
+"""``python -m zerobench.suites.compat.programs.peer SCRIPT``: run a script on the installed DeepSpeed, also on CPU.
 
 accelerate and transformers get the changes for CPU ranks as under zerobench, and no others: those of stage 3 are of
 zerobench's parameters, and DeepSpeed would take every tensor for one of its own. DeepSpeed is told that it has

@@ -152,7 +152,7 @@ _TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backen
 LAUNCHERS: dict[str, list[str]] = {
     "launch": ["-m", "zerobench", "launch", "--num_gpus", "2"],
     "torchrun": [*_TORCHRUN, "-m", "zerobench.compat"],
-    "deepspeed": [*_TORCHRUN, "-m", "zerobench.suites.compat.launched.peer"],  # the installed one
+    "deepspeed": [*_TORCHRUN, "-m", "zerobench.suites.compat.programs.peer"],  # the installed one
     "accelerate": [
         *("-m", "zerobench.compat", "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"),
         *("--use_deepspeed", "--zero_stage", "{stage}", "--zero3_save_16bit_model", "true", "--mixed_precision", "no"),

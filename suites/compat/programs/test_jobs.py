@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.suites.compat.launched.jobs import SCRIPTS, Job, finished, logged, offline, weights
+from zerobench.suites.compat.programs.jobs import SCRIPTS, Job, finished, logged, offline, weights
 
 pytestmark = pytest.mark.skipif(offline(), reason="needs the extra hf: pip install 'zerobench[hf]'")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.suites.compat import oracle
-from zerobench.suites.compat.launched.jobs import offline
-from zerobench.suites.compat.launched.strangers import PLAIN, launched
+from zerobench.suites.compat.programs.jobs import offline
+from zerobench.suites.compat.programs.strangers import PLAIN, launched
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
 
@@ -46,7 +46,7 @@ print("seen", hasattr(torch.Tensor, "ds_status"), any(each.startswith("zerobench
 def test_nothing_of_zerobench(tmp_path: Path) -> None:
     """DeepSpeed has its own tensors: if they had the attributes of ours, it would not broadcast the first weights."""
     (tmp_path / "loads.py").write_text(_LOADS, encoding="utf-8")
-    command = [sys.executable, "-m", "zerobench.suites.compat.launched.peer", "loads.py"]
+    command = [sys.executable, "-m", "zerobench.suites.compat.programs.peer", "loads.py"]
     env = {**outside(), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert "seen False False" in done.stdout.splitlines()

@@ -11,8 +11,8 @@ import pytest
 
 from zerobench.ranks import Pool
 from zerobench.suites.compat import loops
-from zerobench.suites.compat.launched.jobs import offline
-from zerobench.suites.compat.launched.strangers import HUGGING_FACE, PLAIN, launched, run_as_main
+from zerobench.suites.compat.programs.jobs import offline
+from zerobench.suites.compat.programs.strangers import HUGGING_FACE, PLAIN, launched, run_as_main
 
 
 @pytest.fixture(scope="module")

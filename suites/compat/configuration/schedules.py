@@ -1,6 +1,6 @@
 """Schedules with parameters, and the rates and momentums that a package's classes give for them.
 
-``python -m zerobench.suites.compat.config.schedules`` records them from an installed DeepSpeed in ``schedules.json``.
+``python -m zerobench.suites.compat.configuration.schedules`` records them from DeepSpeed in ``schedules.json``.
 """
 
 from __future__ import annotations
