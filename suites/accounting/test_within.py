@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from zerobench.bench.ledger import COUNTED
 from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Dtype, LossScale, Read, Scenario
 from zerobench.suites.accounting import costs
@@ -28,7 +29,7 @@ _FROZEN = Odd(width=64, hidden=(64, 64, 256), frozen=True)
 #: The client sets each second parameter, the matrices in even steps: in the first edit, and in the last.
 _EDITS = (2, 3, 4)
 #: Steps after which the last census is taken, and an evaluation after the last of them.
-_CENSUS = 8
+_CENSUS = COUNTED[-1]
 _EVALUATED_LAST = (Read("evaluation", _CENSUS - 1),)
 _SMALL = Scenario(model=Gpt(vocab=64, context=16, width=64, layers=2, heads=2), chunk=64, micro_batch=1)
 _EVENTFUL = _SMALL.but(

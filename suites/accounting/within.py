@@ -139,10 +139,12 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
         with TrafficMeter() as saving:
             if saves:
                 engine.save(directory)
-        once = _in_directory(directory, group) if saves else 0
+        once = twice = 0
         if saves:
+            once = _in_directory(directory, group)
             engine.save(directory)
-        return _bytes(building), _bytes(saving), once, _in_directory(directory, group) if saves else 0
+            twice = _in_directory(directory, group)
+        return _bytes(building), _bytes(saving), once, twice
 
 
 def received_by_calls(

@@ -103,10 +103,10 @@ class Trials:
     def nearest(self, scenario: Scenario, *fixed: str) -> Scenario:
         """The Scenario with some of the engine's own settings, and as few fields changed as the engine demands, none of
         ``fixed``; no known finding describes it. Drop the draw if every change is refused, or known."""
-        found = nearest(self.subject, scenario, fixed)
-        if isinstance(found, str):
-            give_up(found)
-        unset, found = found, set_up(self.subject, found)
+        unset = nearest(self.subject, scenario, fixed)
+        if isinstance(unset, str):
+            give_up(unset)
+        found = set_up(self.subject, unset)
         note_nearest(scenario, unset, found, self.subject.not_offered(scenario) or "")
         if (finding := findings.matching(self.subject, found)) is None:
             return found

@@ -149,7 +149,7 @@ def own_group(scenario: Scenario, group: dist.ProcessGroup) -> dist.ProcessGroup
 
 
 def averager(scenario: Scenario, group: dist.ProcessGroup) -> Averager | None:
-    """The client's calls after a step of its own."""
+    """The averager that the client calls after a step of its own; None if the Scenario has none."""
     return PeriodicModelAverager(period=1, process_group=group) if ALONE in scenario.settings else None
 
 

@@ -152,7 +152,7 @@ def _double(parameter: Tensor) -> None:
 
 @dataclass
 class _Output:
-    """The forms of a model's output."""
+    """A model's output."""
 
     loss: Tensor
 
