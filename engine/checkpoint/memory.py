@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -29,25 +29,24 @@ def memory_for(parts: Parts, wants: Collection[Want], others: Iterable[Range]) -
     memory: dict[Range, Tensor] = {}
     for state in parts.states:
         for kind in (MASTER, *parts.optimizer.state_names) if state.unit.trainable else ():
-            memory |= _together(state, kind, sources, memory)
+            together = _together(state, kind, sources)
+            if memory.keys().isdisjoint(together):
+                memory |= together
     for each in [*sources.values(), *others]:
         if each not in memory:
             memory[each] = torch.empty(each.length, dtype=each.dtype)
     return memory
 
 
-def _together(
-    state: UnitState, kind: str, sources: Mapping[str, Range], taken: Collection[Range]
-) -> Iterator[tuple[Range, Tensor]]:
+def _together(state: UnitState, kind: str, sources: Mapping[str, Range]) -> dict[Range, Tensor]:
     """The ranges of a state and their parts of one tensor; none if they cannot have one."""
     start, stop = state.extent.start, state.extent.stop
     pieces = list(state.unit.pieces(start, stop))
     found = [sources.get(f"{kind}.{slot.name}") for slot, _, _ in pieces]
-    if any(each is None or each.dtype != torch.float32 or each in taken for each in found):
-        return
+    ranges = [each for each in found if each is not None and each.dtype == torch.float32]
+    if len(ranges) < len(pieces):
+        return {}
     whole = torch.empty(stop - start, dtype=torch.float32)
     for lo, hi in state.unit.padding(start, stop):
         whole[lo:hi].zero_()
-    for (_, lo, hi), source in zip(pieces, found, strict=True):
-        assert source is not None
-        yield source, whole[lo - start : hi - start]
+    return {each: whole[lo - start : hi - start] for each, (_, lo, hi) in zip(ranges, pieces, strict=True)}
