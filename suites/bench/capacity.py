@@ -7,6 +7,7 @@ On CUDA the caching allocator has the limit. On a CPU the system limits a rank's
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import threading
@@ -33,6 +34,9 @@ from zerobench.workload import models
 
 #: Seconds for building a model and two steps of it.
 TIME_LIMIT = 300.0
+#: Seconds after which ranks that do nothing hang: one that gets no memory may die without a word to the others. A rank
+#: that waits for a GPU does nothing either.
+IDLE = {"cpu": 10.0, "cuda": math.inf}
 
 #: The error of a rank without memory contains one of these; the last is oneDNN's.
 _FULL = (
@@ -87,7 +91,7 @@ def _seconds(search: Search, threads: int, progress: Callable[[str], None], laye
     """
     progress(f"{search.name}: {layers} layers")
     scenario = with_layers(search.case.scenario, layers)
-    with Pool(scenario.world, scenario.device, threads) as ranks:
+    with Pool(scenario.world, scenario.device, threads, IDLE[scenario.device]) as ranks:
         try:
             return max(ranks.run(_train, search.case.subject, scenario, search.limit, timeout=TIME_LIMIT))
         except RankFault as fault:

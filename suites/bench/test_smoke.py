@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,19 @@ def test_memory_is_limited(limit: int, layers: int) -> None:
     assert (found["verdict"], found["reason"]) == ("measured", "")
     assert (found["layers"], found["parameters"] > 0) == (layers, layers == 1)
     assert schema.flaw({"schema": schema.VERSION, "fit": found}, "extra_info") == ""
+
+
+def test_ranks_that_hang_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the time limit of a step, and not as if the model did not fit."""
+    monkeypatch.setattr(capacity, "_train", _hangs)
+    monkeypatch.setitem(capacity.IDLE, "cpu", 0.5)
+    found = capacity.measure(replace(grid.searches(True, "cpu", 2)[0], most=1), 1, print)
+    assert (found["verdict"], "did nothing for 0.5 s" in found["reason"]) == ("timeout", True)
+
+
+def _hangs(*_: object) -> float:
+    threading.Event().wait()
+    return 0.0
 
 
 def test_the_search_gallops() -> None:
