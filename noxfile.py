@@ -104,6 +104,12 @@ def alarms(session: nox.Session) -> None:
 
 
 @nox.session
+def released(session: nox.Session) -> None:
+    """Try released engines over twenty seeds, from where the last session ended."""
+    _python(session, "-m", "zerobench.suites.meta.power", "released", *session.posargs)
+
+
+@nox.session
 def findings(session: nox.Session) -> None:
     """Run the reproducer of every known finding, or of those below ``-- reports/findings/ENGINE``."""
     found = _python(session, "-c", "import importlib.util as u; print(u.find_spec('deepspeed') is not None)")

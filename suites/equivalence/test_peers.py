@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis.strategies as st
 from hypothesis import assume
 
-from zerobench.judge.bounds import gradient_bound
+from zerobench.judge.bounds import gradient_bound, step_bound
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import (
@@ -19,6 +21,7 @@ from zerobench.judge.judgement import (
 )
 from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import OracleStep, canonical
+from zerobench.recording import State, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.covering import among
@@ -109,12 +112,16 @@ def test_gradients_within_the_bound_of_their_sum(trials: Trials, scenario: Scena
     """Any order of adding the leaves' gradients stays within the rounding bound of that sum, element by element."""
     scenario = trials.nearest(scenario, "stage", "accumulation", "clip", "poison")
     expected = canonical(scenario, frozenset(["gradients"]), magnitudes=True, policies=trials.subject.policies)
-    [first] = expected.steps
-    assert isinstance(first, OracleStep)
-    assume(not first.skipped)
-    bound = gradient_bound(scenario, first.magnitudes, first.lost)
+    assume(not expected.steps[0].skipped)
     got, policies = trials.run(scenario, ["gradients"]), trials.subject.policies
-    agree_within(got, expected, [bound], name=trials.name, policies=policies)
+    agree_within(got, expected, [_bound(expected)], name=trials.name, policies=policies)
+
+
+def _bound(expected: Trajectory) -> State:
+    """The largest difference of the mean gradients of a right engine, after one step."""
+    [step] = expected.steps
+    assert isinstance(step, OracleStep)
+    return gradient_bound(expected.scenario, step.magnitudes, step.lost)
 
 
 @drawn(_CONTINUOUS, share=0.5, of_bits=0.25)
@@ -178,7 +185,8 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     """A micro-steps of m samples give the gradient of one micro-step of A * m samples, within the error budget.
 
     Communication in 16 bits rounds each micro-step, and one large batch only once. Therefore the yardstick is the
-    larger error of one large batch and of the canonical trainer with as many micro-steps.
+    larger error of one large batch and of the canonical trainer with as many micro-steps. Both are lucky now and then
+    if a model has few elements, so an error within the rounding bound of the sum is within the budget, too.
     """
     scenario = trials.nearest(scenario, "stage", "accumulation", "dtype", "clip")
     large = scenario.but(accumulation=1, micro_batch=4)
@@ -186,8 +194,12 @@ def test_micro_steps_equal_one_large_batch(trials: Trials, scenario: Scenario) -
     got, base = trials.run(scenario, _PARAMETERS)[0], trials.run(large, _PARAMETERS)[0]
     policies = trials.subject.policies
     reference = exact(large.but(stage=0), policies)
-    rounded = canonical(scenario, frozenset(["parameters"]), policies=policies)
+    rounded = canonical(scenario, frozenset(["parameters"]), magnitudes=True, policies=policies)
     error, yardstick = error_against(got, reference), max(error_against(each, reference) for each in (base, rounded))
+    if scenario.communication_dtype is not None:
+        bound = step_bound(scenario, _bound(rounded), reference.steps[0].parameters)
+        assume(math.isfinite(bound))
+        yardstick = max(yardstick, bound / BUDGET)
     _within_budget(trials, scenario, "one large batch", error, yardstick)
 
 

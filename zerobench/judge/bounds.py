@@ -27,6 +27,8 @@ oracle's own gradient of a leaf is also such a sum, whose n - 1 roundings are am
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,7 @@ from zerobench.model_specs import Odd, Vit
 from zerobench.scenario import Scenario
 from zerobench.subject import State
 from zerobench.workload.data import DTYPES
+from zerobench.workload.groups import group_of, specs
 
 
 def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = None) -> State:
@@ -53,6 +56,18 @@ def gradient_bound(scenario: Scenario, magnitudes: State, lost: State | None = N
         times = _contributions(scenario, name)
         found[name] = relative_bound(scenario, times) * m + times * absolute + divided.get(name, 0)
     return found
+
+
+def step_bound(scenario: Scenario, gradients: State, parameters: State) -> float:
+    """The largest relative difference, in the 2-norm, between the parameters of two right engines after a first step of
+    SGD, if their mean gradients differ by at most ``gradients``: infinite if one of these is. ``parameters`` are those
+    after the step."""
+    groups = specs(scenario.optimizer)
+    moved = (
+        groups[group_of(scenario.optimizer, name, bound.ndim)].lr * bound.double() for name, bound in gradients.items()
+    )
+    squares = sum(float(each.square().sum()) for each in moved)
+    return math.sqrt(squares / (sum(float(each.double().square().sum()) for each in parameters.values()) or 1.0))
 
 
 def _is_bounded(scenario: Scenario, name: str) -> bool:

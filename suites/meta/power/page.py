@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from zerobench.suites.meta.power import historical, right
+from zerobench.suites.meta.power import historical, released, right
 from zerobench.suites.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "power.md"
@@ -13,6 +13,7 @@ PAGE = ROOT / "docs" / "reference" / "power.md"
 PARTS: dict[str, Callable[[], str]] = {
     "Historical bugs": historical.part,
     "Right but different engines": right.part,
+    "Released engines over many seeds": released.part,
 }
 
 

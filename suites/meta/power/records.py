@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from zerobench.suites.meta.points import place_of
+from zerobench.suites.meta.power import journal
 from zerobench.suites.meta.power.catching import Caught
 from zerobench.suites.support.checkout import ROOT
 
@@ -41,9 +41,7 @@ class Records:
 
     def __init__(self, path: Path = PUBLISHED) -> None:
         self.path = path
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # an interrupted session leaves half a line
-        made = (Record(**json.loads(line)) for line in whole.splitlines())
+        made = (Record(**each) for each in journal.read(path))
         self._found = {(record.mutant, record.promise): record for record in made}
 
     def of(self, mutant: str, promise: Promise) -> Record | None:
@@ -53,7 +51,4 @@ class Records:
     def add(self, record: Record) -> None:
         """Keep a record, and write all of them, by name, as a whole."""
         self._found[record.mutant, record.promise] = record
-        lines = [json.dumps(asdict(each)) + "\n" for _, each in sorted(self._found.items())]
-        written = self.path.with_suffix(".new")
-        written.write_text("".join(lines), encoding="utf-8")
-        written.replace(self.path)
+        journal.write(self.path, (each for _, each in sorted(self._found.items())))

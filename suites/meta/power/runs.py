@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.suites.meta.power import journal
 from zerobench.suites.support.checkout import ROOT
 
 #: The published record.
@@ -25,13 +25,9 @@ class Run:
 
 def recorded(path: Path = PUBLISHED) -> list[Run]:
     """The runs of a record."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [Run(**json.loads(line)) for line in text.splitlines()]
+    return [Run(**each) for each in journal.read(path)]
 
 
 def record(run: Run, path: Path = PUBLISHED) -> None:
-    """Add a run to a record, which is written as a whole."""
-    lines = [json.dumps(asdict(each)) + "\n" for each in [*recorded(path), run]]
-    written = path.with_suffix(".new")
-    written.write_text("".join(lines), encoding="utf-8")
-    written.replace(path)
+    """Add a run to a record."""
+    journal.write(path, [*recorded(path), run])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
@@ -13,9 +14,11 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
 from zerobench.scenario import Scenario
+from zerobench.suites.meta.power import released, runs, seeds
 from zerobench.suites.meta.power.catching import Catching, Check
 from zerobench.suites.meta.power.records import Record, Records
-from zerobench.suites.meta.power.runs import Run, record, recorded
+from zerobench.suites.meta.power.runs import Run
+from zerobench.suites.meta.power.seeds import Seed
 from zerobench.suites.support.drawing import draw
 from zerobench.suites.support.trials import Trials
 
@@ -66,7 +69,16 @@ def test_half_a_line_is_no_record(tmp_path: Path) -> None:
 def test_runs_are_kept(tmp_path: Path) -> None:
     """In the order of the runs."""
     path = tmp_path / "alarms.jsonl"
-    runs = [Run("One", seed, 2, 70, failure) for seed, failure in ((1, ""), (2, "differs"))]
-    for each in runs:
-        record(each, path)
-    assert recorded(path) == runs
+    made = [Run("One", seed, 2, 70, failure) for seed, failure in ((1, ""), (2, "differs"))]
+    for each in made:
+        runs.record(each, path)
+    assert runs.recorded(path) == made
+
+
+def test_the_table_counts_the_seeds_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has the Scenarios of all seeds, the known findings once each, and the number of the others."""
+    path = tmp_path / "released.jsonl"
+    seeds.record(Seed("torch-ddp", "2.13.0+cpu", "quick", 1, 70, ["a", "b"], []), path)
+    seeds.record(Seed("torch-ddp", "2.13.0+cpu", "quick", 2, 930, ["b"], ["test_x"]), path)
+    monkeypatch.setattr(released, "recorded", lambda: seeds.recorded(path))
+    assert released.part().splitlines()[-1] == "| torch-ddp | 2.13.0 | quick | 2 | 1,000 | 2 | 1 |"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zerobench.errors import Disagreement
-from zerobench.judge.bounds import gamma, gradient_bound
+from zerobench.judge.bounds import gamma, gradient_bound, step_bound
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import first_difference, same_bits
 from zerobench.judge.judgement import (
@@ -316,6 +316,15 @@ def test_the_bound_holds_for_any_order_of_adding() -> None:
             for index in torch.randperm(scenario.leaves, generator=generator).tolist():
                 total = total + leaves[index]
             assert bool(((total / scenario.leaves).double() - exact).abs().le(bound / 2).all())
+
+
+def test_the_bound_of_a_step_has_the_rate_of_each_group() -> None:
+    """The second group's rate is twice the first one's, and the bound is relative to all parameters' norm."""
+    scenario = Scenario(optimizer=Optimizer("sgd", lr=0.5, second_group=True))
+    gradients = {"weight": torch.full((2, 1), 3.0), "bias": torch.full((1,), 4.0)}
+    moved = math.sqrt(2 * (0.5 * 3) ** 2 + (1.0 * 4) ** 2)
+    assert step_bound(scenario, gradients, {"all": torch.full((4,), 2.0)}) == pytest.approx(moved / 4)
+    assert step_bound(scenario, gradients | {"bias": torch.tensor([math.inf])}, gradients) == math.inf
 
 
 @pytest.mark.parametrize(
