@@ -185,6 +185,40 @@ def _train(group: dist.ProcessGroup, make: Make, stage: int) -> list[Tensor]:
     return trained
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_gradients_by_the_inputs(reference: Trials, stage: int) -> None:
+    """Steps on samples that the client has moved along the signs of the loss's gradients by them, as in adversarial
+    training, are those on samples that somebody else has moved so."""
+    pool = reference.pool
+    moved = pool.run(_train_on_moved, stage, None, world=2, timeout=TIME_LIMIT)
+    given = [samples for samples, _ in moved]
+    plain = pool.run(_train_on_moved, stage, given, world=2, timeout=TIME_LIMIT)
+    _demand_same([trained for _, trained in moved], [trained for _, trained in plain])
+
+
+def _train_on_moved(
+    group: dist.ProcessGroup, stage: int, given: list[list[Tensor]] | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """One rank's part: the samples of three steps of two micro-steps, and the parameters after them; ``given`` has
+    the samples of each rank if they have been moved."""
+    torch.manual_seed(0)
+    model, rank = _Kept(), dist.get_rank(group)
+    config = _config(stage, train_batch_size=4) | {"train_micro_batch_size_per_gpu": 1}
+    engine, *_ = zerobench.initialize(model, config, process_group=group)
+    torch.manual_seed(1 + rank)
+    samples = [torch.randn(1, 8) for _ in range(6)] if given is None else given[rank]
+    for index, sample in enumerate(samples):
+        if given is None:
+            leaf = sample.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(engine(leaf), leaf)
+            samples[index] = sample + 0.1 * gradient.sign()
+        engine.backward(engine(samples[index]))
+        engine.step()
+    trained = _parameters(model)
+    engine.destroy()
+    return samples, trained
+
+
 def test_a_group_without_cpus(reference: Trials) -> None:
     """If the backend carries no messages between CPUs, as NCCL alone, messages have a group of gloo, which ends with
     the engine; otherwise they have none."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from zerobench.model_specs import Odd
+from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch
 from zerobench.subjects import plain_settings
@@ -42,6 +42,10 @@ TO_THE_END = "set_checkpoint_early_stop(False)"
 KEPT = "a loss in an attribute of a block"
 #: Code that every engine can run.
 CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END, KEPT
+#: Before each micro-step the client takes the gradient of its loss by the inputs, as one does that moves these in
+#: adversarial training: https://docs.pytorch.org/docs/2.13/generated/torch.autograd.grad.html. DDP documents that it
+#: does not work with it.
+DIFFERENTIATED = "torch.autograd.grad by the inputs"
 #: A backward names the parameters whose gradients it computes, here all that the client trains:
 #: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.backward.html
 INPUTS = "backward(inputs=parameters)"
@@ -64,7 +68,18 @@ def unsupported(scenario: Scenario) -> str | None:
         return reason
     if INPUTS in scenario.settings and scenario.model.recompute == "reentrant":
         return f"reentrant recomputation takes no {INPUTS}: {_CHECKPOINT}"
-    return _unsupported_zeros(scenario)
+    return _unsupported_zeros(scenario) or _unsupported_differentiation(scenario)
+
+
+def _unsupported_differentiation(scenario: Scenario) -> str | None:
+    """The reason against a gradient by the inputs, or None."""
+    if DIFFERENTIATED not in scenario.settings:
+        return None
+    if isinstance(scenario.model, Gpt):
+        return f"there is no {DIFFERENTIATED} of tokens, which are integers"
+    if scenario.model.recompute == "reentrant":
+        return f"reentrant recomputation takes no torch.autograd.grad: {_CHECKPOINT}"
+    return plain_settings.unsupported_repetition(scenario)
 
 
 def _unsupported_zeros(scenario: Scenario) -> str | None:
@@ -129,6 +144,14 @@ def change_blocks(model: nn.Module, scenario: Scenario) -> None:
     if KEPT in scenario.settings:
         block = cast(Any, first_block(model))
         block.forward = _Keeping(block.forward)
+
+
+def before_micro_step(call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:
+    """Take the gradient of the loss by the inputs, if a setting says so; the samples stay as they are."""
+    if DIFFERENTIATED in scenario.settings:
+        tensors = {name: each for name, each in batch.items() if isinstance(each, Tensor) and each.is_floating_point()}
+        inputs = {name: each.clone().requires_grad_() for name, each in tensors.items()}
+        torch.autograd.grad(loss_of(scenario, call, {**batch, **inputs}), list(inputs.values()), allow_unused=True)
 
 
 def with_kept(loss: Tensor, module: nn.Module, scenario: Scenario) -> Tensor:

@@ -30,6 +30,8 @@ _HOOKS = "https://docs.pytorch.org/docs/2.13/ddp_comm_hooks.html#powersgd-commun
 
 _AVERAGING = "https://docs.pytorch.org/docs/2.13/distributed.optim.html#torch.distributed.optim.PostLocalSGDOptimizer"
 
+_ROWS = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/algorithms/model_averaging/utils.py"
+
 JOIN, INIT = "Join", "init_sync=False"
 THROWS = "Join(throw_on_early_termination=True)"
 MESH, DELAYED, SKIPPED = "device_mesh", "delay_all_reduce_named_params", "skip_all_reduce_unused_params"
@@ -85,11 +87,7 @@ def unsupported(scenario: Scenario, *, looks_for_unused: bool, static_graph: boo
         return f"{FEEDBACK} adds the ranks' differences to the next gradients, which rounds: {_HOOKS}"
     if WRAPPED in scenario.settings and scenario.dtype != "fp16":
         return f"{WRAPPED} rounds other gradients to fp16: {_HOOKS}"
-    if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
-        return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
-    if {AVERAGED, plain_settings.CLOSURE}.issubset(scenario.settings):
-        return f"{AVERAGED}.step() takes no closure: {_AVERAGING}"
-    if ALONE in scenario.settings and (reason := _unsupported_alone(scenario)) is not None:
+    if (reason := _unsupported_average(scenario, odd)) is not None:
         return reason
     if COPIED in scenario.settings and (reason := _unsupported_copy(scenario)) is not None:
         return reason
@@ -109,6 +107,17 @@ def _unsupported_buffers(scenario: Scenario, odd: Odd) -> str | None:
     if scenario.forwards != "one":
         return f"{BUFFERS} changes buffers between the forwards of a backward: {_PAGE}"
     return None
+
+
+def _unsupported_average(scenario: Scenario, odd: Odd) -> str | None:
+    """The reason against an average of the parameters, or None."""
+    if {AVERAGED, ALONE}.intersection(scenario.settings) and odd.transposed:
+        return f"an average lays a transposed parameter out in rows, with which gradients round otherwise: {_ROWS}"
+    if AVERAGED in scenario.settings and scenario.world & (scenario.world - 1):
+        return f"{AVERAGED} averages the equal parameters of {scenario.world} ranks, which rounds: {_AVERAGING}"
+    if {AVERAGED, plain_settings.CLOSURE}.issubset(scenario.settings):
+        return f"{AVERAGED}.step() takes no closure: {_AVERAGING}"
+    return _unsupported_alone(scenario) if ALONE in scenario.settings else None
 
 
 def _unsupported_alone(scenario: Scenario) -> str | None:

@@ -94,6 +94,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         name: ((0, 1, 2, 3), {})
         for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST, client_settings.STEPPED)
     },
+    client_settings.DIFFERENTIATED: ((1, 2, 3), {}),  # stage 0 refuses each backward but engine.backward()
 }
 #: Of the whole configuration; 16-bit keys add to those of the dtype.
 _WHOLE: dict[str, dict[str, Any]] = {

@@ -61,6 +61,7 @@ class FairscaleOss(Plain):
         *plain_settings.CODE,
         plain_settings.HOOKED_AFTER,
         *client_settings.CODE,
+        client_settings.DIFFERENTIATED,
         client_settings.INPUTS,
         client_settings.STEPPED,
         *plain_settings.ADDITIONS,

@@ -69,6 +69,7 @@ class TorchFsdp1(Plain):
         *plain_settings.CODE,
         plain_settings.HOOKED_AFTER,
         *client_settings.CODE,
+        client_settings.DIFFERENTIATED,
         *client_settings.OF_TORCH,
         client_settings.CAST,
         *fsdp1_settings.SETTINGS,

@@ -42,6 +42,7 @@ class TorchFsdp2(Plain):
     settings = (
         *plain_settings.SETTINGS,
         *client_settings.CODE,
+        client_settings.DIFFERENTIATED,
         *client_settings.OF_TORCH,
         client_settings.CAST,
         plain_settings.INFERENCE,
