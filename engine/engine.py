@@ -293,6 +293,7 @@ class Engine(CheckpointCalls):
             self.stepper.step(check, check.factors(self.config.gradient_clipping))
             if self.unsharder is not None:
                 self.unsharder.reshard_all()
+                self.unsharder.renew()
         self.outcomes.add(outcome)
         if self.lr_scheduler is not None and not self.outcomes.overflow:
             self.lr_scheduler.step()

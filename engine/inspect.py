@@ -70,12 +70,14 @@ def GatheredParameters(
         unsharder.begin("reading")
         unsharder.pin([*states], states)
         unsharder.hold(_whole_units(states))
+        unsharder.enter(states)
     try:
         try:
             yield
         finally:
             for unsharder, states in unsharders.items():
                 unsharder.release(_whole_units(states))
+                unsharder.leave(states)
         take_over((state, slot) for _, state, slot in found if state is not None and state.bound)
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)

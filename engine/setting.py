@@ -100,7 +100,9 @@ def set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) 
         state.full[slot.start : slot.start + slot.numel].copy_(values)
         return
     state.set_shard(slot, values)
-    if engine.unsharder is not None:
+    if engine.unsharder is not None and engine.unsharder.shows(state):
+        state.full[slot.start : slot.start + slot.numel].copy_(values)  # the end of its context keeps it
+    elif engine.unsharder is not None:
         engine.unsharder.reshard_all()
 
 

@@ -52,6 +52,7 @@ def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     parts.stores.settle()
     if parts.unsharder is not None:
         parts.unsharder.reshard_all()
+        parts.unsharder.renew()
     parts.read_cache.clear()
 
 

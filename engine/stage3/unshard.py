@@ -54,6 +54,7 @@ class Unsharder:
         self._orders: dict[str, Sequence[UnitState]] = {}  # the orders of uses, by the kind of pass
         self._pass: Pass | None = None
         self._contexts = dict.fromkeys(self.states, 0)  # how many hold the unit
+        self._shown = dict.fromkeys(self.states, 0)  # how many contexts show a part of it
         self._held = False
         #: Collectives are being issued; their observers may read the model (see ParameterHooks.use).
         self.communicating = False
@@ -148,6 +149,28 @@ class Unsharder:
         for state in states:
             self._contexts[state] -= 1
         self._held = False
+
+    def enter(self, states: Iterable[UnitState]) -> None:
+        """Begin a context that shows parameters of the units, which follow new values of the shards (see renew)."""
+        for state in states:
+            self._shown[state] += 1
+
+    def leave(self, states: Iterable[UnitState]) -> None:
+        """End it."""
+        for state in states:
+            self._shown[state] -= 1
+
+    def shows(self, state: UnitState) -> bool:
+        """Whether a context shows parameters of the unit, with the values of the shards."""
+        return self._shown[state] > 0 and state not in self._stale
+
+    def renew(self) -> None:
+        """Gather the units that contexts show anew, because the shards have new values; a collective."""
+        states = [state for state in self.states if self._shown[state] and state in self._stale]
+        if states:
+            self.begin("reading")
+            self._need(states)
+            self.finish()
 
     def reshard_all(self) -> None:
         """Reshard every unit that is not in use, because the shards have new values."""

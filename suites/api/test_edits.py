@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import hypothesis.strategies as st
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +22,7 @@ from zerobench.suites.support.covering import among
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.sizes import ALL
 from zerobench.suites.support.strategies import drawn, scenarios
-from zerobench.suites.support.trials import Trials
+from zerobench.suites.support.trials import TIME_LIMIT, Trials
 from zerobench.workload.data import held_out
 
 #: An edit can be lost where parameters are sharded, and it shows if the unit does not stay whole afterwards.
@@ -98,3 +101,65 @@ def _chosen(subject: Reference, frozen: bool, which: int) -> tuple[str, nn.Param
     rest = {name: p for name, p in subject.model.named_parameters() if name not in subject.trained}
     found = rest if frozen and rest else subject.trained
     return list(found.items())[which % len(found)]
+
+
+#: Calls that give parameters new values.
+_CALLS = ("step", "set", "load")
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["model", "weight"])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_calls_within_the_context(reference: Trials, stage: int, part: bool, tmp_path: Path) -> None:
+    """A step, a value that is set, and a load within the context have their values there, and keep them after it."""
+    for ours in reference.pool.run(_calls_within, stage, part, tmp_path, world=2, timeout=TIME_LIMIT):
+        assert len(ours) == 2 * len(_CALLS)
+        assert all(ours), dict(
+            zip(((call, when) for call in _CALLS for when in ("within", "after")), ours, strict=True)
+        )
+
+
+def _calls_within(group: dist.ProcessGroup, stage: int, part: bool, folder: Path) -> dict[tuple[str, str], bool]:
+    """One rank's part: whether each call's values are those of an engine that makes the calls in no context."""
+    (model, engine), (like, other) = _engine(group, stage), _engine(group, stage)
+    engine.save_checkpoint(folder)
+    same = {}
+    for call in _CALLS:
+        _backward(engine)
+        with zerobench.GatheredParameters([next(model.parameters())] if part else model):
+            _call(call, engine, folder)
+            within = next(model.parameters()).detach().clone()
+        _backward(other)
+        _call(call, other, folder)
+        with zerobench.GatheredParameters(like):
+            same[call, "within"] = torch.equal(within, next(like.parameters()))
+        masters = [[zerobench.safe_get_full_fp32_param(p) for p in each.parameters()] for each in (model, like)]
+        same[call, "after"] = all(torch.equal(one, two) for one, two in zip(*masters, strict=True))
+    for each in (engine, other):
+        each.destroy()
+    return same
+
+
+def _engine(group: dist.ProcessGroup, stage: int) -> tuple[nn.Module, zerobench.Engine]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    small = {"stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}
+    config = {
+        "train_batch_size": dist.get_world_size(group),
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_optimization": {"stage": stage, **small},
+    }
+    engine, *_ = zerobench.initialize(model, config, process_group=group)
+    return model, engine
+
+
+def _backward(engine: zerobench.Engine) -> None:
+    engine.backward(engine(torch.ones(3, 8)).square().mean())
+
+
+def _call(name: str, engine: zerobench.Engine, folder: Path) -> None:
+    engine.step()
+    if name == "set":
+        weight = next(engine.module.parameters())
+        zerobench.safe_set_full_fp32_param(weight, torch.full((8, 8), 0.25))
+    if name == "load":
+        engine.load_checkpoint(folder)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume
 
 from zerobench.judge.parts import Part
+from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import boundaries, settings_of
@@ -76,11 +78,33 @@ def test_buckets_that_end_with_a_parameter(bits: Trials, scenario: tuple[Scenari
     bits.agree(*bits.run_beside_canonical(one))
 
 
+_LATE = "zerobench.suites.support.late:Late"
+
+
 @drawn_at_each_stage(lambda stage: scenarios(stage=stage), share=0.15)
 def test_lateness_changes_nothing(reference: Trials, scenario: Scenario) -> None:
     """Copies and collectives that end as late as they may, as they do on a GPU, change not a bit."""
-    name = "zerobench.suites.support.late:Late"
-    reference.agree(reference.run(scenario, subject=name), reference.run(scenario))
+    reference.agree(reference.run(scenario, subject=_LATE), reference.run(scenario))
+
+
+@pytest.mark.parametrize("buffers", [3, 2])
+def test_late_writes_of_an_edit(reference: Trials, buffers: int) -> None:
+    """So it is in the forward after an edit in place, which reads ahead while writes of the edit are on their way from
+    the buffers to files."""
+    scenario = Scenario(
+        model=Odd(width=8, hidden=(9, 9, 9)),
+        world=2,
+        stage=3,
+        steps=3,
+        edits=(1,),
+        offload_optimizer="cpu",
+        offload_param="nvme",
+        buffer_count=buffers,
+        buffer_size=4096,
+        persistence=0,
+        seed=3,  # an odd one: edits are in place
+    )
+    reference.agree(reference.run(scenario, subject=_LATE), reference.run(scenario))
 
 
 @drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.35)

@@ -122,6 +122,7 @@ FIXED: tuple[Any, ...] = (
     test_traffic.test_traffic,
     test_memory.test_resident_bytes,
     test_neighbours.test_torch_is_left_as_it_was,
+    test_contract.test_late_writes_of_an_edit,
     test_history.test_an_evaluation_between_micro_steps_leaves_nothing,
     test_history.test_gradients_wait_no_longer_after_a_call,
     test_history.test_a_further_forward_costs_what_an_evaluation_does,
