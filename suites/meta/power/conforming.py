@@ -41,12 +41,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def examine(subject: str, profile: str, seed: int) -> Seed:
-    """The verdicts of one engine with the draws of a seed."""
+    """The verdicts of one engine with the draws of a seed.
+
+    Raises:
+        SystemExit: no Scenario ran.
+    """
     with tempfile.TemporaryDirectory() as folder:
         shard = running.examine(subject, profile, Path(folder), [f"--seed={seed}"])
     (engine,) = verdicts.compose([shard])["engines"]
     properties = engine["properties"]
     ran = sum(cell["run"] for each in properties for cell in each["cells"])
+    if not ran:
+        raise SystemExit(f"{subject}, seed {seed}: no Scenario ran; see the output of pytest above")
     unknown = [each["name"] for each in properties if each["verdict"] == verdicts.FINDING]
     own = next(
         (version for name, version in engine["versions"].items() if name != "torch"), engine["versions"]["torch"]

@@ -14,7 +14,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
 from zerobench.scenario import Scenario
-from zerobench.suites.meta.power import released, runs, seeds
+from zerobench.suites.meta.power import conforming, released, runs, seeds
 from zerobench.suites.meta.power.catching import Catching, Check
 from zerobench.suites.meta.power.records import Record, Records
 from zerobench.suites.meta.power.runs import Run
@@ -73,6 +73,14 @@ def test_runs_are_kept(tmp_path: Path) -> None:
     for each in made:
         runs.record(each, path)
     assert runs.recorded(path) == made
+
+
+def test_a_run_without_scenarios_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If pytest ends early, nothing was found because nothing was tried."""
+    header = {"subject": "torch-ddp", "profile": "quick", "zerobench": "0", "versions": {"torch": "2.13.0"}}
+    monkeypatch.setattr(conforming.running, "examine", lambda *_: [header])
+    with pytest.raises(SystemExit, match="no Scenario ran"):
+        conforming.examine("torch-ddp", "quick", 1)
 
 
 def test_the_table_counts_the_seeds_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
