@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
+from zerobench.conform import running
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
@@ -78,7 +79,7 @@ def test_runs_are_kept(tmp_path: Path) -> None:
 def test_a_run_without_scenarios_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """If pytest ends early, nothing was found because nothing was tried."""
     header = {"subject": "torch-ddp", "profile": "quick", "zerobench": "0", "versions": {"torch": "2.13.0"}}
-    monkeypatch.setattr(conforming.running, "examine", lambda *_: [header])
+    monkeypatch.setattr(running, "examine", lambda *_: [header])
     with pytest.raises(SystemExit, match="no Scenario ran"):
         conforming.examine("torch-ddp", "quick", 1)
 
