@@ -292,7 +292,6 @@ class Engine(CheckpointCalls):
         if not (self.stores.steps_on_host and outcome.read().overflow):
             self.stepper.step(check, check.factors(self.config.gradient_clipping))
             if self.unsharder is not None:
-                self.unsharder.reshard_all()
                 self.unsharder.renew()
         self.outcomes.add(outcome)
         if self.lr_scheduler is not None and not self.outcomes.overflow:

@@ -96,12 +96,10 @@ def set_part(
 
 def set_parameter(engine: Engine, state: UnitState, slot: Slot, values: Tensor) -> None:
     """Set the parameter, or this rank's shard of it, to the rounding of the whole values."""
-    if not state.sharded:
-        state.full[slot.start : slot.start + slot.numel].copy_(values)
-        return
-    state.set_shard(slot, values)
-    if engine.unsharder is not None and engine.unsharder.shows(state):
-        state.full[slot.start : slot.start + slot.numel].copy_(values)  # the end of its context keeps it
+    if state.sharded:
+        state.set_shard(slot, values)
+    if not state.sharded or (engine.unsharder is not None and engine.unsharder.shows(state)):
+        state.full[slot.start : slot.start + slot.numel].copy_(values)  # that of a context, at whose end it stays
     elif engine.unsharder is not None:
         engine.unsharder.reshard_all()
 

@@ -51,7 +51,6 @@ def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
         work.wait()
     parts.stores.settle()
     if parts.unsharder is not None:
-        parts.unsharder.reshard_all()
         parts.unsharder.renew()
     parts.read_cache.clear()
 

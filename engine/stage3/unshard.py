@@ -27,6 +27,9 @@ class Unsharder:
     **Bound.** The model's parameters can be read from the first use of their unit until it is resharded or the pass
     ends. At any other time they refuse to be used (see Resharded).
 
+    **Contexts.** GatheredParameters shows parameters to the client. If an update or a load gives the shards new values
+    meanwhile, :meth:`renew` gathers the shown units again, so that the end of the context keeps the new values.
+
     **Agreement.** The ranks agree on every gather (see Agreement): if one rank wants a unit, all ranks gather it. If a
     backward is running, they agree on its reductions in the same rounds (see Pass.reductions).
 
@@ -165,7 +168,9 @@ class Unsharder:
         return self._shown[state] > 0 and state not in self._stale
 
     def renew(self) -> None:
-        """Gather the units that contexts show anew, because the shards have new values; a collective."""
+        """Reshard every unit that is not in use, because the shards have new values, and gather those that contexts
+        show again; a collective."""
+        self.reshard_all()
         states = [state for state in self.states if self._shown[state] and state in self._stale]
         if states:
             self.begin("reading")

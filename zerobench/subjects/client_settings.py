@@ -146,8 +146,10 @@ def change_blocks(model: nn.Module, scenario: Scenario) -> None:
         block.forward = _Keeping(block.forward)
 
 
-def before_micro_step(call: Callable[..., Any], batch: Batch, scenario: Scenario) -> None:
-    """Take the gradient of the loss by the inputs, if a setting says so; the samples stay as they are."""
+def before_micro_step(call: Callable[..., Any], model: nn.Module, batch: Batch, scenario: Scenario) -> None:
+    """Make a forward that raises, or take the gradient of the loss by the inputs, if settings say so; the samples stay
+    as they are."""
+    plain_settings.before_micro_step(call, model, batch, scenario)
     if DIFFERENTIATED in scenario.settings:
         tensors = {name: each for name, each in batch.items() if isinstance(each, Tensor) and each.is_floating_point()}
         inputs = {name: each.clone().requires_grad_() for name, each in tensors.items()}

@@ -116,8 +116,7 @@ class DeepSpeed(Subject):
         if not self.micro_steps:
             with self._computing():
                 deepspeed_options.begin(self.engine, self.model, batch, self.scenario, self._backward)
-        plain_settings.before_micro_step(self.engine, self.model, batch, self.scenario)
-        client_settings.before_micro_step(self.engine, batch, self.scenario)
+        client_settings.before_micro_step(self.engine, self.model, batch, self.scenario)
         context, ends = deepspeed_options.context(self.engine, self.scenario, self.micro_steps, self.boundary)
         self.micro_steps += 1
         frozen = self.micro_steps == self.boundary and client_settings.FROZEN_LAST in self.scenario.settings

@@ -117,7 +117,7 @@ class AccelerateDdp(TorchDdp):
         with self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
                 self._zero_grad()
-            plain_settings.before_micro_step(self.module, self.model, batch, self.scenario)
+            client_settings.before_micro_step(self.module, self.model, batch, self.scenario)
             self.micro_steps += 1
             with ExitStack() as reduced:
                 if TRIGGERED in self.scenario.settings:

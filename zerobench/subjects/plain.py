@@ -139,8 +139,7 @@ class Plain(Subject):
             first = self.micro_steps == 0
             if first:
                 self._begin(batch)
-            plain_settings.before_micro_step(self._called, self.model, batch, self.scenario)
-            client_settings.before_micro_step(self._called, batch, self.scenario)
+            client_settings.before_micro_step(self._called, self.model, batch, self.scenario)
             self.micro_steps += 1
             ends = self.micro_steps == self.boundary
             frozen = ends and client_settings.FROZEN_LAST in self.scenario.settings

@@ -16,9 +16,9 @@ from zerobench.ranks import Pool
 from zerobench.subject import Subject
 from zerobench.suites import equivalence
 from zerobench.suites.meta.mutants.different import DIFFERENT
-from zerobench.suites.meta.power import page
+from zerobench.suites.meta.power import journal, page
 from zerobench.suites.meta.power.catching import Catching, Check, again
-from zerobench.suites.meta.power.runs import PUBLISHED, Run, record, recorded
+from zerobench.suites.meta.power.runs import PUBLISHED, Run, recorded
 from zerobench.suites.support import covering
 from zerobench.suites.support.trials import Trials, prepare
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (engine.__name__, seed) not in known:
             with Pool(_WORLD) as pool:
                 run = examine(pool, engine, seed, given.examples)
-            record(run, given.out)
+            journal.add(given.out, run)
             print(f"{run.engine}, seed {run.seed}: {run.scenarios} Scenarios, {run.failure or 'no alarm'}", flush=True)
     page.write()
     raise SystemExit(any(run.failure for run in recorded(given.out)))

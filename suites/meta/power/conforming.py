@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerobench.conform import running, verdicts
-from zerobench.suites.meta.power import page
-from zerobench.suites.meta.power.seeds import PUBLISHED, Seed, record, recorded
+from zerobench.suites.meta.power import journal, page
+from zerobench.suites.meta.power.seeds import PUBLISHED, Seed, recorded
 
 _SUBJECTS = ("torch-ddp", "torch-zero1", "torch-fsdp2")
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for subject in given.subjects:
             if (subject, seed) not in done:
                 found = examine(subject, given.profile, seed)
-                record(found, given.out)
+                journal.add(given.out, found)
                 told = ", ".join(found.unknown) or "no finding that is not known"
                 print(f"{subject}, seed {seed}: {found.scenarios} Scenarios, {told}", flush=True)
     page.write()

@@ -15,8 +15,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def write(path: Path, entries: Iterable[Any]) -> None:
-    """Replace the file by these dataclasses, a line each."""
+def add(path: Path, entry: Any) -> None:
+    """Add a dataclass as the last line."""
+    write(path, [*read(path), asdict(entry)])
+
+
+def write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Replace the file by these lines."""
     written = path.with_suffix(".new")
-    written.write_text("".join(json.dumps(asdict(each)) + "\n" for each in entries), encoding="utf-8")
+    written.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
     written.replace(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -51,4 +51,4 @@ class Records:
     def add(self, record: Record) -> None:
         """Keep a record, and write all of them, by name, as a whole."""
         self._found[record.mutant, record.promise] = record
-        journal.write(self.path, (each for _, each in sorted(self._found.items())))
+        journal.write(self.path, (asdict(each) for _, each in sorted(self._found.items())))

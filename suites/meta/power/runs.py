@@ -26,8 +26,3 @@ class Run:
 def recorded(path: Path = PUBLISHED) -> list[Run]:
     """The runs of a record."""
     return [Run(**each) for each in journal.read(path)]
-
-
-def record(run: Run, path: Path = PUBLISHED) -> None:
-    """Add a run to a record."""
-    journal.write(path, [*recorded(path), run])

@@ -28,8 +28,3 @@ class Seed:
 def recorded(path: Path = PUBLISHED) -> list[Seed]:
     """The runs of a record."""
     return [Seed(**each) for each in journal.read(path)]
-
-
-def record(seed: Seed, path: Path = PUBLISHED) -> None:
-    """Add a run to a record."""
-    journal.write(path, [*recorded(path), seed])

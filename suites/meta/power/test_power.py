@@ -15,7 +15,7 @@ from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import Difference
 from zerobench.judge.judgement import disagreement
 from zerobench.scenario import Scenario
-from zerobench.suites.meta.power import conforming, released, runs, seeds
+from zerobench.suites.meta.power import conforming, journal, released, runs, seeds
 from zerobench.suites.meta.power.catching import Catching, Check
 from zerobench.suites.meta.power.records import Record, Records
 from zerobench.suites.meta.power.runs import Run
@@ -72,7 +72,7 @@ def test_runs_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "alarms.jsonl"
     made = [Run("One", seed, 2, 70, failure) for seed, failure in ((1, ""), (2, "differs"))]
     for each in made:
-        runs.record(each, path)
+        journal.add(path, each)
     assert runs.recorded(path) == made
 
 
@@ -87,7 +87,7 @@ def test_a_run_without_scenarios_is_no_record(monkeypatch: pytest.MonkeyPatch) -
 def test_the_table_counts_the_seeds_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row has the Scenarios of all seeds, the known findings once each, and the number of the others."""
     path = tmp_path / "released.jsonl"
-    seeds.record(Seed("torch-ddp", "2.13.0+cpu", "quick", 1, 70, ["a", "b"], []), path)
-    seeds.record(Seed("torch-ddp", "2.13.0+cpu", "quick", 2, 930, ["b"], ["test_x"]), path)
+    journal.add(path, Seed("torch-ddp", "2.13.0+cpu", "quick", 1, 70, ["a", "b"], []))
+    journal.add(path, Seed("torch-ddp", "2.13.0+cpu", "quick", 2, 930, ["b"], ["test_x"]))
     monkeypatch.setattr(released, "recorded", lambda: seeds.recorded(path))
     assert released.part().splitlines()[-1] == "| torch-ddp | 2.13.0 | quick | 2 | 1,000 | 2 | 1 |"
