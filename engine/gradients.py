@@ -143,14 +143,11 @@ class GradientReducer:
         _tasks.add(self.backward.task)
 
     def _arrived(self, parameter: nn.Parameter) -> None:
-        backward, position, gradient = self._backward, self._position[parameter], parameter.grad
+        backward, position = self._backward, self._position[parameter]
         if backward is None or backward.task is None:
             self._take_foreign(parameter)
             return
-        if gradient is not None and gradient.layout is not torch.strided:
-            raise RuntimeError(
-                f"the gradient of {self._name(parameter)!r} is sparse, which is not offered; use sparse=False"
-            )
+        self._check_dense(parameter)
         if torch._C._current_graph_task_id() != backward.task:
             self._nested(position)
         backward.missing[position] -= 1
@@ -165,6 +162,13 @@ class GradientReducer:
         if ready > backward.ready:
             backward.ready = ready
             self._coordinator.offer()
+
+    def _check_dense(self, parameter: nn.Parameter) -> None:
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise RuntimeError(
+                f"the gradient of {self._name(parameter)!r} is sparse, which is not offered; use sparse=False"
+            )
 
     def check_own(self) -> None:
         """Refuse to begin with gradients from the backward of another engine.
@@ -244,16 +248,16 @@ class GradientReducer:
             self.backward.launched += 1
 
     def _launch(self, state: UnitState) -> None:
-        gradients = self._taken(state)
+        """Pack the unit's gradients, which ends them, and send the pack if this is the micro-step for it."""
         if self.every_micro_step:
             flat = torch.empty(state.unit.padded, dtype=self.wire.packed, device=state.full.device)
-            _pack(flat, state.unit.slots, gradients)
+            _pack(flat, state.unit.slots, self._taken(state))
             self._send(state, flat)
             return
         if self.backward.first:
-            _pack(state.gradient, state.unit.slots, gradients)
+            _pack(state.gradient, state.unit.slots, self._taken(state))
         else:
-            _add(state.gradient, state.unit.slots, gradients)
+            _add(state.gradient, state.unit.slots, self._taken(state))
         if self.backward.last:
             self._send(state, state.gradient)
 

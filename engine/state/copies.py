@@ -5,6 +5,7 @@ On a machine without a GPU the device is the CPU and both sides share one memory
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from zerobench.engine.comm.collectives import Done, Handle
 from zerobench.engine.state.pages import page_memory
+
+#: The most copies to the host in flight, and the most of their bytes if there are several.
+_COPIES, _BYTES = 64, 1 << 28
 
 
 @torch.library.custom_op("zerobench::to_host", mutates_args={"host"})
@@ -31,7 +35,9 @@ class Copies:
     """Copies values between one device and the host; on CUDA in a stream for each direction, beside computation.
 
     Every copy starts after the work already in the current stream. Copies in different directions have no order. The
-    CPU waits for a copy with its handle, the current stream with :meth:`join`.
+    CPU waits for a copy with its handle, the current stream with :meth:`join`. A copy to the host keeps its memory on
+    the device until it ends. So the CPU waits for the oldest ones before it starts too many: it can start copies faster
+    than they end, and the device would hold the gradients of the whole model.
 
     Args:
         device: the device.
@@ -43,6 +49,7 @@ class Copies:
         self.pinned = pin and cuda
         self._down: Any = _stream(device) if cuda else None
         self._up: Any = _stream(device) if cuda else None
+        self._leaving: deque[tuple[int, Handle]] = deque()
 
     def memory(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Zeroed host memory for copies, [elements]; it starts on a page if it is pinned."""
@@ -52,7 +59,11 @@ class Copies:
 
     def down(self, device: Tensor, host: Tensor) -> Handle:
         """Start copying ``device`` to ``host``; wait for it before the host reads the values."""
-        return self._start(self._down, to_host, device, host)
+        copy = self._start(self._down, to_host, device, host)
+        self._leaving.append((device.nbytes, copy))
+        while len(self._leaving) > 1 and (len(self._leaving) > _COPIES or sum(n for n, _ in self._leaving) > _BYTES):
+            self._leaving.popleft()[1].wait()
+        return copy
 
     def up(self, host: Tensor, device: Tensor, after: Handle | None = None) -> Handle:
         """Start copying ``host`` to ``device``, after the copy ``after`` if that writes to ``host``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -12,11 +13,13 @@ from torch import nn
 
 import zerobench
 from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.gradients import GradientReducer
 from zerobench.engine.ops.folding import fold
 from zerobench.engine.ops.packing import pack
 from zerobench.engine.state.copies import Copies
 from zerobench.engine.state.pages import PAGE, page_memory
 from zerobench.engine.state.scratch import ScratchFile
+from zerobench.engine.state.unit import UnitState
 
 
 def test_file_threads_set_their_device(tmp_path: Path) -> None:
@@ -96,3 +99,24 @@ def test_one_rank_keeps_one_buffer_of_a_gradient() -> None:
     assert [call.args[1].data_ptr() for call in folded.call_args_list] == [
         call.args[0].data_ptr() for call in packed.call_args_list
     ]
+
+
+def test_gradients_end_before_their_pack_is_sent() -> None:
+    """While a unit's gradients are sent and folded, they are in memory once, and not in the parameters' tensors too."""
+    model = nn.Linear(4, 4)
+    config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2}}
+    gradients: list[weakref.ref[torch.Tensor]] = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: gradients.append(weakref.ref(p.grad)))  # type: ignore[no-untyped-call]
+    engine, *_ = zerobench.initialize(model, config)
+    alive = []
+    send = GradientReducer._send
+
+    def sent(reducer: GradientReducer, state: UnitState, flat: torch.Tensor) -> None:
+        alive.append([each() is not None for each in gradients])
+        send(reducer, state, flat)
+
+    with mock.patch.object(GradientReducer, "_send", sent):
+        engine.backward(engine(torch.ones(1, 4)).sum())
+    engine.destroy()
+    assert alive == [[False, False]]

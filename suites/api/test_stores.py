@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import zerobench
+from zerobench.engine.comm.collectives import Handle
+from zerobench.engine.state.copies import Copies, to_host
 from zerobench.engine.state.pages import PAGE, page_memory
 from zerobench.engine.state.scratch import ScratchFile
 from zerobench.engine.state.stores import same_bits
@@ -162,3 +164,47 @@ def test_writes_at_an_offset_keep_their_order(tmp_path: Path) -> None:
     file.read(at, after).wait()
     file.close()
     assert [set(each.tolist()) for each in (found, after)] == [{2}, {2}]
+
+
+class _Pending(Copies):
+    """A stream that never works before it must; ``most`` is the number of bytes that it had to copy at once."""
+
+    most = 0
+
+    def _start(self, stream: Any, copy: Any, source: Tensor, target: Tensor, after: Handle | None = None) -> Handle:
+        handle = super()._start(stream, copy, source, target, after)
+        return _Counted(source.nbytes) if copy is to_host else handle
+
+
+class _Counted:
+    """A copy in flight until somebody waits for it."""
+
+    now = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        _Counted.now += size
+        _Pending.most = max(_Pending.most, _Counted.now)
+
+    def wait(self) -> None:
+        _Counted.now -= self.size
+        self.size = 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "none"])
+def test_copies_in_flight(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Where copies are slower than backward or the update, no more of them are in flight than may be: each keeps its
+    memory on the device, which would hold the gradients or the parameters of the whole model."""
+    layer = 4 * 64 * 64
+    monkeypatch.setattr("zerobench.engine.state.assignment.Copies", _Pending)
+    monkeypatch.setattr("zerobench.engine.state.copies._BYTES", 2 * layer)
+    _Pending.most = _Counted.now = 0
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(12)))
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {"device": "cpu"}}
+    config = {"train_batch_size": 1, "zero_optimization": {**zero, "offload_optimizer": {"device": device}}}
+    engine, *_ = zerobench.initialize(model, {**config, "optimizer": {"type": "Adam"}})
+    for _ in range(2):
+        engine.backward(engine(torch.ones(1, 64)).sum())
+        engine.step()
+    engine.destroy()
+    assert layer < _Pending.most <= 3 * layer

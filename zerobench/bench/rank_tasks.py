@@ -84,6 +84,8 @@ def read(group: dist.ProcessGroup, case: Case) -> State | None:
     So a large model travels to the parent once, and not from every rank.
     """
     parameters = to_cpu(_subjects[case][0].parameters())
+    if dist.get_world_size(group) == 1:
+        return parameters
     own = bits(parameters)
     first = [own]
     dist.broadcast_object_list(first, src=0, group=group)
