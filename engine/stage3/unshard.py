@@ -180,11 +180,16 @@ class Unsharder:
     def reshard_all(self) -> None:
         """Reshard every unit that is not in use, because the shards have new values."""
         self._held = False
+        self._stale = {state for state in self.states if state.resident}
+        self.reshard_idle()
+
+    def reshard_idle(self) -> None:
+        """Reshard every unit that is not in use."""
         if self._pass is not None:
             self._pass.current = frozenset()
-        self._stale = {state for state in self.states if state.resident}
-        for state in list(self._stale):
-            self._reshard(state)
+        for state in self.states:
+            if state.resident:
+                self._reshard(state)
         self._unbind_idle()
 
     def offer(self) -> None:

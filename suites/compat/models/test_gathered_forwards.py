@@ -51,6 +51,25 @@ def test_each_rank_runs_its_own_forwards(pool: Pool, live: int) -> None:
             assert torch.equal(after, stages[0][1])
 
 
+def _set_after_emptying(group: dist.ProcessGroup, stage: int) -> Tensor:
+    """A weight that the client sets within a context, after it has emptied the cache."""
+    ds, net = loops.deepspeed(), loops.model()
+    engine, *_ = ds.initialize(model=net, config=loops.config(stage))
+    with ds.zero.GatheredParameters(net[0].weight, modifier_rank=0, enabled=stage == 3), torch.no_grad():
+        engine.empty_partition_cache()
+        ds.utils.safe_set_full_fp32_param(net[0].weight, torch.full_like(net[0].weight, 0.5, dtype=torch.float32))
+    with ds.zero.GatheredParameters(net[0].weight, enabled=stage == 3):
+        found = net[0].weight.detach().clone()
+    engine.destroy()
+    return found
+
+
+def test_a_value_set_after_the_cache_is_emptied(pool: Pool) -> None:
+    """The context keeps it: what a context shows stays."""
+    for stages in pool.run(loops.at_every_stage, _set_after_emptying, world=_WORLD):
+        assert all(bool((found == 0.5).all()) for found in stages)
+
+
 def _offloading(group: dist.ProcessGroup, stage: int) -> int:
     """TRL's calls around generation: take the hooks off, and put them on again."""
     net = loops.model()

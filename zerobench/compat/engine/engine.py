@@ -304,7 +304,7 @@ class DeepSpeedEngine(
     def empty_partition_cache(self) -> None:
         """Reshard what is idle."""
         if self._engine.unsharder is not None:
-            self._engine.unsharder.reshard_all()
+            self._engine.unsharder.reshard_idle()
 
     def destroy(self) -> None:
         """Remove the hooks; a second call does nothing."""
