@@ -55,11 +55,12 @@ def _set_after_emptying(group: dist.ProcessGroup, stage: int) -> Tensor:
     """A weight that the client sets within a context, after it has emptied the cache."""
     ds, net = loops.deepspeed(), loops.model()
     engine, *_ = ds.initialize(model=net, config=loops.config(stage))
-    with ds.zero.GatheredParameters(net[0].weight, modifier_rank=0, enabled=stage == 3), torch.no_grad():
+    weight = next(net.parameters())
+    with ds.zero.GatheredParameters(weight, modifier_rank=0, enabled=stage == 3), torch.no_grad():
         engine.empty_partition_cache()
-        ds.utils.safe_set_full_fp32_param(net[0].weight, torch.full_like(net[0].weight, 0.5, dtype=torch.float32))
-    with ds.zero.GatheredParameters(net[0].weight, enabled=stage == 3):
-        found = net[0].weight.detach().clone()
+        ds.utils.safe_set_full_fp32_param(weight, torch.full_like(weight, 0.5, dtype=torch.float32))
+    with ds.zero.GatheredParameters(weight, enabled=stage == 3):
+        found = weight.detach().clone()
     engine.destroy()
     return found
 
