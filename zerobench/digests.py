@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ from torch import Tensor
 from zerobench.recording import Trajectory
 from zerobench.subject import State
 from zerobench.tensors import bytes_of, unwrapped
+
+
+#: Bytes; longer values are hashed in blocks of this length, by all cores.
+BLOCK = 64 << 20
 
 
 def digest(trajectories: Sequence[Trajectory]) -> str:
@@ -23,7 +28,7 @@ def digest(trajectories: Sequence[Trajectory]) -> str:
         for step in each.steps:
             found.update(repr((step.norm and step.norm.hex(), step.skipped, step.loss_scale)).encode())
             for loss in step.losses:
-                found.update(_bytes(loss))
+                _update(found, loss)
         _add(found, each.steps[-1].parameters)
     return found.hexdigest()
 
@@ -48,15 +53,27 @@ def held(states: Mapping[str, Sequence[Tensor]], *, signed_zeros: bool = True) -
             found.update(repr((category, storage.nbytes())).encode())
             whole = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage)
             values = whole.to("cpu", copy=True)  # if numpy has seen a storage, its engine cannot free it any more
-            found.update(_bytes(values if signed_zeros else values + 0))
+            _update(found, values if signed_zeros else values + 0)
     return found.hexdigest()
 
 
 def _add(found: hashlib._Hash, state: State) -> None:
     for name, tensor in sorted(state.items()):
         found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        found.update(_bytes(tensor))
+        _update(found, tensor)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    return bytes_of(tensor).numpy().data
+def _update(found: hashlib._Hash, tensor: Tensor) -> None:
+    """Add the tensor's bytes, or the digests of their blocks if there are several."""
+    values = bytes_of(tensor).numpy().data
+    if len(values) <= BLOCK:
+        found.update(values)
+        return
+    blocks = (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
+    with ThreadPoolExecutor() as threads:
+        for block in threads.map(_digest, blocks):
+            found.update(block)
+
+
+def _digest(block: memoryview) -> bytes:
+    return hashlib.sha256(block).digest()

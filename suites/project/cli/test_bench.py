@@ -172,6 +172,19 @@ def test_digest_of_tensors_that_wrap_others() -> None:
     assert held({"optimizer": [_wrapping(*inner)]}) == held({"optimizer": inner})
 
 
+def test_digest_of_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It depends on every block and on their order, and that of one block is the plain one."""
+    plain = held({"optimizer": [torch.arange(16.0)]})
+    monkeypatch.setattr("zerobench.digests.BLOCK", 16)
+    values = torch.arange(17.0)
+    digests = {held({"optimizer": [values.roll(shift)]}) for shift in (0, 4, 8)}
+    changed = values.clone()
+    changed[-1] = 0
+    assert len({*digests, held({"optimizer": [changed]}), plain}) == 5
+    monkeypatch.setattr("zerobench.digests.BLOCK", 64)
+    assert held({"optimizer": [torch.arange(16.0)]}) == plain
+
+
 def test_full_values_are_plain() -> None:
     """If a subject returns a shard as it is, an error names it."""
     with pytest.raises(TypeError, match="weight is a TwoTensor; expected a plain tensor of full values"):
