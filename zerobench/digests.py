@@ -13,7 +13,6 @@ from zerobench.recording import Trajectory
 from zerobench.subject import State
 from zerobench.tensors import bytes_of, unwrapped
 
-
 #: Bytes; longer values are hashed in blocks of this length, by all cores.
 BLOCK = 64 << 20
 
