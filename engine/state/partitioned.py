@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,29 @@ from zerobench.engine.layout import Slot
 from zerobench.engine.registry import give_number, in_one_order
 from zerobench.engine.state.replaced import take_over
 from zerobench.engine.state.resharded import Binding
+from zerobench.engine.state.unit import use_count
 
-_partitioned = WeakIdKeyDictionary()  # parameter -> _Partition
+_partitioned = WeakIdKeyDictionary()  # parameter -> Partition
 
 
-class _Partition:
-    """The shard of one parameter; between :meth:`gather` and :meth:`release` the parameter is whole."""
+class Partition:
+    """The shard of one parameter; between :meth:`gather` and :meth:`release` the parameter is whole.
 
-    def __init__(self, name: str, parameter: nn.Parameter, ranks: Ranks, shard: Tensor | None = None) -> None:
+    Args:
+        used: the context of each use while the parameter is not whole; without it a use is an error (see Resharded).
+        shard: this rank's, if the parameter's values are elsewhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        ranks: Ranks,
+        used: Callable[[Partition], AbstractContextManager[bool]] | None = None,
+        shard: Tensor | None = None,
+    ) -> None:
         self.ranks, self.numel, self.uses = ranks, parameter.numel(), 0
+        self._used = used
         give_number(parameter)
         slot = Slot(name, parameter, -1, 0, self.numel)
         width = -(-self.numel // ranks.world)
@@ -31,7 +46,9 @@ class _Partition:
         self.shard = self._cut(slot) if shard is None else shard
         self.binding = Binding(slot, self.full, self.full.untyped_storage)
         self.binding.copied, self.binding.recast = self.copied, self.recast
+        self.binding.used = None if used is None else partial(used, self)
         self.binding.unbind()
+        self._references = use_count(self.full.untyped_storage())
         self.free()
 
     def _cut(self, slot: Slot) -> Tensor:
@@ -45,7 +62,7 @@ class _Partition:
         like, slot = self.binding.like, self.binding.slot
         data = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.full.device)
         made = nn.Parameter(data, requires_grad=slot.parameter.requires_grad)
-        _partitioned[made] = _Partition(slot.name, made, self.ranks, self.shard.clone())
+        _partitioned[made] = Partition(slot.name, made, self.ranks, self._used, self.shard.clone())
         return made
 
     def recast(self, dtype: torch.dtype) -> None:
@@ -53,7 +70,8 @@ class _Partition:
         like, slot = self.binding.like, self.binding.slot
         self.binding.forget()
         slot.parameter.data = torch.empty_strided(like.size(), like.stride(), dtype=dtype, device=self.full.device)
-        _partitioned[slot.parameter] = _Partition(slot.name, slot.parameter, self.ranks, self.shard.to(dtype))
+        shard = self.shard.to(dtype)
+        _partitioned[slot.parameter] = Partition(slot.name, slot.parameter, self.ranks, self._used, shard)
 
     def gather(self) -> None:
         """Make the parameter whole, unless it is; a collective."""
@@ -75,13 +93,19 @@ class _Partition:
             self.binding.unbind()
             self.free()
 
+    @property
+    def references(self) -> int:
+        """The tensors that share the whole values' memory."""
+        return use_count(self.full.untyped_storage())
+
     def free(self) -> None:
-        """Free the memory; if numpy has shared it, so that it cannot be resized, use a new tensor instead.
+        """Free the memory; if numpy has shared it, so that it cannot be resized, or the caller keeps views of it, use a
+        new tensor instead.
 
         Waiting for Python to free it would take long: a binding and its classes refer to each other.
         """
         storage = self.full.untyped_storage()
-        if not storage.resizable():
+        if not storage.resizable() or use_count(storage) > self._references:
             self.full = torch.empty_like(self.full)
             self.binding.storage = self.full.untyped_storage
             self.binding.view = self.binding.slot.view(self.full)
@@ -95,16 +119,26 @@ class _Partition:
         return self.full[: self.numel]
 
 
-def partition(name: str, parameter: nn.Parameter, ranks: Ranks) -> None:
+def partition(
+    name: str,
+    parameter: nn.Parameter,
+    ranks: Ranks,
+    used: Callable[[Partition], AbstractContextManager[bool]] | None = None,
+) -> None:
     """Keep this rank's shard of rank 0's values, and free the rest; until it is gathered the parameter refuses every
-    use (see Resharded). A collective. A partitioned parameter stays as it is."""
+    use for which ``used`` does not make it whole. A collective. A partitioned parameter stays as it is."""
     if parameter not in _partitioned:
-        _partitioned[parameter] = _Partition(name, parameter, ranks)
+        _partitioned[parameter] = Partition(name, parameter, ranks, used)
 
 
 def is_partitioned(parameter: object) -> bool:
     """Whether the parameter is partitioned."""
     return parameter in _partitioned
+
+
+def partition_of(parameter: nn.Parameter) -> Partition | None:
+    """The parameter's shard; None if it is not partitioned."""
+    return _partitioned.get(parameter)  # type: ignore[no-untyped-call, no-any-return]
 
 
 @contextmanager
@@ -113,7 +147,7 @@ def gathered(parameters: Iterable[nn.Parameter], source: int | None) -> Iterator
 
     A collective. The order does not matter: a set, which transformers gives, has another order on each rank.
     """
-    found: list[_Partition] = [_partitioned[each] for each in in_one_order(parameters) if each in _partitioned]
+    found: list[Partition] = [_partitioned[each] for each in in_one_order(parameters) if each in _partitioned]
     for each in found:
         each.gather()
     try:
@@ -145,5 +179,5 @@ def restore(parameter: nn.Parameter) -> None:
         parameter.data = found.binding.slot.view(found.surrender())
 
 
-def _pop(parameter: nn.Parameter) -> _Partition | None:
+def _pop(parameter: nn.Parameter) -> Partition | None:
     return _partitioned.pop(parameter, None)  # type: ignore[no-untyped-call, no-any-return]

@@ -151,7 +151,7 @@ class UnitState:
             for binding in self._bindings:
                 if binding.exported:
                     return True
-        return _use_count(self.storage) > self._references
+        return use_count(self.storage) > self._references
 
     def allocate(self) -> None:
         """Allocate the memory of the whole unit; its values are undefined until they are gathered."""
@@ -205,9 +205,9 @@ class UnitState:
         self.full, self.storage = full, full.untyped_storage()
         for binding in self._bindings:
             binding.view = binding.slot.view(full)
-        self._references = _use_count(self.storage)
+        self._references = use_count(self.storage)
 
 
-def _use_count(storage: torch.UntypedStorage) -> int:
+def use_count(storage: torch.UntypedStorage) -> int:
     """The number of tensors and handles that share the storage; torch has no public name for it."""
     return int(torch._C._storage_Use_Count(storage._cdata))

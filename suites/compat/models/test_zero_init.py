@@ -277,23 +277,6 @@ def test_memory() -> None:
         assert ranks.run(_limited, 0.8) == [(False, True, _BYTES)] * _WORLD
 
 
-def test_an_initialisation_of_a_part_is_refused(pool: Pool) -> None:
-    """A parent that initialises a part's weight, which is sharded by then, gets the error with the weight's name."""
-    assert all("'Linear.weight' is sharded" in text for text in pool.run(_initialising_a_part, world=_WORLD))
-
-
-def _initialising_a_part(group: dist.ProcessGroup) -> str:
-    class Parent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Linear(3, 3)
-            nn.init.zeros_(self.part.weight)
-
-    with pytest.raises(RuntimeError) as caught, loops.deepspeed().zero.Init():
-        Parent()
-    return str(caught.value)
-
-
 def test_a_construction_on_one_rank_ends(pool: Pool) -> None:
     """One rank that constructs alone gets an error that names the others; a later construction on all ranks works."""
     alone, *others = pool.run(_constructing_alone, world=_WORLD)

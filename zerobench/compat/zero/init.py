@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import nn
 
 from zerobench.compat.comm.comm import init_distributed
+from zerobench.compat.zero.constructors import Constructors
 from zerobench.compat.zero.meeting import meet
 from zerobench.compat.zero.status import mark
 from zerobench.engine.comm.collectives import Ranks
-from zerobench.engine.state.partitioned import gathered, partition
+from zerobench.engine.state.partitioned import Partition, gathered, partition
 
 
 class _Interruption:
@@ -38,8 +40,8 @@ class Init:
 
     A module's own parameters are sharded at the end of its constructor, so at most those of the constructors that run
     are whole. All ranks take rank 0's values. Afterwards a parameter is whole inside GatheredParameters only, until an
-    engine takes it over. ``Module.apply`` gathers the own parameters of each module for its function, whose edits on
-    rank 0 persist.
+    engine takes it over, and while a constructor uses it (see Constructors). ``Module.apply`` gathers the own
+    parameters of each module for its function, whose edits on rank 0 persist.
 
     Args:
         module: shards the parameters of this module at once.
@@ -57,6 +59,7 @@ class Init:
         **kwargs: Any,
     ) -> None:
         self.enabled, self._dtype = enabled, dtype
+        self._uses = Constructors()
         self._running: dict[int, int] = {}  # constructors of a module that run, by its id
         self._constructors: dict[type[nn.Module], tuple[Any, Any]] = {}  # the watched one and its own
         if module is not None and enabled:
@@ -126,7 +129,8 @@ class Init:
                 return
             running[id(module)] = running.get(id(module), 0) + 1
             try:
-                construct(module, *args, **kwargs)
+                with self._uses.running(() if _Interruption.active else (*args, *kwargs.values())):
+                    construct(module, *args, **kwargs)
             finally:
                 running[id(module)] -= 1
             if not running[id(module)]:
@@ -141,7 +145,11 @@ class Init:
         for name, parameter in module.__dict__.get("_parameters", {}).items():
             if parameter is not None and parameter.is_floating_point() and not parameter.is_meta:
                 mark(parameter)
-                partition(f"{type(module).__name__}.{name}", parameter, self._ranks)
+                partition(f"{type(module).__name__}.{name}", parameter, self._ranks, self._use)
+
+    def _use(self, parameter: Partition) -> AbstractContextManager[bool]:
+        """Make a parameter whole for the constructor that uses it, unless the context is interrupted."""
+        return nullcontext(False) if _Interruption.active else self._uses.use(parameter)
 
 
 def _subclasses(kind: type) -> Iterator[type]:
