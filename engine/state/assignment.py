@@ -191,13 +191,18 @@ class StoreAssignment:
         self._off_device_shards.append(HostParameterStore(portion, shard, self._param_copies))
         return self._off_device_shards[-1]
 
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether sums of gradients are kept between micro-steps; if not, they go off the device at once."""
+        return self._several or not self._stepped_off
+
     def check_kept(self, last: bool) -> None:
         """Refuse a micro-step that is not the last one, if no sum of gradients is kept between micro-steps.
 
         Raises:
             RuntimeError: gradients go off the device at once, because a step has one micro-step.
         """
-        if not last and not self._several and self._stepped_off:
+        if not last and not self.keeps_sums:
             raise RuntimeError(
                 "gradient_accumulation_steps is 1, so offload_optimizer keeps no sum of gradients between micro-steps; "
                 "set gradient_accumulation_steps to the number of backwards, or managed_gradient_accumulation to false"

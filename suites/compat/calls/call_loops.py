@@ -186,6 +186,29 @@ def another_batch(group: dist.ProcessGroup, stage: int) -> list[int]:
     return steps
 
 
+def another_batch_under_offload(group: dist.ProcessGroup, stage: int) -> tuple[str, list[Tensor]]:
+    """The error of more micro-steps than one, if the engine began with one; and the masters of an engine that began
+    with two of them, with one, two and three, on the device and under offload."""
+    keys = loops.config(stage)["zero_optimization"] | {"offload_optimizer": {"device": "cpu"}}
+    _, engine, _ = loops.begun(stage, zero_optimization=keys)
+    with pytest.raises(RuntimeError) as caught:
+        engine.set_train_batch_size(16)
+    engine.set_train_batch_size(8)
+    engine.destroy()
+    masters = []
+    for given in ({}, {"zero_optimization": keys}):
+        _, engine, net = loops.begun(stage, gradient_accumulation_steps=2, train_batch_size=16, **given)
+        sizes = iter((8, 16, 24))
+        for batch in engine.training_dataloader:
+            if engine.micro_steps in (0, 1, 2):  # each is a boundary
+                engine.set_train_batch_size(next(sizes))
+            engine.backward(loops.loss(engine, batch))
+            engine.step()
+        masters.append(loops.masters(net))
+        engine.destroy()
+    return str(caught.value), masters
+
+
 def schedule_of_the_client(group: dist.ProcessGroup, stage: int, kind: str) -> tuple[Tensor, list[float]]:
     """Steps of a schedule that the engine knows, or that the caller makes of its own optimizer and steps itself."""
     ds, net = loops.deepspeed(), loops.model()

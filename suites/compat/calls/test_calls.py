@@ -102,6 +102,15 @@ def test_another_batch(pool: Pool) -> None:
     assert pool.run(loops.at_every_stage, call_loops.another_batch, world=_WORLD) == [[[1, 2, 2, 3, 3]] * 4] * _WORLD
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_another_batch_under_offload(pool: Pool, stage: int) -> None:
+    """An engine that keeps no sum of gradients refuses more micro-steps at once; one that does takes them."""
+    for text, (expected, offloaded) in pool.run(call_loops.another_batch_under_offload, stage, world=_WORLD):
+        assert text.startswith("set_train_batch_size(16) makes 2 micro-steps, but the engine began with")
+        assert "begin with gradient_accumulation_steps of 2 or more" in text
+        assert torch.equal(expected, offloaded)
+
+
 @pytest.mark.parametrize("client", [False, True])
 def test_some_parameters(pool: Pool, client: bool) -> None:
     """Parameters that are in no group stay as they are, as in DeepSpeed."""

@@ -92,11 +92,20 @@ class AccumulationMethods(ConfigAccessors):
 
         Raises:
             ValueError: the samples are no multiple of those of one micro-step.
+            RuntimeError: a step has begun, or offload keeps no sum of gradients between micro-steps.
         """
         once = self._micro_batch * self._engine.ranks.world
         if train_batch_size % once or train_batch_size <= 0:
             raise ValueError(f"train_batch_size {train_batch_size} is no multiple of {once}, a micro-step's samples")
-        self._engine.accumulation.change(train_batch_size // once)
+        steps = train_batch_size // once
+        if steps > 1 and not self._engine.stores.keeps_sums:
+            raise RuntimeError(
+                f"set_train_batch_size({train_batch_size}) makes {steps} micro-steps, but the engine began with "
+                "gradient_accumulation_steps 1, with which offload_optimizer keeps no sum of gradients between "
+                "micro-steps; begin with gradient_accumulation_steps of 2 or more, and set a smaller batch before the "
+                "first step"
+            )
+        self._engine.accumulation.change(steps)
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
         """Change the samples of one micro-step; the caller gives batches of this size."""
