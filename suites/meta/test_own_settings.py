@@ -50,6 +50,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
     "add_param_group": {"optimizer": Optimizer(second_group=True)},
     "ignored_params": {"model": Odd(frozen=True)},
+    "a parameter group of frozen parameters": {"model": Odd(frozen=True)},
     "ignored_states": {"model": Odd(frozen=True)},
     "register_comm_hook(compress)": {"communication_dtype": "fp16"},
     "Tensor.register_post_accumulate_grad_hook": {"accumulation": 1},

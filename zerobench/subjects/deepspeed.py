@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zerobench.oracles.optimizer import groups, scheduler_of
+from zerobench.oracles.optimizer import scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject
@@ -84,7 +84,7 @@ class DeepSpeed(Subject):
         self.accumulating = ExitStack()  # from a step's first micro-step to the last
         #: The updates that the engine counts before the optimizer has states; None if it had some before a load.
         self.not_updated: int | None = 0
-        parameters = groups(scenario.optimizer, self.trained)
+        parameters = deepspeed_config.parameter_groups(scenario, self.trained, model)
         plain_settings.box(model, scenario)
         client_settings.change_blocks(model, scenario)
         with warnings.catch_warnings(action="ignore"), self._computing():
@@ -101,7 +101,7 @@ class DeepSpeed(Subject):
 
     def _client_optimizer(self) -> torch.optim.Optimizer | None:
         """The optimizer that the client passes; None if the configuration names one."""
-        return deepspeed_config.client_optimizer(self.scenario, self.trained)
+        return deepspeed_config.client_optimizer(self.scenario, self.trained, self.model)
 
     def _config(self) -> dict[str, Any]:
         """DeepSpeed's configuration."""
@@ -183,7 +183,7 @@ class DeepSpeed(Subject):
         return float(self.optimizer.loss_scale if kept is None else kept.cur_scale)
 
     def param_groups(self) -> Sequence[dict[str, Any]]:
-        return self.optimizer.param_groups  # type: ignore[no-any-return]
+        return deepspeed_config.trained_groups(self.scenario, self.optimizer.param_groups)
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()

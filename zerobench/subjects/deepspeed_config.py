@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from zerobench.model_specs import Odd
-from zerobench.oracles.optimizer import build_optimizer
+from zerobench.oracles.optimizer import groups, make_optimizer
 from zerobench.oracles.rules import hyperparameters
 from zerobench.oracles.scaler import DeepSpeedScaler
 from zerobench.scenario import Scenario
-from zerobench.subjects import client_settings, plain_settings
+from zerobench.subjects import client_settings, group_settings, plain_settings
 from zerobench.subjects.reference import shared_config
 
 #: DeepSpeed's names of a Scenario's rules. Its own Lion is a kernel, for CUDA or for offload; a client passes one.
@@ -48,11 +48,22 @@ def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
     return out
 
 
-def client_optimizer(scenario: Scenario, trained: Mapping[str, nn.Parameter]) -> Optimizer | None:
+def parameter_groups(scenario: Scenario, trained: Mapping[str, nn.Parameter], model: nn.Module) -> list[dict[str, Any]]:
+    """The groups that the client passes, or those of its optimizer."""
+    return group_settings.with_others(groups(scenario.optimizer, trained), model, scenario)
+
+
+def trained_groups(scenario: Scenario, found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Those of an engine's optimizer in which the client sets hyperparameters."""
+    return group_settings.trained(found, scenario)
+
+
+def client_optimizer(scenario: Scenario, trained: Mapping[str, nn.Parameter], model: nn.Module) -> Optimizer | None:
     """The optimizer that the client passes; None if the configuration has one."""
     if _is_configured(scenario):
         return None
-    return build_optimizer(scenario.optimizer, trained, **plain_settings.form(scenario))
+    grouped = parameter_groups(scenario, trained, model)
+    return make_optimizer(scenario.optimizer, grouped, **plain_settings.form(scenario))
 
 
 def _is_configured(scenario: Scenario) -> bool:

@@ -18,6 +18,7 @@ from zerobench.subjects import (
     deepspeed_checkpointing,
     deepspeed_leaves,
     deepspeed_saving,
+    group_settings,
     plain_settings,
 )
 from zerobench.workload.forwards import loss_of
@@ -92,7 +93,13 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     plain_settings.SPARSE: ((0,), {}),
     **{
         name: ((0, 1, 2, 3), {})
-        for name in (*plain_settings.CODE, *client_settings.CODE, client_settings.CAST, client_settings.STEPPED)
+        for name in (
+            *plain_settings.CODE,
+            *client_settings.CODE,
+            client_settings.CAST,
+            client_settings.STEPPED,
+            *group_settings.GROUPS,
+        )
     },
     client_settings.DIFFERENTIATED: ((1, 2, 3), {}),  # stage 0 refuses each backward but engine.backward()
 }
@@ -131,6 +138,8 @@ def unsupported(scenario: Scenario) -> str | None:
     if (reason := plain_settings.unsupported_sparse(scenario) or _unsupported_drop(scenario)) is not None:
         return reason
     if (reason := plain_settings.unsupported_code(scenario) or client_settings.unsupported(scenario)) is not None:
+        return reason
+    if (reason := group_settings.unsupported(scenario)) is not None:
         return reason
     reasons = (_unsupported(name, scenario) | _unlike_accumulation(name, scenario) for name in scenario.settings)
     return next((reason for each in reasons for reason, there in each.items() if there), None)

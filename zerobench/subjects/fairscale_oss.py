@@ -20,7 +20,7 @@ from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subject import Policies, State
-from zerobench.subjects import client_settings, plain_settings
+from zerobench.subjects import client_settings, group_settings, plain_settings
 from zerobench.subjects.plain import Plain, storages, summed, tensors_of
 from zerobench.subjects.saving import load_own, save_own
 
@@ -65,6 +65,7 @@ class FairscaleOss(Plain):
         client_settings.INPUTS,
         client_settings.STEPPED,
         *plain_settings.ADDITIONS,
+        *group_settings.GROUPS,
     )
     takes_rank_0 = True  # ShardedDataParallel broadcasts the states of rank 0 when it is constructed
     takes_buffers_of_rank_0 = True
@@ -111,7 +112,7 @@ class FairscaleOss(Plain):
         spec = self.scenario.optimizer
         grouped = groups(spec, trained)
         oss = OSS(
-            plain_settings.first_groups(grouped, self.scenario),
+            group_settings.with_others(plain_settings.first_groups(grouped, self.scenario), self.model, self.scenario),
             optim=RULES[spec.name].make,
             group=self.group,
             force_broadcast_object=OBJECTS in self.scenario.settings,

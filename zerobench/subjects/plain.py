@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench.oracles.optimizer import build_optimizer, read_state
+from zerobench.oracles.optimizer import build_optimizer, groups, make_optimizer, read_state
 from zerobench.oracles.rules import RULES
 from zerobench.scenario import NormType, Scaler, Scenario
 from zerobench.subject import Batch, Outcome, Policies, State, Subject, Theory
-from zerobench.subjects import client_settings, plain_settings
+from zerobench.subjects import client_settings, group_settings, plain_settings
 from zerobench.subjects.saving import load_scaler, save_scaler
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES, held_out
@@ -65,7 +65,8 @@ class Plain(Subject):
             return reason
         if scenario.poison and scenario.dtype != "fp16":
             return f"torch checks for overflow in fp16 only: {_AMP}"
-        return plain_settings.unsupported(scenario) or client_settings.unsupported(scenario)
+        reason = plain_settings.unsupported(scenario) or client_settings.unsupported(scenario)
+        return reason or group_settings.unsupported(scenario)
 
     @classmethod
     def _unsupported_place(cls, scenario: Scenario) -> str | None:
@@ -108,7 +109,9 @@ class Plain(Subject):
         return self.model
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self.scenario.optimizer, self.masters, **plain_settings.form(self.scenario))
+        grouped = groups(self.scenario.optimizer, self.masters)
+        given = group_settings.with_others(grouped, self.model, self.scenario)
+        return make_optimizer(self.scenario.optimizer, given, **plain_settings.form(self.scenario))
 
     def _late_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer after an evaluation, of the parameters that the module has then."""
@@ -278,7 +281,7 @@ class Plain(Subject):
             master.grad = None
 
     def param_groups(self) -> Sequence[dict[str, Any]]:
-        return self.optimizer.param_groups
+        return group_settings.trained(self.optimizer.param_groups, self.scenario)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:

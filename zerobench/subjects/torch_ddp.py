@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, State, Theory
-from zerobench.subjects import client_settings, ddp_settings, plain_settings
+from zerobench.subjects import client_settings, ddp_settings, group_settings, plain_settings
 from zerobench.subjects.plain import Plain
 from zerobench.subjects.saving import (
     DISTRIBUTED,
@@ -50,6 +50,7 @@ class TorchDdp(Plain):
         *plain_settings.SETTINGS,
         *client_settings.CODE,
         *client_settings.OF_TORCH,
+        *group_settings.GROUPS,
         plain_settings.SPARSE,
         *ddp_settings.SETTINGS,
         *ddp_settings.OF_OPTIMIZER,
@@ -71,6 +72,8 @@ class TorchDdp(Plain):
             return f"{cls.name} reduces in {cls.wire(scenario)}, not in {wire}: {_PAGE}"
         if scenario.accumulator_dtype not in (None, scenario.dtype):
             return f"{cls.name} accumulates in {scenario.dtype}, not in {scenario.accumulator_dtype}: {_PAGE}"
+        if group_settings.FROZEN in scenario.settings and scenario.dtype != "fp32":
+            return f"the client's master weights are of parameters that train: {_PAGE}"
         if scenario.ranks_differ and scenario.dtype != "fp32":
             return f"DDP broadcasts its parameters, and not the client's master weights: {_PAGE}"
         looks = cls.looks_for_unused(scenario)

@@ -28,7 +28,7 @@ from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Policies, State
-from zerobench.subjects import client_settings, fsdp1_saving, fsdp1_settings, plain_settings
+from zerobench.subjects import client_settings, fsdp1_saving, fsdp1_settings, group_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -71,6 +71,7 @@ class TorchFsdp1(Plain):
         *client_settings.CODE,
         client_settings.DIFFERENTIATED,
         *client_settings.OF_TORCH,
+        *group_settings.GROUPS,
         client_settings.CAST,
         *fsdp1_settings.SETTINGS,
     )
@@ -185,7 +186,8 @@ class TorchFsdp1(Plain):
         self.masters = self._trained()
         with self._whole():  # the groups depend on the parameters' dimensions
             grouped = groups(self.scenario.optimizer, self.masters)
-        return make_optimizer(self.scenario.optimizer, grouped, **plain_settings.form(self.scenario))
+        given = group_settings.with_others(grouped, self.model, self.scenario)
+        return make_optimizer(self.scenario.optimizer, given, **plain_settings.form(self.scenario))
 
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Theory
-from zerobench.subjects import client_settings, fsdp2_chunks, fsdp2_settings, plain_settings
+from zerobench.subjects import client_settings, fsdp2_chunks, fsdp2_settings, group_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
 from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
@@ -44,6 +44,7 @@ class TorchFsdp2(Plain):
         *client_settings.CODE,
         client_settings.DIFFERENTIATED,
         *client_settings.OF_TORCH,
+        *group_settings.GROUPS,
         client_settings.CAST,
         plain_settings.INFERENCE,
         *fsdp2_settings.SETTINGS,

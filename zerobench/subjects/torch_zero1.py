@@ -13,7 +13,7 @@ from torch import Tensor
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.subject import State, Theory
-from zerobench.subjects import client_settings, ddp_settings, plain_settings
+from zerobench.subjects import client_settings, ddp_settings, group_settings, plain_settings
 from zerobench.subjects.plain import storages, summed, tensors_of
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -37,6 +37,7 @@ class TorchZero1(TorchDdp):
         *client_settings.CODE,
         *client_settings.OF_TORCH,
         *plain_settings.ADDITIONS,
+        *group_settings.GROUPS,
         *ddp_settings.SETTINGS,
     )
     #: Each owner's parameters are views of one flat tensor, which is broadcast whole.
@@ -50,7 +51,7 @@ class TorchZero1(TorchDdp):
         spec = self.scenario.optimizer
         grouped = groups(spec, self.masters)
         optimizer = ZeroRedundancyOptimizer(
-            plain_settings.first_groups(grouped, self.scenario),
+            group_settings.with_others(plain_settings.first_groups(grouped, self.scenario), self.model, self.scenario),
             optimizer_class=RULES[spec.name].make,
             process_group=self.group,
             parameters_as_bucket_view=self.parameter_views,
