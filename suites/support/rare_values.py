@@ -157,7 +157,8 @@ RARE_VALUES = {
         reads=(Read("evaluation", 1, 16), Read("optimizer_state", 1, 9)),
     ),
     # accumulation, skipped steps, short ones and a block that some steps do not use, on uneven shards; Adagrad's decay
-    # of the rate changes, its weight decay too, and its sums are saved and loaded
+    # of the rate changes, its weight decay too, and its sums are saved and loaded; states are read before the update of
+    # a short step, and after it
     "long run on three ranks": Scenario(
         model=Odd(width=5, hidden=(7, 3), routed=True, routes="steps", buffers=True, tied=True, frozen=True),
         world=3,
@@ -183,6 +184,8 @@ RARE_VALUES = {
             Read("evaluation", 5, 1),
             Read("evaluation", 5, 2),
             Read("optimizer_state", 6, -1),
+            Read("parameters", 7, 1),
+            Read("optimizer_state", 7, 1),
         ),
     ),
 }
