@@ -13,6 +13,8 @@ from zerobench.oracles.rules import RULES, state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes
 
+#: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
+AGREEMENT = 1 << 18
 _FP32 = 4
 
 

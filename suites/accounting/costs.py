@@ -18,11 +18,13 @@ from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting import bounds, held, kept, within
+from zerobench.suites.accounting.calls import changing
 from zerobench.suites.accounting.histories import (
     after_evaluation,
     after_evaluation_in_a_step,
     after_forward,
     after_reading,
+    after_rest,
     after_saving,
     after_short_step,
     after_skip,
@@ -33,10 +35,7 @@ from zerobench.suites.accounting.network import wire
 from zerobench.suites.support.client import offers_edits, offers_returning, offers_saving
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
-from zerobench.workload.data import DTYPES
 
-#: Bytes of the messages in which ranks agree on a model and on the content of a checkpoint, by name and shape.
-_AGREEMENT = 1 << 18
 #: Whether each of the engines that follow each other in one process reads ahead and writes behind.
 _PIPELINES = [(False, False), (True, False), (False, True), (True, True)]
 _TIMES = len(_PIPELINES)
@@ -123,6 +122,11 @@ def update(trials: Trials, scenario: Scenario) -> None:
     _within(trials, scenario, "update", most, "two copies of its shard, a flat copy of all gradients, and ten blocks")
 
 
+def updating(trials: Trials, scenario: Scenario) -> None:
+    """The memory that an update of the reference engine adds: it steps each unit's states in place."""
+    _within(trials, scenario, "update", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
+
+
 def evaluation(trials: Trials, scenario: Scenario) -> None:
     """The memory that an evaluation adds."""
     _within(trials, scenario, "evaluation", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
@@ -142,7 +146,7 @@ def written(trials: Trials, scenario: Scenario) -> None:
     if size is None:
         pytest.skip("no /proc/self/io: the kernel does not count the bytes that a process writes")
     entry = Entry("files", f"{size} bytes that an evaluation and readings write", "written")
-    demand_at_most(trials, scenario, 0, entry, size, _AGREEMENT, "no state")
+    demand_at_most(trials, scenario, 0, entry, size, bounds.AGREEMENT, "no state")
 
 
 def saving(trials: Trials, scenario: Scenario) -> None:
@@ -163,7 +167,7 @@ def loading_elsewhere(trials: Trials, scenario: Scenario) -> None:
     if reason := trials.subject.not_offered(scenario.but(resumes=(1,))):
         pytest.skip(reason)
     copies, most = 1 + len(state_keys(scenario.optimizer)), _most_in_load(scenario)
-    whole = copies * bounds.fp32(scenario, models.shapes(scenario)) + _AGREEMENT
+    whole = copies * bounds.fp32(scenario, models.shapes(scenario)) + bounds.AGREEMENT
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
         trials.ask(ReplayCommand(saved_by, trials.name), within.save_for_others, Path(directory))
         found = trials.ask(ReplayCommand(scenario, trials.name), within.load_of_others, Path(directory))
@@ -222,7 +226,8 @@ def _within(trials: Trials, scenario: Scenario, call: within.Within, most: int, 
 
 
 def kept_in_step(trials: Trials, scenario: Scenario) -> None:
-    """The memory of the last micro-step and the update after every call between steps, beside that without them."""
+    """The memory of the last micro-step and the update after every call between steps, and the Scenario's readings
+    within the step, beside that without them."""
     _demand_released(trials, scenario, kept.most_in_last_micro_step, "a step after calls between steps")
 
 
@@ -261,8 +266,8 @@ def building(trials: Trials, scenario: Scenario) -> None:
     states = 1 + len(state_keys(scenario.optimizer))
     all_reduce = 2 * whole * (scenario.world - 1) // scenario.world
     most = {
-        "building": (2 * whole + _AGREEMENT, "the model twice"),
-        "saving": (states * all_reduce + _AGREEMENT, "an all-reduce of each state"),
+        "building": (2 * whole + bounds.AGREEMENT, "the model twice"),
+        "saving": (states * all_reduce + bounds.AGREEMENT, "an all-reduce of each state"),
     }
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), within.received, saves)):
         *received, once, twice = found
@@ -270,46 +275,13 @@ def building(trials: Trials, scenario: Scenario) -> None:
             entry = Entry("traffic", f"{size} bytes received while {what}", what)
             demand_at_most(trials, scenario, rank, entry, size, bound, f"{words}, while {what}")
         entry = Entry("files", f"{twice} bytes in files after a second save of a state", "saved")
-        demand_at_most(trials, scenario, rank, entry, twice, once + _AGREEMENT, "those after the first save")
-
-
-def changing(trials: Trials, scenario: Scenario) -> None:
-    """The bytes received by loads, edits, readings and an evaluation, and while an engine is closed.
-
-    A reading may gather a unit twice: an engine that reads ahead in the model's order, and whose values are read in
-    another order, reshards some units before they are read.
-    """
-    loads = scenario.loads_part or offers_returning(trials.subject, scenario)
-    edits = offers_edits(trials.subject, scenario)
-    zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
-    whole = bounds.fp32(scenario, models.shapes(scenario))
-    states = 1 + len(state_keys(scenario.optimizer))
-    copies = {
-        "loading": (states, "each state once"),
-        "an edit": (1, "the model once"),
-        "an edit of gradients": (1, "the gradients once"),
-        "an evaluation": (DTYPES[scenario.dtype].itemsize / 4, "the model once, in its dtype"),
-        "a reading of parameters": (2, "each value twice"),
-        "a reading of optimizer state": (2 * (states - 1), "each value twice"),
-        "a reading of gradients": (2, "each value twice"),
-        "a reading of model parameters": (2, "each value twice"),
-        "closing": (0, "no state"),
-    }
-    if scenario.loads == "model":
-        copies["loading"] = (1, "the model once")
-    command = ReplayCommand(scenario, trials.name)
-    for rank, found in enumerate(trials.ask(command, within.received_by_calls, loads, edits, zeroes)):
-        for what, size in found.items():
-            count, words = copies[what]
-            most = int(count * whole) + (0 if what == "an evaluation" else _AGREEMENT)
-            entry = Entry("traffic", f"{size} bytes received while {what}", what)
-            demand_at_most(trials, scenario, rank, entry, size, most, f"{words}, in {what}")
+        demand_at_most(trials, scenario, rank, entry, twice, once + bounds.AGREEMENT, "those after the first save")
 
 
 def saved(trials: Trials, scenario: Scenario) -> None:
     """The bytes in the files of a saved state."""
     copies = 1 + len(state_keys(scenario.optimizer))
-    most = copies * bounds.fp32(scenario, models.shapes(scenario)) + _AGREEMENT
+    most = copies * bounds.fp32(scenario, models.shapes(scenario)) + bounds.AGREEMENT
     [size, *_] = trials.ask(ReplayCommand(scenario, trials.name), within.saved)
     entry = Entry("files", f"{size} bytes in the files of a saved state", "saved")
     demand_at_most(trials, scenario, 0, entry, size, most, "masters and optimizer states once")
@@ -340,7 +312,8 @@ def failures(trials: Trials, scenario: Scenario) -> None:
 
 
 def files(trials: Trials, scenario: Scenario) -> None:
-    """The bytes in files of all ranks, after loads and edits too if the engine offers them."""
+    """The bytes in files of all ranks after the Scenario's steps, and after loads and edits if the engine offers
+    them."""
     loads = offers_returning(trials.subject, scenario)
     edits = offers_edits(trials.subject, scenario)
     found = trials.ask(ReplayCommand(scenario, trials.name), within.files_of_a_step, loads, edits)
@@ -363,6 +336,7 @@ COSTS: Mapping[str, Cost] = {
         growth,
         received,
         update,
+        updating,
         evaluation,
         saving,
         within_building,
@@ -386,6 +360,7 @@ COSTS: Mapping[str, Cost] = {
         after_evaluation_in_a_step,
         after_forward,
         after_reading,
+        after_rest,
         after_saving,
         after_skip,
         after_short_step,

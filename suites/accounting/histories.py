@@ -94,6 +94,19 @@ def after_short_step(trials: Trials, scenario: Scenario) -> None:
             demand_traffic(trials, scenario, got.rank, "the short step", short, got.traffic[short], form)
 
 
+def after_rest(trials: Trials, scenario: Scenario) -> None:
+    """The steps of a training in which a block rests, beside those of the training without: those in which it rests
+    send at most as much, and the others as much."""
+    plain, other = (traced(trials, one, "nothing") for one in (scenario.but(frozen_steps=()), scenario))
+    for expected, got in zip(plain, other, strict=True):
+        for step, usual in enumerate(expected.traffic):
+            if step in scenario.frozen_steps:
+                form = Form("at most as in the step in which the block trains", {}, usual)
+                demand_traffic(trials, scenario, got.rank, f"step {step}", step, got.traffic[step], form)
+            else:
+                _demand_step(trials, scenario, expected, got, step, Form.exactly(f"{_FORMULA} rest", usual))
+
+
 def after_forward(trials: Trials, scenario: Scenario) -> None:
     """The steps of a training with further forwards, beside those of the training without, and an evaluation.
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from zerobench import subjects
 from zerobench.driver import directory_of, draw_batches, edit_gradients, run_step, start
+from zerobench.driver.reading import read_at
 from zerobench.meters import PeakMeter, TrafficMeter
 from zerobench.scenario import Scenario
 from zerobench.suites.accounting.history import Between, calls_between, rounds_of
@@ -18,8 +19,8 @@ _STEP = 1
 
 def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scenario, calls: bool) -> int:
     """One rank's part: the most bytes from the last micro-step of the second step to its end, beyond those before the
-    engine is built; with or without every call that a client makes between steps before it. It saves and loads if the
-    Scenario does, in the engine that has saved."""
+    engine is built; with or without every call that a client makes between steps before it, and the Scenario's readings
+    between its first two micro-steps. It saves and loads if the Scenario does, in the engine that has saved."""
     kind, rank = subjects.load(name), dist.get_rank(group)
     left_out = () if scenario.resumed and scenario.loads_into == "same" else ("saving", "loading")
     with PeakMeter() as peak, closing(start(kind, scenario, group)) as engine, directory_of(group) as directory:
@@ -31,6 +32,8 @@ def most_in_last_micro_step(group: dist.ProcessGroup, name: str, scenario: Scena
         *others, last = draw_batches(scenario, _STEP, rank)
         for batch in others:
             engine.micro_step(batch)
+        if calls:
+            read_at(engine, scenario, _STEP, 1)
         dist.barrier(group)
         peak.restart()
         engine.micro_step(last)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume
 
-from zerobench.scenario import Forwards, LossScale, Optimizer, Read, Scenario
+from zerobench.scenario import Dtype, Forwards, LossScale, Optimizer, Read, Scenario
 from zerobench.suites.accounting import costs, grid, histories
 from zerobench.suites.accounting.forms import Form, demand_traffic
 from zerobench.suites.accounting.ledger import judge, known, offered, offers, theory_of
@@ -97,6 +97,18 @@ def test_a_short_step_costs_as_much_as_its_micro_steps(trials: Trials, stage: in
         prefetch_bucket=0,
     )
     histories.after_short_step(trials, offered(trials, short, histories.after_short_step))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_step_in_which_a_block_rests_costs_no_more(trials: Trials, stage: int, dtype: Dtype) -> None:
+    """If the client freezes a block in a step, the step sends at most what it does if the block trains, and the next
+    one as much. Another engine than the contract's may have to find the parameters without a gradient, as DDP does."""
+    if not trials.subject.promises_bits:
+        pytest.skip("a rule of engines that promise the contract's bits")
+    rests = Scenario(model=grid.DEEP, stage=stage, dtype=dtype, chunk=32, prefetch_bucket=0, frozen_steps=(1,))
+    judge(trials, rests, histories.after_rest, "dtype", "frozen_steps")
 
 
 @pytest.mark.ci

@@ -151,7 +151,8 @@ def received_by_calls(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
 ) -> dict[str, int]:
     """One rank's part: bytes received while an engine loads what it has saved, or a new one loads a part of it, by
-    an evaluation, while the client sets parameters, or zeroes gradients, by each reading, and while it is closed."""
+    evaluations after the load, after readings and after an edit, while the client sets parameters, or zeroes gradients,
+    by each reading, and while it is closed."""
     values, found = edited(scenario, 0), dict[str, int]()
     engine_of = partial(start, subjects.load(name), scenario, group)
     engine = engine_of()
@@ -171,11 +172,14 @@ def received_by_calls(
                 engine = engine_of()
                 after_failure.callback(engine.close)
             meter("loading", lambda: engine.load(directory))
-        meter("an evaluation", lambda: engine.evaluate(held_out(scenario)))
+        evaluate = partial(engine.evaluate, held_out(scenario))
+        meter("an evaluation", evaluate)
         meter("a reading of parameters", engine.parameters)
         meter("a reading of optimizer state", engine.optimizer_state)
+        meter("an evaluation after readings", evaluate)
         if edits:
             meter("an edit", lambda: engine.set_parameters(values))
+            meter("an evaluation after an edit", evaluate)
         for batch in draw_batches(scenario, 1, dist.get_rank(group)):
             engine.micro_step(batch)
         meter("a reading of gradients", engine.gradients)
@@ -289,17 +293,17 @@ def held_after_failures(group: dist.ProcessGroup, name: str, scenario: Scenario)
 def files_of_a_step(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool
 ) -> tuple[int, int]:
-    """One rank's part: bytes in files after two steps, after two loads if the engine ``loads``, and after four edits if
-    it ``edits``, by the engine's account and by the file system's of this process: those in the directory are of all
-    ranks, and rank 0 counts them."""
+    """One rank's part: bytes in files after the Scenario's steps, after two loads if the engine ``loads``, and after
+    four edits if it ``edits``, by the engine's account and by the file system's of this process: those in the directory
+    are of all ranks, and rank 0 counts them."""
     rank, values = dist.get_rank(group), [edited(scenario, step) for step in (0, 1)]
     with directory_of(group) as directory, directory_of(group) as saved:
         one = scenario.but(nvme_path=str(directory))
         with closing(start(subjects.load(name), one, group)) as engine:
-            for index in range(2):
+            for index in range(one.steps):
                 run_step(engine, one, index, rank)
             if loads:
-                save(engine, one, saved, 2)
+                save(engine, one, saved, one.steps)
                 engine.load(saved)
                 engine.load(saved)
             for each in [*values, *values] if edits else ():
