@@ -238,14 +238,15 @@ RARE_VALUES |= {
         loss_scale=LossScale(initial_power=0, window=2, hysteresis=3, minimum=0.5),
         poison=tuple((step, 0) for step in range(5)),
     ),
-    # more steps than any draw of an engine without a promise of bits has: the rate changes in each, and the names of
-    # the two checkpoints have one digit and two
+    # more steps than any draw of an engine without a promise of bits has: the rate changes in each, the decay is zero
+    # when a new engine loads, and stays so, and the names of the two checkpoints have one digit and two
     "twenty steps": Scenario(
         model=Odd(width=3, hidden=(2,)),
         steps=20,
         chunk=32,
         optimizer=Optimizer(name="adam", second_group=True),
         lr_factors=tuple(1 / (1 + step) for step in range(20)),
+        weight_decay_factors=(1.0, 1.0, 1.0, 0.0),
         resumes=(9, 11),
     ),
     # in bf16, so that a momentum in the dtype of the weights is none of the saved one
