@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
@@ -73,7 +73,8 @@ def GatheredParameters(
         unsharder.enter(states)
     try:
         try:
-            yield
+            with _saving(engine for engine, *_ in found):
+                yield
         finally:
             for unsharder, states in unsharders.items():
                 unsharder.release(_whole_units(states))
@@ -92,6 +93,16 @@ def GatheredParameters(
         unsharder.unpin(states)
         unsharder.finish()
         unsharder.hold([])  # of an outer context
+
+
+@contextmanager
+def _saving(engines: Iterable[Engine]) -> Iterator[None]:
+    """Let a backward have the values of parameters that a graph of the context uses, as a weight penalty does."""
+    with ExitStack() as stack:
+        for engine in dict.fromkeys(engines):
+            if engine.hooks is not None:
+                stack.enter_context(engine.hooks.saving())
+        yield
 
 
 def _by_unsharder(

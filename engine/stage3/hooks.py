@@ -156,9 +156,26 @@ class ParameterHooks:
         finally:
             self.unsharder.unpin([state])
 
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around a client's own use of whole parameters: a backward after it has their values, as after a forward."""
+        hooks = self._saving()
+        try:
+            with _explaining():
+                yield
+        finally:
+            if hooks is not None:
+                hooks.__exit__()
+
     def _saving(self) -> Any:
-        """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's)."""
-        if not torch.is_grad_enabled() or _hooks_in_force() is not None:
+        """Enter the engine's saved-tensor hooks; None if hooks are active already (these, or a checkpoint's).
+
+        Those of another engine know nothing of these parameters.
+        """
+        in_force = _hooks_in_force()
+        owner = None if in_force is None else getattr(in_force[0], "__self__", None)
+        others = in_force is not None and not isinstance(owner, ParameterHooks)
+        if not torch.is_grad_enabled() or owner is self or others:
             return None
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
@@ -238,8 +255,9 @@ def _explaining() -> Iterator[None]:
     except RuntimeError as error:
         if "saved tensor hooks" in str(error):
             error.add_note(
-                "Stage 3 gathers parameters in backward by saved-tensor hooks, so its forwards cannot use grad and vjp "
-                "of torch.func or functions built on them; use torch.autograd.grad(..., create_graph=True), or stage 2."
+                "Stage 3 gathers parameters in backward by saved-tensor hooks, so its forwards, and GatheredParameters "
+                "with gradients enabled, cannot use grad and vjp of torch.func or functions built on them; use "
+                "torch.autograd.grad(..., create_graph=True), or stage 2."
             )
         raise
 
