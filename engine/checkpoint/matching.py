@@ -26,6 +26,13 @@ class Choice:
     module_only: bool
 
 
+#: What to do if the elements of a parameter have another order in memory.
+_ANOTHER_FORMAT = (
+    "; give the model the memory format of the saved one before initialize(), as by "
+    "model.to(memory_format=torch.channels_last)"
+)
+
+
 @dataclass(frozen=True)
 class Want:
     """A range of a tensor of the checkpoint, and the key of the engine's state that it becomes."""
@@ -46,7 +53,7 @@ def check(parts: Parts, saved: Contents, choice: Choice) -> None:
     for name, entry in saved.parameters.items():
         if name in own:
             _check_equal(f"parameter {name!r}", "shape", entry.shape, own[name].shape)
-            _check_equal(f"parameter {name!r}", "stride", entry.stride, own[name].stride)
+            _check_equal(f"parameter {name!r}", "stride", entry.stride, own[name].stride, _ANOTHER_FORMAT)
     for name, buffer in buffers(parts.module).items():
         if name in saved.buffers:
             _check_equal(f"buffer {name!r}", "shape and dtype", saved.buffers[name], buffer_entry(buffer))
