@@ -89,13 +89,16 @@ def test_buckets_that_end_with_a_parameter_follow(trials: Trials, scenario: Scen
         dtype=among("dtype", "bf16", "fp16"),
         communication_dtype="fp32",
         accumulator_dtype="fp32",
-        accumulation=_EXACT_SHARES,
+        accumulation=among("accumulation", 1, 4),  # a sum of two has no third contribution, before which it may round
+        schedule=among("schedule", "auto", "boundary"),
         reads=(),
     ),
-    share=0.1,
+    share=0.2,
 )
 def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
     """If gradients in 16 bits are sent and accumulated in fp32, their sums have errors of fp32 alone."""
+    if trials.subject.promises_bits and scenario.stage > 1:  # the contract's stages 2 and 3 reduce each micro-step
+        scenario = scenario.but(schedule="auto")
     trials.follows(trials.nearest(scenario, "accumulation"))
 
 

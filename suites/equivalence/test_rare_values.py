@@ -30,7 +30,9 @@ def test_rare_values(trials: Trials, name: str) -> None:
 
     @drawn(_at(st.just(0) if at_stage_0 else STAGES, RARE_VALUES[name]), share=SHARES.get(name, 0.1))
     def check(scenario: Scenario) -> None:
-        _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario), *REQUIRED.get(name, ())))
+        plain = PLAINEST.but(settings=scenario.settings, world=scenario.world) if scenario.settings else PLAINEST
+        at_stage = at_offered_stage(trials.subject, scenario, plain)
+        _demand(trials, trials.nearest(at_stage, *REQUIRED.get(name, ())))
 
     check()
 

@@ -208,6 +208,7 @@ REQUIRED = {
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
     "replicas of the shards": ("replicate", "clip"),
+    "shards in groups": ("settings", "resumes"),
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
 SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
@@ -384,6 +385,8 @@ RARE_VALUES |= {
     "replicas of the shards": Scenario(
         model=Odd(width=6, hidden=(7, 4)), world=4, replicate=2, steps=3, accumulation=2, chunk=32, clip=0.05
     ),
+    # a second copy of the shards, which a load must renew
+    "shards in groups": Scenario(world=4, steps=3, resumes=(2,), settings=("zero_hpz_partition_size",)),
     **RARE_MODELS,
 }
 
