@@ -10,13 +10,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
-from zerobench.scenario import Scenario
+from zerobench.scenario import Loads, Scenario
 from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.calls import changing
 from zerobench.suites.accounting.histories import (
@@ -141,11 +142,12 @@ def within_building(trials: Trials, scenario: Scenario) -> None:
 
 
 def written(trials: Trials, scenario: Scenario) -> None:
-    """The bytes that an evaluation and readings write; one rank, because others are sent to by writes, too."""
+    """The bytes that an evaluation, readings and a skipped update write; one rank, because others are sent to by
+    writes, too."""
     [size] = trials.ask(ReplayCommand(scenario, trials.name), within.written_between_steps)
     if size is None:
         pytest.skip("no /proc/self/io: the kernel does not count the bytes that a process writes")
-    entry = Entry("files", f"{size} bytes that an evaluation and readings write", "written")
+    entry = Entry("files", f"{size} bytes that an evaluation, readings and a skipped update write", "written")
     demand_at_most(trials, scenario, 0, entry, size, bounds.AGREEMENT, "no state")
 
 
@@ -213,9 +215,11 @@ def reading(trials: Trials, scenario: Scenario) -> None:
 
 
 def _states_of(scenario: Scenario, ranks: int) -> int:
-    """Bytes of masters and optimizer states if so many ranks share them, and ten blocks."""
+    """Bytes of masters and optimizer states if so many ranks share them, and ten blocks; of masters alone if the
+    Scenario loads the model alone."""
     model = models.shapes(scenario)
-    states = (1 + len(state_keys(scenario.optimizer))) * bounds.fp32(scenario, model)
+    keys = [] if scenario.loads == "model" else state_keys(scenario.optimizer)
+    states = (1 + len(keys)) * bounds.fp32(scenario, model)
     return states // ranks + bounds.of_ten_blocks(model)
 
 
@@ -288,11 +292,14 @@ def saved(trials: Trials, scenario: Scenario) -> None:
 
 
 def closed(trials: Trials, scenario: Scenario) -> None:
-    """All that a process still has after its engines are closed, and the files that they leave."""
+    """All that a process still has after its engines are closed, and the files that they leave. They load everything or
+    a part, alternating."""
     pipelined = all(trials.offers(scenario.but(pipeline_read=read, pipeline_write=write)) for read, write in _PIPELINES)
     each = _PIPELINES if pipelined else [_PIPELINES[0]] * _TIMES
-    saves = trials.offers(scenario.but(resumes=(1,), steps=2, loads_into="same"))
-    found = trials.ask(ReplayCommand(scenario, trials.name), within.held_after_closing, each, saves)
+    resumed = scenario.but(resumes=(1,), steps=2)
+    parts = [part for part in get_args(Loads) if trials.offers(resumed.but(loads=part))]
+    loads = parts if trials.offers(resumed.but(loads_into="same")) else []
+    found = trials.ask(ReplayCommand(scenario, trials.name), within.held_after_closing, each, loads)
     for rank, (first, last) in enumerate(found):
         for name, before in vars(first).items():
             entry = Entry("left", f"{name} after {_TIMES} closed engines", name)

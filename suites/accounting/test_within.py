@@ -96,17 +96,22 @@ def test_building_holds_few_blocks(reference: Trials, stage: int) -> None:
 
 
 def test_calls_between_steps_write_nothing(trials: Trials) -> None:
-    """If all states are in files, an evaluation and readings write none of them."""
-    scenario = _SMALL.but(stage=3, world=1, offload_optimizer="nvme", offload_param="nvme")
-    judge(trials, scenario, costs.written)
+    """If all states are in files, an evaluation, readings and an update that is skipped write none of them."""
+    scenario = _SMALL.but(stage=3, world=1, steps=2, offload_optimizer="nvme", offload_param="nvme")
+    skipping = scenario.but(dtype="fp16", loss_scale=LossScale(static=1.0), poison=((1, 0),))
+    judge(trials, _first_offered(trials, skipping, scenario), costs.written, "offload_optimizer", "offload_param")
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_a_save_and_a_load_hold_little(reference: Trials, stage: int) -> None:
     """A save of the reference engine adds at most the rank's part of the file and ten blocks; a load the states that
-    the rank has, and ten blocks, and it reads twice as much at most: files have whole blocks."""
+    the rank has, and ten blocks, and it reads twice as much at most: files have whole blocks. A load of the model alone
+    has the masters alone, and reads no other state."""
+    scenario = _DEEP.but(stage=stage, world=4)
     for each in (costs.saving, costs.loading, costs.reading):
-        judge(reference, _DEEP.but(stage=stage, world=4), each)
+        judge(reference, scenario, each)
+    for each in (costs.loading, costs.reading):
+        judge(reference, scenario.but(resumes=(1,), loads="model"), each, "loads")
 
 
 @pytest.mark.parametrize("stage", [1, 3])
@@ -228,9 +233,9 @@ def test_a_saved_state_has_each_state_once(reference: Trials, stage: int) -> Non
 
 @pytest.mark.parametrize("stage", range(4))
 def test_nothing_is_left_of_a_closed_engine(trials: Trials, stage: int) -> None:
-    """After four engines, of which each has saved and loaded and is closed before the next is built, a process has no
-    more tensors, open descriptors, threads and files than after the first. If states are in files, the four read
-    ahead, write behind, or both, or neither."""
+    """After four engines, of which each has saved, and loaded everything or a part, and is closed before the next is
+    built, a process has no more tensors, open descriptors, threads and files than after the first. If states are in
+    files, the four read ahead, write behind, or both, or neither."""
     judge(trials, _in_files(trials, stage), costs.closed)
 
 

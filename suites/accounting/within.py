@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from zerobench import subjects
 from zerobench.bench.ledger import settled
 from zerobench.driver import directory_of, draw_batches, model_for, run_step, save, start, wrap
 from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
-from zerobench.scenario import Scenario
+from zerobench.scenario import Loads, Scenario
 from zerobench.subject import State, Subject
 from zerobench.suites.support.own_code import Place, broken, fail
 from zerobench.workload.changes import edited, without_gradient
@@ -103,8 +104,8 @@ def most_in_building(group: dist.ProcessGroup, name: str, scenario: Scenario) ->
 
 
 def written_between_steps(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int | None:
-    """One rank's part: the bytes that it writes, to files or others, in an evaluation and readings after a step; None
-    if the kernel does not count them."""
+    """One rank's part: the bytes that it writes, to files or others, in an evaluation and readings after a step, and in
+    the update of the next step if it is skipped; None if the kernel does not count them."""
     with directory_of(group) as directory:
         one = scenario.but(nvme_path=str(directory))
         with closing(start(subjects.load(name), one, group)) as engine:
@@ -113,7 +114,15 @@ def written_between_steps(group: dist.ProcessGroup, name: str, scenario: Scenari
             engine.evaluate(held_out(one))
             _read(engine, one, directory, {})
             after = written_so_far()
-    return None if before is None or after is None else after - before
+            for batch in draw_batches(one, 1, dist.get_rank(group)) if one.bad_steps else ():
+                engine.micro_step(batch)
+            ready = written_so_far()
+            if one.bad_steps:
+                engine.step()
+            updated = written_so_far()
+    if before is None or after is None or ready is None or updated is None:
+        return None
+    return after - before + updated - ready
 
 
 def read_in_load(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int | None:
@@ -253,21 +262,26 @@ class Held:
 
 
 def held_after_closing(
-    group: dist.ProcessGroup, name: str, scenario: Scenario, each: Sequence[tuple[bool, bool]], saves: bool
+    group: dist.ProcessGroup, name: str, scenario: Scenario, each: Sequence[tuple[bool, bool]], loads: Sequence[Loads]
 ) -> tuple[Held, Held]:
     """One rank's part: after the first engine is closed, and after the last of those that follow each other, one for
-    each pair of pipelines; each saves and loads if it can.
+    each pair of pipelines; each saves, if it can, and loads in turn what ``loads`` says: all that it has saved, or
+    before its first step a part of what the one before it has saved.
 
     The first one may leave memory that libraries allocate once.
     """
-    found, kind = list[Held](), subjects.load(name)
+    found, kind, parts = list[Held](), subjects.load(name), itertools.cycle(loads)
     with directory_of(group) as directory, directory_of(group) as saved:
         for read, write in each:
             one = scenario.but(nvme_path=str(directory), pipeline_read=read, pipeline_write=write)
+            one = one.but(loads=next(parts, "all"))
             with closing(start(kind, one, group)) as engine:
+                if one.loads != "all":
+                    engine.load(saved)
                 run_step(engine, one, 0, dist.get_rank(group))
-                if saves:
-                    engine.save(saved)
+                if loads:
+                    save(engine, one, saved, 1)
+                if loads and one.loads == "all":
                     engine.load(saved)
             del engine
             dist.barrier(group)
