@@ -8,7 +8,7 @@ from hypothesis import assume
 
 from zerobench.judge.parts import Part
 from zerobench.model_specs import Odd
-from zerobench.scenario import Scenario
+from zerobench.scenario import OffloadTarget, Scenario
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.sizes import boundaries, settings_of
 from zerobench.suites.support.strategies import drawn, drawn_at_each_stage, models, scenarios
@@ -105,6 +105,29 @@ def test_late_writes_of_an_edit(reference: Trials, buffers: int) -> None:
         seed=3,  # an odd one: edits are in place
     )
     reference.agree(reference.run(scenario, subject=_LATE), reference.run(scenario))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("offload", ["none", "cpu", "nvme"])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_edit_reaches_every_store(bits: Trials, offload: OffloadTarget, seed: int) -> None:
+    """If some shards are in files and others, by ``max_in_cpu``, in memory, what a client sets is in each of them, in
+    the forward that follows too. By the seed it sets masters, or edits in place on all ranks or on the first alone."""
+    scenario = Scenario(
+        model=Odd(width=8, hidden=(9, 9, 9)),
+        world=2,
+        stage=3,
+        steps=3,
+        chunk=32,
+        edits=(1, 2),
+        offload_optimizer=offload,
+        offload_param="nvme",
+        max_in_cpu=300,
+        buffer_size=8192,
+        seed=seed,
+    )
+    scenario = bits.nearest(scenario, "edits", "stage")
+    bits.agree(*bits.run_beside_canonical(scenario))
 
 
 @drawn(scenarios(model=models(buffers=False), accumulator_dtype=None), share=0.35)
