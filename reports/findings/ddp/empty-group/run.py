@@ -39,7 +39,7 @@ def resume(empty: bool, flat: bool) -> str:
     step(module, optimizer)
     model_state, optimizer_state = get_state_dict(module, optimizer, options=options)
     module, optimizer = build(empty)
-    both = {"model_state_dict": model_state, "optim_state_dict": optimizer_state}
+    both: dict[str, Any] = {"model_state_dict": model_state, "optim_state_dict": optimizer_state}
     try:
         set_state_dict(module, optimizer, **both, options=options)
         step(module, optimizer)

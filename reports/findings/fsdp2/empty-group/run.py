@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(empty: bool) -> tuple[Any, torch.optim.Optimizer]:
     """A module of one layer, and its optimizer; the first group may have no parameter."""
-    module = fully_shard(torch.nn.Linear(4, 4))
+    module: Any = fully_shard(torch.nn.Linear(4, 4))
     groups: list[dict[str, Any]] = [*([{"params": []}] if empty else []), {"params": [*module.parameters()]}]
     return module, torch.optim.AdamW(groups)
 
@@ -39,7 +39,7 @@ def resume(empty: bool, flat: bool) -> str:
     step(module, optimizer)
     model_state, optimizer_state = get_state_dict(module, optimizer, options=options)
     module, optimizer = build(empty)
-    both = {"model_state_dict": model_state, "optim_state_dict": optimizer_state}
+    both: dict[str, Any] = {"model_state_dict": model_state, "optim_state_dict": optimizer_state}
     try:
         set_state_dict(module, optimizer, **both, options=options)
         step(module, optimizer)
