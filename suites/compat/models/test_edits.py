@@ -218,11 +218,13 @@ def _wrapped(group: dist.ProcessGroup, stage: int, wraps: bool) -> list[float] |
 
 
 def test_ddp_around_the_engine(pool: Pool) -> None:
-    """It changes nothing where every rank keeps the model whole, and is one clear error at stage 3."""
+    """Where every rank keeps the model whole it changes the order in which gradients are added, and no more: it averages
+    them, and the average of averages is the same. At stage 3 it is one clear error."""
     for plain, wrapped in zip(
         *(pool.run(loops.at_every_stage, _wrapped, wraps, world=_WORLD) for wraps in (False, True)), strict=True
     ):
-        assert wrapped[:3] == plain[:3]
+        for ours, theirs in zip(wrapped[:3], plain[:3], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-6)
         assert "DistributedDataParallel cannot take a model that an engine shards at stage 3" in wrapped[3]
 
 
