@@ -218,8 +218,8 @@ def _wrapped(group: dist.ProcessGroup, stage: int, wraps: bool) -> list[float] |
 
 
 def test_ddp_around_the_engine(pool: Pool) -> None:
-    """Where every rank keeps the model whole it changes the order in which gradients are added, and no more: it averages
-    them, and the average of averages is the same. At stage 3 it is one clear error."""
+    """Where every rank keeps the model whole it changes only the order in which gradients are added: it averages them,
+    and the average of averages is the same. At stage 3 it is one clear error."""
     for plain, wrapped in zip(
         *(pool.run(loops.at_every_stage, _wrapped, wraps, world=_WORLD) for wraps in (False, True)), strict=True
     ):

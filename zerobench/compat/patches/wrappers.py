@@ -12,7 +12,7 @@ from zerobench.engine.state.resharded import Resharded
 
 
 def watch_wrappers() -> None:
-    """Make DistributedDataParallel say that it cannot take sharded parameters; below stage 3 it changes nothing."""
+    """Make DistributedDataParallel say that it cannot take sharded parameters."""
     construct: Any = nn.parallel.DistributedDataParallel.__init__
     if hasattr(construct, "watched"):
         return

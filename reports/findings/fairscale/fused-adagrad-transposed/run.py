@@ -1,4 +1,4 @@
-"""fairscale: OSS with Adagrad(fused=True) updates a parameter that is not contiguous with the sums of other elements."""
+"""fairscale: OSS with Adagrad(fused=True) updates a transposed parameter with the sums of other elements."""
 
 from __future__ import annotations
 
