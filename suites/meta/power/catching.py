@@ -68,6 +68,7 @@ WEAK: list[Any] = [
     test_every_step.test_building_is_inert,
     test_every_engine.test_engines_share_nothing,
     test_every_step.test_sums_in_fp32_follow,
+    test_every_step.test_one_reduction_follows,
     test_every_engine.test_ranks_agree_on_overflow,
     test_client.test_saving_changes_nothing,
     test_client.test_outcomes_need_no_reader,
