@@ -97,12 +97,7 @@ def test_buckets_that_end_with_a_parameter_follow(trials: Trials, scenario: Scen
 )
 def test_sums_in_fp32_follow(trials: Trials, scenario: Scenario) -> None:
     """If gradients in 16 bits are sent and accumulated in fp32, their sums have errors of fp32 alone."""
-    trials.follows(trials.nearest(_reduced(trials, scenario), "accumulation"))
-
-
-def _reduced(trials: Trials, scenario: Scenario) -> Scenario:
-    """The Scenario under a schedule of the contract, whose stages 2 and 3 reduce each micro-step, if it binds."""
-    return scenario.but(schedule="auto") if trials.subject.promises_bits and scenario.stage > 1 else scenario
+    trials.follows(trials.nearest(scenario, "accumulation"))
 
 
 @drawn_at_each_stage(
@@ -113,7 +108,7 @@ def _reduced(trials: Trials, scenario: Scenario) -> Scenario:
 )
 def test_one_reduction_follows(trials: Trials, scenario: Scenario) -> None:
     """A step follows whose micro-steps add their gradients on each rank before one reduction, as in ``no_sync``."""
-    trials.follows(trials.nearest(_reduced(trials, scenario), "accumulation"))
+    trials.follows(trials.nearest(scenario, "accumulation"))
 
 
 @drawn_at_each_stage(

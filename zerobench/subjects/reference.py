@@ -60,6 +60,8 @@ class Reference(Subject):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if scenario.replicate > 1:
             return "the reference engine shards over all ranks: it has no hybrid sharding"
+        if scenario.schedule == "boundary" and scenario.stage > 1:
+            return "the contract's stages 2 and 3 reduce each micro-step: docs/reference/contract.md"
         return None
 
     @classmethod
