@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.engine.checkpoint import directory as names
-from zerobench.engine.checkpoint import record, shard_file
+from zerobench.engine.checkpoint import record
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.deepspeed.files import is_deepspeed
 from zerobench.engine.checkpoint.deepspeed.reading import DeepSpeedSource
@@ -86,8 +86,6 @@ def _opened(parts: Parts, folder: Path) -> tuple[Source, str]:
         foreign = DeepSpeedSource(folder, parts)
         return foreign, foreign.identity
     saved, digest = record.read(folder), record.digest_of(folder)
-    if saved.contents.world == parts.ranks.world:
-        shard_file.expect(folder / shard_file.name_of(parts.ranks.rank))
     saved.check_files(folder, parts.ranks.rank, parts.ranks.world)
     return OwnSource(folder, saved), digest
 

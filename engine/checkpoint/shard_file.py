@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +27,8 @@ from zerobench.engine.section import Section
 
 #: Bytes that share a checksum.
 BLOCK = 1 << 20
-#: Bytes after a block that the drive may read while the block is checked.
-_AHEAD = 8 * BLOCK
+#: Bytes of the file after which a reader gives back the system's copy of those before.
+_WINDOW = 8 * BLOCK
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -105,19 +105,15 @@ def opened(path: Path) -> Iterator[int]:
     with failed(f"read {path.name!r} in {str(path.parent)!r}"):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the system reads twice as far ahead
             yield descriptor
         finally:
             os.close(descriptor)
 
 
-def expect(path: Path) -> None:
-    """Let the drive read the start of a file that is likely to be read soon; a file that cannot be opened is not."""
-    with suppress(CheckpointError), opened(path) as descriptor:
-        for at in range(0, 2 * _AHEAD, _AHEAD):  # a call with more would read no more
-            os.posix_fadvise(descriptor, at, _AHEAD, os.POSIX_FADV_WILLNEED)
-
-
-def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, target: Tensor) -> None:
+def read(
+    descriptor: int, path: Path, stored: Stored, size: int, start: int, target: Tensor, *, once: bool = False
+) -> None:
     """Read bytes of a piece, from its byte ``start`` on, into ``target``, and check every block that they are in.
 
     Args:
@@ -127,6 +123,8 @@ def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, tar
         size: the piece's bytes.
         start: the first byte to read, counted from the piece's start.
         target: 1-dimensional, contiguous, on the CPU.
+        once: no other rank reads the file, so that the system need not keep its copy. The memory of a few pages is then
+            used again and again. New pages cost a virtual machine up to four times as long as the read itself.
 
     Raises:
         CheckpointError: the file is shorter, or a block has another checksum.
@@ -137,7 +135,6 @@ def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, tar
         first, last = index * BLOCK, min((index + 1) * BLOCK, size)
         whole = start <= first and last <= stop
         block = memory[first - start : last - start] if whole else memoryview(bytearray(last - first))
-        os.posix_fadvise(descriptor, stored.begin + last, _AHEAD, os.POSIX_FADV_WILLNEED)
         _read(descriptor, block, stored.begin + first, path)
         if digest(block) != stored.digests[index]:
             raise CheckpointError(
@@ -147,6 +144,15 @@ def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, tar
         if not whole:
             lo, hi = max(first, start), min(last, stop)
             memory[lo - start : hi - start] = block[lo - first : hi - first]
+        if once:
+            _give_back(descriptor, stored.begin + first, stored.begin + last)
+
+
+def _give_back(descriptor: int, begin: int, end: int) -> None:
+    """Let the system forget its copy of the bytes before these, if they end a window."""
+    if begin // _WINDOW < end // _WINDOW:
+        start = max(0, end - 2 * _WINDOW)
+        os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def _read(descriptor: int, block: memoryview, offset: int, path: Path) -> None:

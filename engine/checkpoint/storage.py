@@ -126,7 +126,7 @@ class ShardReader(StorageReader):
             path = self.folder / name
             with opened(path) as descriptor:
                 for item, chunk in found:
-                    self._read(descriptor, path, item, chunk, planner)
+                    self._read(descriptor, path, item, chunk, planner, once=len(items) == 1)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -135,11 +135,15 @@ class ShardReader(StorageReader):
         assert index.offset is not None
         return next(each for each in self.record.tensors[index.fqn].chunks if each.offset == index.offset[0])
 
-    def _read(self, descriptor: int, path: Path, item: ReadItem, chunk: Chunk, planner: LoadPlanner) -> None:
+    def _read(
+        self, descriptor: int, path: Path, item: ReadItem, chunk: Chunk, planner: LoadPlanner, *, once: bool
+    ) -> None:
         target = planner.resolve_tensor(item)
         size = DTYPES[self.record.tensors[item.storage_index.fqn].dtype].itemsize
         stored = Stored(chunk.file, chunk.begin, chunk.digests)
-        shard_file.read(descriptor, path, stored, chunk.elements * size, item.storage_offsets[0] * size, target)
+        shard_file.read(
+            descriptor, path, stored, chunk.elements * size, item.storage_offsets[0] * size, target, once=once
+        )
         planner.commit_tensor(item, target)
 
     @classmethod
