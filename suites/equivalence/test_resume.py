@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,11 +15,15 @@ from hypothesis import assume
 from zerobench.bench.runner import Reading, in_order
 from zerobench.driver import ALL, Keep
 from zerobench.judge.command import ReplayCommand
+from zerobench.judge.difference import same_bits
 from zerobench.judge.judgement import disagreement
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.model_specs import Odd
 from zerobench.scenario import LoadsInto, LossScale, OffloadTarget, Scenario
+from zerobench.suites.support import loads
+from zerobench.suites.support.client import Changed
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.scalers import of_a_scaler
 from zerobench.suites.support.sizes import WORLD_PAIRS, chunks, leaves_of, settings_of
 from zerobench.suites.support.strategies import (
@@ -218,22 +224,64 @@ def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, Scenario]) -> 
             short_steps=(),
             poison=(),
             reads=(),
+            loads=among("load part", "all", "model", "without_optimizer"),
+            loads_into=among("load into", "new", "trained"),
         ),
         among("load worlds", *WORLD_PAIRS),
         STAGES,
     ),
-    share=0.2,
+    share=0.3,
 )
 def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
-    """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits."""
+    """If the product of ranks and micro-steps stays, another number of ranks goes on with the same bits. If a new
+    engine loads a part of the state, they are those after such a load of what as many ranks have saved."""
     bits.skip_unless_it_saves()
     whole, (before, then), stage = scenario
     leaves = leaves_of(before, then)
-    one = whole.but(world=before, accumulation=leaves // before, steps=2)
+    one = whole.but(world=before, accumulation=leaves // before, steps=2, loads="all")
     other = whole.but(world=then, accumulation=leaves // then, steps=4, stage=stage)
+    if other.loads != "all":
+        other = other.but(resumes=(one.steps,), loads_into="new")
     assume(bits.offers(one))
     assume(bits.offers(other))
     _agree(bits, one, other, ["norm", "gradients", "parameters", "optimizer_state"])
+
+
+@drawn(
+    st.tuples(
+        scenarios(
+            # on each rank the held-out batch takes the same path
+            model=models(buffers=True, persistent=True, routed=False, stopped=False),
+            steps=2,
+            short_steps=(),
+            edits=(),
+            poison=(),
+            reads=(),
+            loads=among("load part", "all", "model", "without_optimizer"),
+        ),
+        among("load worlds", *WORLD_PAIRS),
+        STAGES,
+    ),
+    share=0.1,
+)
+def test_buffers_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+    """On another number of ranks each takes the buffers of the rank of its number, modulo those that have saved."""
+    bits.skip_unless_it_saves()
+    if bits.subject.name != "reference":
+        pytest.skip("a promise of the reference engine's checkpoints")
+    whole, (before, then), stage = scenario
+    one, other = whole.but(world=before), whole.but(world=then, stage=stage)
+    assume(bits.offers(one))
+    assume(bits.offers(other))
+    with tempfile.TemporaryDirectory() as directory:
+        saved, got = (
+            bits.ask(ReplayCommand(each, bits.name), task, Path(directory))
+            for each, task in ((one, loads.evaluated_and_saved), (other, loads.loaded_and_evaluated))
+        )
+    for rank, loss in enumerate(got):
+        if not same_bits(loss, saved[rank % before]):
+            found = Changed(bits.name, other, rank, f"buffers of rank {rank % before}, by load", owner="a saved state")
+            raise error_of_test(found, one, bits.name)
 
 
 #: A parameter's 600,000 elements are three blocks of a file. Of three ranks the second one begins to read in the middle

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from zerobench import subjects
 from zerobench.driver import (
@@ -19,6 +20,7 @@ from zerobench.driver import (
     Keep,
     directory_of,
     draw_batches,
+    evaluation,
     go_astray,
     loaded,
     prepare,
@@ -135,6 +137,21 @@ def train_over_a_load_of_a_part(
             kept: Keep = ALL if index >= loads else frozenset()
             steps.append(run_step(subject, scenario, index, rank, kept))
     return Trajectory(name, scenario, rank, steps)
+
+
+def evaluated_and_saved(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> Tensor:
+    """One rank's part: train the Scenario and save; the loss of the held-out batch, with the rank's own buffers."""
+    with closing(start(subjects.load(name), scenario, group)) as subject:
+        for index in range(scenario.steps):
+            run_step(subject, scenario, index, dist.get_rank(group))
+        save(subject, scenario, directory, scenario.steps)
+        return evaluation(subject, scenario)
+
+
+def loaded_and_evaluated(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> Tensor:
+    """One rank's part: the same loss of an engine that has loaded what these ranks, or others, have saved."""
+    with closing(loaded(subjects.load(name), scenario, group, directory, scenario.steps)) as subject:
+        return evaluation(subject, scenario)
 
 
 def train_and_return(
