@@ -77,6 +77,32 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
 
 @drawn(
     st.tuples(
+        _resuming(
+            saved=2,
+            loads_into="trained",
+            optimizer=optimizers(
+                name=among("load rule", "adam", "adamw", "adagrad"),
+                betas=among("betas", (0.9, 0.999), (0.5, 0.75)),
+                lr_decay=0.5,
+            ),
+            frozen_steps=among("load rests", (), (0,), (1,)),
+            poison=(),
+        ),
+        _OF_SEVERAL_LEAVES,
+    ),
+    share=0.1,
+)
+def test_step_counts_follow_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """So is each update of a rule that reads step counts if the engine that loads has taken fewer steps than the saved
+    one, and if the saved counts of neighbours differ."""
+    drawn_at, worlds = scenario
+    assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)
+    kept = "loads_into", "frozen_steps"
+    _follows(trials, _command(trials, drawn_at, worlds, *kept, leaves=leaves_of(*worlds), each_step=True))
+
+
+@drawn(
+    st.tuples(
         of_a_scaler(
             model=models(buffers=False, dropout=0.0),
             world=2,
