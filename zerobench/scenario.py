@@ -232,6 +232,13 @@ class Scenario:
         """
         return step in self.edits and step in self.resumes and self.loads == "all" and self.seed % 2 == 0
 
+    def saves_before_edit(self, step: int) -> bool:
+        """Whether the client has saved the state before that edit, too, so that the second save replaces the first.
+
+        It does in half of these Scenarios, by the seed.
+        """
+        return self.edits_before_save(step) and self.seed % 4 == 0
+
     @property
     def edits_in_place(self) -> bool:
         """Whether the client edits the model's own parameters, and no master weights; for engines with calls for both.

@@ -112,7 +112,9 @@ def test_late_writes_of_an_edit(reference: Trials, buffers: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_an_edit_reaches_every_store(bits: Trials, offload: OffloadTarget, seed: int) -> None:
     """If some shards are in files and others, by ``max_in_cpu``, in memory, what a client sets is in each of them, in
-    the forward that follows too. By the seed it sets masters, or edits in place on all ranks or on the first alone."""
+    the forward that follows too. By the seed it sets masters, or edits in place on all ranks or on the first alone; a
+    save follows the second edit at once, while files may still be written, or replaces one from before it, or a load
+    goes before it."""
     scenario = Scenario(
         model=Odd(width=8, hidden=(9, 9, 9)),
         world=2,
@@ -120,10 +122,13 @@ def test_an_edit_reaches_every_store(bits: Trials, offload: OffloadTarget, seed:
         steps=3,
         chunk=32,
         edits=(1, 2),
+        resumes=(2,),
         offload_optimizer=offload,
         offload_param="nvme",
         max_in_cpu=300,
         buffer_size=8192,
+        pipeline_read=True,
+        pipeline_write=True,
         seed=seed,
     )
     scenario = bits.nearest(scenario, "edits", "stage")

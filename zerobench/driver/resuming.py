@@ -23,9 +23,11 @@ from zerobench.workload.client_values import client_state, given_back, saved_cli
 def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
     """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective.
 
-    The client may set parameters just before the save, and not again after the load. It may move the directory for the
-    load.
+    The client may set parameters just before the save, and not again after the load, and may have saved the state
+    before it set them. It may move the directory for the load.
     """
+    if scenario.saves_before_edit(step):
+        save(subject, scenario, directory, step)
     if scenario.edits_before_save(step):
         subject.set_parameters(edited(scenario, step))
     save(subject, scenario, directory, step)
