@@ -39,14 +39,15 @@ RARE_MODELS = {
         settings=("Embedding(sparse=True)",),
     ),
     # in two steps biases train alone, in the blocks and outside: no unit of an engine is frozen as a whole, and neither
-    # is the head's group; after a step with one user of a block all ranks use it, and each may have it whole since then
+    # is the head's group, but the first group, of the other matrices, is; after a step with one user of a block all
+    # ranks use it, and each may have it whole since then
     "biases alone": Scenario(
         model=Odd(width=5, hidden=(7, 2), routed=True),
         world=3,
         steps=4,
         accumulation=2,
         chunk=32,
-        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1, third_group=True),
+        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1, second_group=True, third_group=True),
         frozen_steps=(1, 3),
         freezes_half=True,
         max_live=500_000_000,
