@@ -20,6 +20,11 @@ from zerobench.suites.meta.mutants.checkpoints import (
 )
 from zerobench.suites.meta.mutants.ddp_rules import OF_A_SCALER
 from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
+from zerobench.suites.meta.mutants.elsewhere import (
+    KeepsStepCountsElsewhere,
+    RoundsAPartElsewhere,
+    TakesBuffersOfTheFirstElsewhere,
+)
 from zerobench.suites.meta.mutants.loads import (
     BEGUN_BY_OTHERS,
     OF_A_PART,
@@ -155,6 +160,21 @@ def test_wrong_resume_from_three_ranks_is_caught(pool: Pool, check: Any) -> None
     """So it does if it reads the state of three ranks wrongly, of which no other number is a multiple or a part."""
     trials = Trials.of(pool, HalvesWhatThreeRanksSaved)
     demand_caught(trials, HalvesWhatThreeRanksSaved, first_failure(trials, [check]))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "check"),
+    [
+        (RoundsAPartElsewhere, test_resume.test_resume_at_another_world_size),
+        (KeepsStepCountsElsewhere, test_resume_elsewhere.test_step_counts_follow_after_a_load),
+        (TakesBuffersOfTheFirstElsewhere, test_resume.test_buffers_at_another_world_size),
+    ],
+    ids=_name,
+)
+def test_wrong_load_of_what_others_saved_is_caught(pool: Pool, mutant: Any, check: Any) -> None:
+    """So it does if such a load loses precision, step counts or the buffers of each rank."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, first_failure(trials, [check]))
 
 
 @pytest.mark.parametrize("engine", RIGHT, ids=_name)
