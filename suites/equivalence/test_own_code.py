@@ -62,15 +62,19 @@ def test_a_group_of_other_ranks(trials: Trials, scenario: Scenario) -> None:
             loads_into=among("load into", "same", "new"),
             edits=among("edits", (1,), ()),
             reads=st.sampled_from([(Read("evaluation", 0, 1), Read("evaluation", 1, -1)), (Read("evaluation", 1, 0),)]),
+            world=st.sampled_from([2, 3]),
+            max_live=500_000_000,  # an evaluation leaves blocks whole, which no reading then shares out again
+            persistence=0,
         ),
         among("default dtype", "bfloat16", "float64", "float32"),
     ),
-    share=0.05,
+    share=0.075,
 )
 def test_modes_of_the_client_change_nothing(trials: Trials, scenario: tuple[Scenario, own_code.Default]) -> None:
     """If the client evaluates in inference mode, makes its other calls but the micro-steps without gradients, and has
     set another default dtype, the run has the bits of one without all of this."""
-    one, default = trials.nearest(scenario[0]), scenario[1]
+    drawn, default = scenario
+    one = trials.nearest(own_code.evaluated_in_inference_mode(trials.subject, drawn))
     got = trials.ask(ReplayCommand(one, trials.name), own_code.train_in_modes, default)
     _demand_same(trials, one, got, trials.run(one, PARTS_OF_STEPS))
 

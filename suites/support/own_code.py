@@ -21,6 +21,7 @@ from zerobench.model_specs import Odd
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Subject
+from zerobench.subjects import plain_settings
 from zerobench.workload.changes import first_block
 
 #: Where the client's code raises: before the model's first module has run, after its last one, or at the end of a
@@ -130,6 +131,12 @@ def train_in_modes(group: dist.ProcessGroup, name: str, scenario: Scenario, defa
     """One rank's part: evaluate in inference mode, make all other calls but the micro-steps without gradients, and all
     under a default dtype."""
     return drive(_in_modes(subjects.load(name), default), scenario, group, last=ALL)
+
+
+def evaluated_in_inference_mode(kind: type[Subject], scenario: Scenario) -> Scenario:
+    """The Scenario with the setting for it, if the engine has one, as a known finding describes Scenarios by it."""
+    known = plain_settings.INFERENCE in kind.settings
+    return scenario.but(settings=(plain_settings.INFERENCE,)) if known else scenario
 
 
 def _in_modes(kind: type[Subject], default: Default) -> type[Subject]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerobench.model_specs import Gpt, Odd, Vit
-from zerobench.scenario import Optimizer, Read, Scenario
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 
 RARE_MODELS = {
     # what few models have: three names of a weight, strides of images, buffers of fp64, hooks of their own
@@ -27,6 +27,24 @@ RARE_MODELS = {
         clip=0.05,
         chunk=32,
         reads=(Read("evaluation", 0, -1), Read("evaluation", 1, 0)),
+    ),
+    # for engines that have the settings: a fused optimizer itself leaves the step out, after its gradients are clipped
+    "overflow of a fused optimizer": Scenario(
+        steps=3,
+        dtype="fp16",
+        clip=0.5,
+        chunk=32,
+        optimizer=Optimizer(name="adamw", lr=1e-2),
+        loss_scale=LossScale(static=16.0),
+        poison=((1, 0),),
+        settings=("GradScaler", "optimizer(fused=True)"),
+    ),
+    # for engines that have the setting: parameters of two groups, whose order is not the model's, leave the device
+    "states that leave and come back": Scenario(
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2, second_group=True),
+        settings=("offload_states",),
     ),
     # for engines that have the setting; the embeddings' gradients are a part of the norm
     "sparse gradients": Scenario(

@@ -57,6 +57,7 @@ class DeepSpeed(Subject):
     edits = True
     edits_gradients = True
     takes_rank_0 = True
+    evaluates_in_inference_mode = False  # the finding deepspeed/inference-mode, which a setting draws
     settings = deepspeed_options.SETTINGS
     savings: ClassVar[tuple[str, ...]] = deepspeed_saving.SAVINGS
     #: The caller steps once after all micro-steps, and tells the engine the boundary; otherwise after each of them.
@@ -187,10 +188,10 @@ class DeepSpeed(Subject):
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
-        with torch.no_grad(), self.own.in_place():
+        with torch.no_grad(), plain_settings.evaluating(self.scenario), self.own.in_place():
             loss: Tensor = self.engine(**batch)
         self.engine.train()
-        return loss
+        return loss.clone()  # an ordinary tensor, also if the client's mode makes others
 
     def parameters(self) -> State:
         if not self.scenario.placement.optimizer:
@@ -359,10 +360,8 @@ class DeepSpeed(Subject):
 
     def counters(self) -> Mapping[str, int]:
         """Those that its checkpoints have; the number of micro-steps is the engine's own, and begins at 0."""
-        names = ["global_steps", "skipped_steps"]
-        if not deepspeed_options.counts_otherwise(self.scenario):
-            names.append("global_samples")
-        return {name: getattr(self.engine, name) for name in names}
+        samples = [] if deepspeed_options.counts_otherwise(self.scenario) else ["global_samples"]
+        return {name: getattr(self.engine, name) for name in ("global_steps", "skipped_steps", *samples)}
 
     def close(self) -> None:
         self.accumulating.pop_all()

@@ -80,7 +80,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     CONVERTED: ((3,), {}),
     LEAVES: ((3,), {}),
     GRANULARITY: ((3,), {}),
-    OFFLOADED: ((1, 2), {}),  # at stage 3 it demands DeepSpeed's own Adam
+    OFFLOADED: ((1, 2, 3), {}),
     EMPTIED: ((1, 2, 3), {}),
     EXPORTED: ((0, 1, 2, 3), {"stage3_gather_16bit_weights_on_model_save": True}),
     BACKWARD: ((1, 2, 3), {}),
@@ -95,6 +95,7 @@ _ZERO: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         name: ((0, 1, 2, 3), {})
         for name in (
             *plain_settings.CODE,
+            plain_settings.INFERENCE,
             *client_settings.CODE,
             client_settings.CAST,
             client_settings.STEPPED,
@@ -325,10 +326,19 @@ def backward_of_loss(engine: Any, scenario: Scenario, loss: Tensor) -> bool:
 def between_steps(engine: Any, scenario: Scenario) -> None:
     """The client's calls after a step."""
     if OFFLOADED in scenario.settings:
-        engine.offload_states()
+        engine.offload_states(include=_moved(scenario))
         engine.reload_states()
     if EMPTIED in scenario.settings:
         engine.empty_partition_cache()
+
+
+def _moved(scenario: Scenario) -> set[Any] | None:
+    """The states that the client offloads: all, or at stage 3 those that do not demand DeepSpeed's own fused Adam."""
+    from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as Kinds
+
+    if not scenario.placement.parameters:
+        return None
+    return {Kinds.lp_params, Kinds.lp_grads, Kinds.contiguous_grad_buffer}
 
 
 def context(engine: Any, scenario: Scenario, micro_step: int, number: int) -> tuple[AbstractContextManager[None], bool]:
