@@ -15,13 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from zerobench import subjects
+from zerobench import findings, subjects
 from zerobench.driver import ALL, Keep, Run, draw_batches, drive, model_for, run_step, wrap
 from zerobench.model_specs import Odd
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Subject
-from zerobench.subjects import plain_settings
+from zerobench.subjects import client_settings, plain_settings
 from zerobench.workload.changes import first_block
 
 #: Where the client's code raises: before the model's first module has run, after its last one, or at the end of a
@@ -137,6 +137,12 @@ def evaluated_in_inference_mode(kind: type[Subject], scenario: Scenario) -> Scen
     """The Scenario with the setting for it, if the engine has one, as a known finding describes Scenarios by it."""
     known = plain_settings.INFERENCE in kind.settings
     return scenario.but(settings=(plain_settings.INFERENCE,)) if known else scenario
+
+
+def without_finding(kind: type[Subject], scenario: Scenario, default: Default) -> Default:
+    """The default dtype, or the usual one if a known finding of the engine is of it."""
+    sixteen = scenario.but(settings=(*scenario.settings, client_settings.SIXTEEN))
+    return "float32" if default == "bfloat16" and findings.matching(kind, sixteen) is not None else default
 
 
 def _in_modes(kind: type[Subject], default: Default) -> type[Subject]:
