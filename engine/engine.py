@@ -278,6 +278,7 @@ class Engine(CheckpointCalls):
         for state, slot in take_over(places, leave_converted):
             state.keep_edit(slot)
             self.read_cache.clear()
+        self.read_cache.follow_edits()
 
     def lose(self, parameters: Set[int]) -> None:
         """A later engine has taken over these parameters, known by ``id``: this one must not train them any more."""

@@ -59,12 +59,13 @@ def GatheredParameters(
 
     If ``modifier_rank`` is given, the values of that rank persist. Otherwise every rank must make the same edit, and
     each owner keeps its part. In low precision the fp32 master of an edited element becomes the edited value, and all
-    other masters stay. If the context raises, no edit of a sharded parameter persists.
+    other masters stay: at the next step, reading or save, so that values that are put back before it, as after an
+    evaluation of averaged weights, change nothing. If the context raises, no edit of a sharded parameter persists.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
     chosen = [parameters] if isinstance(parameters, nn.Parameter) else in_one_order(parameters)
-    found = [locate(parameter) for parameter in chosen]
+    found = [_found(parameter) for parameter in chosen]
     unsharders = _by_unsharder(found)
     for unsharder, states in unsharders.items():
         unsharder.begin("reading")
@@ -124,12 +125,12 @@ def _whole_units(chosen: dict[UnitState, set[Slot]]) -> list[UnitState]:
 
 
 def keep_edits(parameters: Iterable[nn.Parameter]) -> None:
-    """Make the masters of edited elements the edited values, as the end of ``GatheredParameters`` does; no collective.
+    """Have the masters of edited elements become the edited values, as ``GatheredParameters`` does; no collective.
 
     Every rank must have made the same edit. Sharded parameters, which only that context makes whole, are left out.
     """
     for parameter in parameters:
-        engine, state, slot = locate(parameter)
+        engine, state, slot = _found(parameter)
         if state is not None and not state.sharded:
             _persist(engine, state, slot, None)
             engine.read_cache.clear()
@@ -149,8 +150,14 @@ def check_state(engine: Engine, name: str) -> None:
 def locate(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
     """The parameter's engine, unit and slot; no unit if every rank keeps it whole and it does not train.
 
-    If a caller has replaced its data, the engine has the new values afterwards.
+    If a caller has replaced its data or edited parameters, the masters have the new values afterwards.
     """
+    found = _found(parameter)
+    found[0].read_cache.follow_edits()
+    return found
+
+
+def _found(parameter: nn.Parameter) -> tuple[Engine, UnitState | None, Slot]:
     engine: Engine = engine_of(parameter)
     for state in engine.states:
         for slot in state.unit.slots:
@@ -170,7 +177,7 @@ def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
 
 
 def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank: int | None) -> None:
-    """Copy the values in ``full`` to the shard and, if they are not its rounding, to the master."""
+    """Copy the values in ``full`` to the shard and, later and if they are not its rounding, to the master."""
     if state is None:  # every rank keeps the parameter whole, and no other state of it
         if modifier_rank is not None:
             same_values(slot.parameter.data, engine.ranks, modifier_rank)
@@ -180,4 +187,4 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
         engine.ranks.broadcast(values, modifier_rank)
     if state.sharded:
         state.set_shard(slot, values)
-    state.keep_edit(slot)
+    state.written.add(slot)

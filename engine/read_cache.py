@@ -33,6 +33,12 @@ class ReadCache:
         self._active: list[bool] | None = None
         self._wholes: dict[str, dict[UnitState, Tensor]] = {}
 
+    def follow_edits(self) -> None:
+        """Make the masters follow the edits of GatheredParameters since the last call; every rank calls it."""
+        for state in self._trained:
+            if state.keep_written():
+                self.clear()
+
     def replace(self, state: UnitState, kind: str, start: int, values: Tensor) -> None:
         """Take what a caller has set on all ranks: the unit's elements from ``start`` on, rounded as the state is.
 

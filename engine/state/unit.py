@@ -55,6 +55,8 @@ class UnitState:
         self.bound = not self.sharded
         #: The sharded parameters that a caller has edited since their masters were last made to follow.
         self.edited: set[Slot] = set()
+        #: Those that a caller has edited in GatheredParameters since then; on every rank the same ones.
+        self.written: set[Slot] = set()
         for slot in self.unit.slots:
             slot.parameter.grad = None  # an old gradient would be added to the first step's
             if not self.sharded:
@@ -131,8 +133,17 @@ class UnitState:
     def keep_masters(self) -> None:
         """Make the masters follow the edits that the shard has taken."""
         edited, self.edited = self.edited, set()
-        shard = self.parameter_store.load() if edited else None
-        for slot in edited:
+        self._follow(edited)
+
+    def keep_written(self) -> bool:
+        """Make the masters follow edits in GatheredParameters; whether there may have been any."""
+        written, self.written = self.written, set()
+        self._follow(written)
+        return bool(written)
+
+    def _follow(self, slots: Collection[Slot]) -> None:
+        shard = self.parameter_store.load() if slots and self.sharded else None
+        for slot in slots:
             self.keep_edit(slot, shard)
 
     def set_used(self, used: Callable[[], AbstractContextManager[bool]] | None) -> None:

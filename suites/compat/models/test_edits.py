@@ -249,3 +249,71 @@ def test_a_compiled_layer(pool: Pool) -> None:
     """A module of TorchScript is trained and loaded below stage 3."""
     for stage in (0, 2):
         assert all(pool.run(_scripted, stage, world=_WORLD))
+
+
+def _put_back(group: dist.ProcessGroup, stage: int, keys: dict[str, Any], evaluates: str) -> Tensor:
+    """Training with an evaluation of averaged weights after each step, which are put back; "never" has none."""
+    net, engine, loader = _engine(stage, keys)
+    context = loops.deepspeed().zero.GatheredParameters
+    for batch in loader:
+        engine.backward(loops.loss(engine, batch))
+        engine.step()
+        if evaluates == "never":
+            continue
+        enabled = evaluates == "always" or stage == 3
+        with context(list(net.parameters()), modifier_rank=0, enabled=enabled):
+            kept = [parameter.detach().clone() for parameter in net.parameters()]
+            for parameter in net.parameters():
+                parameter.data.mul_(0.9)
+        with torch.no_grad():
+            engine(batch[0].to(kept[0].dtype))
+        with context(list(net.parameters()), modifier_rank=0, enabled=enabled):
+            for parameter, value in zip(net.parameters(), kept, strict=True):
+                parameter.data.copy_(value)
+    after = loops.masters(net)
+    engine.destroy()
+    return after
+
+
+@pytest.mark.parametrize("keys", [{"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}, _OFFLOAD], ids=str)
+def test_weights_that_are_put_back(pool: Pool, keys: dict[str, Any]) -> None:
+    """Averaged weights for an evaluation in 16 bits: their masters had become those of the rounded weights."""
+    [never, *_], *_ = pool.run(loops.at_every_stage, _put_back, keys, "never", world=_WORLD)
+    for evaluates in ("always", "stage 3"):
+        for stages in pool.run(loops.at_every_stage, _put_back, keys, evaluates, world=_WORLD):
+            assert all(torch.equal(after, never) for after in stages)
+
+
+def _read_after_an_edit(group: dist.ProcessGroup, stage: int, folder: str) -> list[Tensor]:
+    """Masters that are read, and those of a checkpoint, at once after an edit in GatheredParameters."""
+    ds = loops.deepspeed()
+    net, engine, loader = _engine(stage, {"bf16": {"enabled": True}})
+    engine.backward(loops.loss(engine, next(iter(loader))))
+    engine.step()
+    with ds.zero.GatheredParameters(list(net.parameters()), modifier_rank=1):
+        for parameter in net.parameters():
+            parameter.data.fill_(0.5)
+    engine.save_checkpoint(f"{folder}/{stage}")
+    read = loops.masters(net)
+    with ds.zero.GatheredParameters(list(net.parameters())):
+        for parameter in net.parameters():
+            parameter.data.fill_(0.25)
+    again = loops.masters(net)
+    with ds.zero.GatheredParameters(list(net.parameters())):
+        for parameter in net.parameters():
+            parameter.data.fill_(0.125)
+    first = next(iter(net.parameters()))
+    ds.utils.safe_set_full_fp32_param(first, torch.full(first.shape, 3.0))
+    engine.load_checkpoint(f"{folder}/{stage}")
+    loaded = loops.masters(net)
+    engine.destroy()
+    return [read, again, loaded]
+
+
+def test_masters_after_an_edit(pool: Pool, tmp_path: Path) -> None:
+    """A reading, a save and a load see the edit at once, and a load drops it."""
+    for stages in pool.run(loops.at_every_stage, _read_after_an_edit, str(tmp_path), world=_WORLD):
+        for read, again, loaded in stages:
+            assert (read == 0.5).all()
+            assert (again == 0.25).all()
+            assert (loaded == 0.5).all()
