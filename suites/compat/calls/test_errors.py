@@ -153,3 +153,59 @@ def test_skipped_steps_of_a_static_scale(pool: Pool) -> None:
     """They are warnings."""
     text = "[Rank 0] [deepspeed] OVERFLOW! Skipping step. Gradients are non-finite, weights were not updated."
     assert pool.run(loops.at_every_stage, _skipped, 8, world=_WORLD)[0] == [[("WARNING", text)] * 2] * 4
+
+
+_NO_PARAMETERS: list[tuple[Callable[[nn.Sequential], dict[str, Any]], str]] = [
+    (lambda net: {"params": [list(net.parameters())]}, "got a list among the parameters; give parameters, such as"),
+    (lambda net: {"params": net.named_parameters()}, "got a tuple among the parameters; give parameters, such as"),
+    (lambda net: {"params": [net[0]]}, "got a Linear among the parameters; give parameters, such as"),
+    (lambda net: {"params": net, "modifier_rank": 4}, "got modifier_rank 4; give a rank from 0 to 3"),
+    (lambda net: {"params": net, "modifier_rank": -1}, "got modifier_rank -1; give a rank from 0 to 3"),
+]
+
+
+def _wrong_gathers(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of GatheredParameters; None, as of a layer without a bias, is none."""
+    ds, net, messages = loops.deepspeed(), loops.model(), []
+    engine, *_ = ds.initialize(model=net, config=loops.config(stage))
+    for given, _ in _NO_PARAMETERS:
+        try:
+            with ds.zero.GatheredParameters(**given(net)):
+                pass
+        except ConfigError as error:
+            messages.append(str(error))
+    with ds.zero.GatheredParameters(None, modifier_rank=0), ds.zero.GatheredParameters([next(net.parameters()), None]):
+        next(net.parameters()).detach().clone()
+    engine.destroy()
+    return messages
+
+
+def test_wrong_gathers(pool: Pool) -> None:
+    """The same errors at every stage; None had none in a list alone, and such a rank was gloo's error at stage 3."""
+    for stages in pool.run(loops.at_every_stage, _wrong_gathers, world=_WORLD):
+        for messages in stages:
+            assert len(messages) == len(_NO_PARAMETERS)
+            assert all(text in message for message, (_, text) in zip(messages, _NO_PARAMETERS, strict=True))
+
+
+def _engine_as_model(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The errors of engines in place of models; the engine trains on."""
+    ds, net, messages = loops.deepspeed(), loops.model(), []
+    engine, _, loader, _ = ds.initialize(model=net, training_data=loops.data(), config=loops.config(stage))
+    for model in (engine, nn.Sequential(engine, nn.Linear(3, 3))):
+        try:
+            ds.initialize(model=model, config=loops.config(stage))
+        except ConfigError as error:
+            messages.append(str(error))
+    engine.backward(loops.loss(engine, next(iter(loader))))
+    engine.step()
+    engine.destroy()
+    return messages
+
+
+def test_an_engine_as_a_model(pool: Pool) -> None:
+    """An error at every stage; it had trained below stage 3, where the new engine's forward called a destroyed one."""
+    for stages in pool.run(loops.at_every_stage, _engine_as_model, world=_WORLD):
+        for alone, inside in stages:
+            assert "is an engine; give the engine's module, engine.module" in alone
+            assert "has the engine of an earlier initialize() at '0'; give" in inside

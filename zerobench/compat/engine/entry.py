@@ -73,6 +73,7 @@ def initialize(
     refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
     if model is None:
         raise ConfigError("deepspeed.initialize() has no model; pass model=")
+    _refuse_engines(model)
     settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
@@ -84,6 +85,14 @@ def initialize(
     _attach(wrapped, optimizer, lr_scheduler, training_data)
     _attach_optimizers(wrapped, built, optimizer if isinstance(optimizer, Optimizer) else client)
     return wrapped, wrapped.optimizer, wrapped.training_dataloader, schedule
+
+
+def _refuse_engines(model: Any) -> None:
+    """Refuse an engine, or a model with one in it, whose module a new engine would take away from it."""
+    for name, inner in model.named_modules() if isinstance(model, nn.Module) else ():
+        if isinstance(inner, DeepSpeedEngine):
+            part = f"has the engine of an earlier initialize() at {name!r}" if name else "is an engine"
+            raise ConfigError(f"the model of deepspeed.initialize() {part}; give the engine's module, engine.module")
 
 
 def _client(optimizer: Any, parameters: Any, lr_scheduler: Any) -> Optimizer | None:
