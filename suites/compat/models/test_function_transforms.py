@@ -34,3 +34,37 @@ def test_every_stage(pool: Pool) -> None:
     ranks = pool.run(loops.at_every_stage, _trained, world=4)
     for stages in ranks:
         assert all(torch.equal(after, ranks[0][0]) for after in stages)
+
+
+def _refused(group: dist.ProcessGroup, stage: int) -> tuple[list[str], Tensor]:
+    """What ``torch.func.grad`` and ``vjp`` within GatheredParameters say, and the gradient where they work."""
+    ds, net = loops.deepspeed(), loops.model()
+    engine, *_ = ds.initialize(model=net, config=loops.config(stage))
+    inputs = torch.linspace(-1, 1, 10).view(2, 5)
+    notes: list[str] = []
+    weight = net[0].weight
+    for transform in (
+        lambda: torch.func.grad(lambda given: net(given).sum())(inputs),
+        lambda: torch.func.vjp(net, inputs),
+        lambda: torch.func.grad(lambda given: given.square().sum())(inputs),  # of no parameter
+    ):
+        try:
+            with ds.zero.GatheredParameters(list(net.parameters())):
+                transform()
+        except RuntimeError as error:
+            notes += getattr(error, "__notes__", [str(error)])
+    with torch.no_grad(), ds.zero.GatheredParameters(list(net.parameters())):
+        slope = torch.func.grad(lambda given: (given @ weight.T).square().sum())(inputs)
+    engine.destroy()
+    return notes, slope
+
+
+def test_reverse_mode_within_gathered_parameters(pool: Pool) -> None:
+    """At stage 3 an error says why and what to do; functions that call no layer run under ``torch.no_grad()``."""
+    for stages in pool.run(loops.at_every_stage, _refused, world=4):
+        *whole, (notes, slope) = stages
+        assert all(not each and torch.equal(other, slope) for each, other in whole)
+        assert len(notes) == 3
+        for note in notes:
+            assert "GatheredParameters with gradients enabled, cannot use grad and vjp of torch.func" in note
+            assert "or stage 2" in note
