@@ -62,7 +62,7 @@ class Fused(DeepSpeed):
         fused = mock.patch("deepspeed.runtime.engine.FusedAdam", torch.optim.AdamW)  # its own must be compiled
         given = mock.patch(
             "zerobench.subjects.deepspeed_config.client_optimizer",
-            lambda spec, named: build_optimizer(spec.optimizer, named),
+            lambda spec, named, _: build_optimizer(spec.optimizer, named),
         )
         with fused, given:
             super().__init__(model, scenario, group)
