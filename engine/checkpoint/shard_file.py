@@ -27,7 +27,7 @@ from zerobench.engine.section import Section
 
 #: Bytes that share a checksum.
 BLOCK = 1 << 20
-#: Bytes of the file after which a reader gives back the system's copy of those before.
+#: Bytes of a file after which a reader gives the system's copy of those before back.
 _WINDOW = 8 * BLOCK
 
 
@@ -111,9 +111,7 @@ def opened(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
-def read(
-    descriptor: int, path: Path, stored: Stored, size: int, start: int, target: Tensor, *, once: bool = False
-) -> None:
+def read(descriptor: int, path: Path, stored: Stored, size: int, start: int, target: Tensor) -> None:
     """Read bytes of a piece, from its byte ``start`` on, into ``target``, and check every block that they are in.
 
     Args:
@@ -123,8 +121,6 @@ def read(
         size: the piece's bytes.
         start: the first byte to read, counted from the piece's start.
         target: 1-dimensional, contiguous, on the CPU.
-        once: no other rank reads the file, so that the system need not keep its copy. The memory of a few pages is then
-            used again and again. New pages cost a virtual machine up to four times as long as the read itself.
 
     Raises:
         CheckpointError: the file is shorter, or a block has another checksum.
@@ -144,14 +140,15 @@ def read(
         if not whole:
             lo, hi = max(first, start), min(last, stop)
             memory[lo - start : hi - start] = block[lo - first : hi - first]
-        if once:
-            _give_back(descriptor, stored.begin + first, stored.begin + last)
 
 
-def _give_back(descriptor: int, begin: int, end: int) -> None:
-    """Let the system forget its copy of the bytes before these, if they end a window."""
+def give_back(descriptor: int, begin: int, end: int) -> None:
+    """Let the system forget its copy of what was read up to ``end``, if a window ends in these bytes.
+
+    It then uses a few pages again and again. New pages cost a virtual machine up to four times as long as the read.
+    """
     if begin // _WINDOW < end // _WINDOW:
-        start = max(0, end - 2 * _WINDOW)
+        start = max(0, begin - _WINDOW)
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 

@@ -126,7 +126,9 @@ class ShardReader(StorageReader):
             path = self.folder / name
             with opened(path) as descriptor:
                 for item, chunk in found:
-                    self._read(descriptor, path, item, chunk, planner, once=len(items) == 1)
+                    self._read(descriptor, path, item, chunk, planner)
+                    if len(items) == 1:  # a rank that reads one file is likely to be its only reader
+                        self._give_back(descriptor, item, chunk)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -135,16 +137,20 @@ class ShardReader(StorageReader):
         assert index.offset is not None
         return next(each for each in self.record.tensors[index.fqn].chunks if each.offset == index.offset[0])
 
-    def _read(
-        self, descriptor: int, path: Path, item: ReadItem, chunk: Chunk, planner: LoadPlanner, *, once: bool
-    ) -> None:
+    def _read(self, descriptor: int, path: Path, item: ReadItem, chunk: Chunk, planner: LoadPlanner) -> None:
         target = planner.resolve_tensor(item)
-        size = DTYPES[self.record.tensors[item.storage_index.fqn].dtype].itemsize
+        size = self._size(item)
         stored = Stored(chunk.file, chunk.begin, chunk.digests)
-        shard_file.read(
-            descriptor, path, stored, chunk.elements * size, item.storage_offsets[0] * size, target, once=once
-        )
+        shard_file.read(descriptor, path, stored, chunk.elements * size, item.storage_offsets[0] * size, target)
         planner.commit_tensor(item, target)
+
+    def _give_back(self, descriptor: int, item: ReadItem, chunk: Chunk) -> None:
+        begin = chunk.begin + item.storage_offsets[0] * self._size(item)
+        shard_file.give_back(descriptor, begin, begin + item.lengths[0] * self._size(item))
+
+    def _size(self, item: ReadItem) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.record.tensors[item.storage_index.fqn].dtype].itemsize
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

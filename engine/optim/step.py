@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from zerobench.engine.optim.optimizer import ZeroOptimizer
 from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
+
+#: The most units whose all-gather is in flight: each may have the memory of a whole unit, in buckets.
+_IN_FLIGHT = 2
 
 
 @dataclass
@@ -106,15 +110,15 @@ class Stepper:
             check: the check of this step; the outcome of the step before it is settled first.
             factors: [trainable parameters], fp32, on the device; NaN forbids the update.
         """
-        leaving: list[Any] = []
+        leaving: deque[list[Any]] = deque()
         for state, runs in zip(self.states, self._all_runs(check.mine), strict=True):
             for window in state.optimizer_store.update_slices(state.portion):
                 if window.master.device != factors.device:
                     factors = factors.to(window.master.device)  # offload waits for the gradients too
                 self._step(window, runs, factors)
-            leaving += self._all_gather_updated(state)
-        for work in leaving:
-            work.wait()
+            leaving.append(self._all_gather_updated(state))
+            _drain(leaving, _IN_FLIGHT)
+        _drain(leaving, 0)
 
     def _all_gather_updated(self, state: UnitState) -> list[Any]:
         """All-gather the unit's parameters if only owners have stepped and every rank keeps the whole unit."""
@@ -163,6 +167,13 @@ class Stepper:
         """Apply the formula to each run."""
         rule = self.optimizer.rule
         rule.update_runs(window.master, window.gradient, window.optimizer, window.parameter, factors, runs)
+
+
+def _drain(leaving: deque[list[Any]], allowed: int) -> None:
+    """Wait for all-gathers of units, oldest first, until at most ``allowed`` units are in flight."""
+    while len(leaving) > allowed:
+        for work in leaving.popleft():
+            work.wait()
 
 
 def _group_of(layout: Layout, optimizer: ZeroOptimizer) -> list[int]:

@@ -19,7 +19,9 @@ from zerobench.judge.ledger import Entry
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Loads, Scenario
 from zerobench.suites.accounting import bounds, held, kept, within
+from zerobench.suites.accounting.call_costs import each_call
 from zerobench.suites.accounting.calls import changing
+from zerobench.suites.accounting.eventful import after_events
 from zerobench.suites.accounting.histories import (
     after_evaluation,
     after_evaluation_in_a_step,
@@ -363,6 +365,8 @@ COSTS: Mapping[str, Cost] = {
         closed,
         failures,
         files,
+        each_call,
+        after_events,
         after_evaluation,
         after_evaluation_in_a_step,
         after_forward,

@@ -226,9 +226,10 @@ def test_a_load_of_other_ranks_receives_little(trials: Trials, stage: int) -> No
 @pytest.mark.parametrize("stage", range(4))
 def test_a_saved_state_has_each_state_once(reference: Trials, stage: int) -> None:
     """The files of a saved state of the reference engine have each state once, whatever the number of ranks, and no
-    rounded copy of the masters in 16 bits; each rank of torch's DDP may save its own copy."""
+    rounded copy of the masters in 16 bits, and frozen parameters once. Each rank of torch's DDP may save its own."""
     judge(reference, _SMALL.but(stage=stage, world=4), costs.saved)
     judge(reference, _DEEP.but(stage=stage, world=4, dtype="bf16"), costs.saved, "dtype")
+    judge(reference, Scenario(model=_FROZEN, world=4, chunk=32, stage=stage), costs.saved)
 
 
 @pytest.mark.parametrize("stage", range(4))

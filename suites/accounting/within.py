@@ -323,12 +323,12 @@ def files_of_a_step(
             for each in [*values, *values] if edits else ():
                 engine.set_parameters(each)
             dist.barrier(group)
-            declared, there = sum(engine.offloaded().files.values()), _in_files(directory, visible=rank == 0)
+            declared, there = sum(engine.offloaded().files.values()), bytes_in_files(directory, visible=rank == 0)
             dist.barrier(group)
     return declared, there
 
 
-def _in_files(directory: Path, *, visible: bool) -> int:
+def bytes_in_files(directory: Path, *, visible: bool) -> int:
     """Bytes in the files of a directory, and in those that this process has opened and that have no name any more."""
     sizes: dict[int, int] = {}
     for link in Path("/proc/self/fd").iterdir():

@@ -155,6 +155,8 @@ class ParameterPeak:
 class PeakMeter:
     """The allocator's peak inside the ``with`` block, in ``bytes`` above the amount allocated at the block's start.
 
+    On the CPU ``added`` has, for each :meth:`restart`, the peak up to the next one, above the amount allocated then.
+
     On CUDA ``reserved`` is the peak of the device memory that the caching allocator reserved, above the block's start;
     elsewhere None.
 
@@ -166,6 +168,7 @@ class PeakMeter:
 
     def __init__(self, device: str = "cpu") -> None:
         self.bytes = 0
+        self.added: list[int] = []
         self.reserved: int | None = None
         self._device = device
         self._stack = ExitStack()
@@ -199,7 +202,9 @@ class PeakMeter:
             self.bytes = torch.cuda.max_memory_allocated() - self._start
             self.reserved = torch.cuda.max_memory_reserved() - self._reserved
         else:
-            self.bytes = _peak(self._profile)
+            *earlier, last = _peaks(self._profile)
+            self.bytes = last.most
+            self.added = [each.most - each.first for each in (*earlier, last)][1:]
 
 
 _RESTART = "zerobench: restart of the peak"
@@ -222,14 +227,22 @@ def _every_thread_counts() -> Iterator[None]:
         switch.value = before
 
 
-def _peak(finished: profile) -> int:
+@dataclass
+class _Span:
+    """The time from a restart of the peak to the next one: the bytes allocated at its beginning, and at most."""
+
+    first: int
+    most: int
+
+
+def _peaks(finished: profile) -> list[_Span]:
     """Walk the allocator's events in time; each holds its block, the added bytes, and the total after it."""
     inner: Any = finished.profiler
-    start, now, peak = None, 0, 0
+    start, now, spans = None, 0, [_Span(0, 0)]
     ours: set[int] = set()
     for event in sorted(_flat(inner.kineto_results.experimental_event_tree()), key=lambda event: event.start_time_ns):
         if event.name == _RESTART:
-            peak = now
+            spans.append(_Span(now, now))
         elif event.name == "[memory]":
             block = event.extra_fields
             start = block.total_allocated - block.alloc_size if start is None else start
@@ -240,8 +253,8 @@ def _peak(finished: profile) -> int:
             else:  # older than the watch: it was never added, and torch may even have another block's size for it
                 start += block.alloc_size
             now = block.total_allocated - start
-            peak = max(peak, now)
-    return peak
+            spans[-1].most = max(spans[-1].most, now)
+    return spans
 
 
 def _flat(events: Iterable[Any]) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import HypothesisDeprecationWarning, UnsatisfiedAssumption
 
 from zerobench.suites.accounting import (
+    test_eventful,
     test_history,
     test_memory,
     test_offload,
@@ -110,6 +111,8 @@ DRAWN: dict[Any, int] = {
     test_history.test_cost_of_an_evaluation: 4,
     test_history.test_cost_of_a_skipped_step: 4,
     test_memory.test_nothing_is_hidden_whatever_the_scenario: 4,
+    test_eventful.test_a_call_has_its_bounds_in_any_setting: 4,
+    test_eventful.test_a_step_costs_the_same_whatever_came_before: 4,
 }
 #: Every property with fixed cases.
 FIXED: tuple[Any, ...] = (

@@ -1,0 +1,180 @@
+"""The costs of each call of a training with all kinds of calls, and a bound of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.driver import directory_of, draw_batches, run_step, start
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
+from zerobench.oracles.rules import state_keys
+from zerobench.scenario import Scenario
+from zerobench.subject import Subject
+from zerobench.suites.accounting import bounds
+from zerobench.suites.accounting.ledger import demand_at_most
+from zerobench.suites.accounting.within import Held
+from zerobench.suites.support.client import offers_edits, offers_returning
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models
+from zerobench.workload.changes import edited, without_gradient
+from zerobench.workload.data import DTYPES, held_out
+
+
+@dataclass
+class CallCost:
+    """What one call adds to memory at its peak, receives, reads and writes, in bytes; ``read`` and ``written`` count
+    files and all else, and are 0 if the kernel does not count them."""
+
+    name: str
+    received: int
+    read: int
+    written: int
+    added: int = 0
+
+
+@dataclass(frozen=True)
+class Journey:
+    """One rank's costs of each call after a first step, in order; the bytes that the engine has in files; and all that
+    the process holds after the first step and after the last."""
+
+    calls: list[CallCost]
+    in_files: int
+    early: Held
+    late: Held
+
+
+def journey(
+    group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
+) -> Journey:
+    """One rank's part: train three steps with every kind of call, those of them that the engine offers."""
+    found, rank = list[CallCost](), dist.get_rank(group)
+    with ExitStack() as stack:
+        peak, directory = stack.enter_context(PeakMeter()), stack.enter_context(directory_of(group))
+        saved = stack.enter_context(directory_of(group))
+        engine = start(subjects.load(name), scenario.but(nvme_path=str(directory)), group)
+        stack.enter_context(closing(engine))
+        run_step(engine, scenario, 0, rank)
+        early, in_files = Held.now(directory), sum(engine.offloaded().files.values())
+        for what, call in _calls(engine, scenario, rank, saved, loads, edits, edits_gradients):
+            dist.barrier(group)
+            peak.restart()
+            read, written = read_so_far() or 0, written_so_far() or 0
+            with TrafficMeter() as meter:
+                call()
+            peak.restart()
+            received = sum(each.received for each in meter.traffic.values())
+            found.append(CallCost(what, received, (read_so_far() or 0) - read, (written_so_far() or 0) - written))
+        late = Held.now(directory)
+    for each, added in zip(found, peak.added[::2], strict=True):
+        each.added = added
+    return Journey(found, in_files, early, late)
+
+
+def _calls(
+    engine: Subject, scenario: Scenario, rank: int, saved: Path, loads: bool, edits: bool, edits_gradients: bool
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The calls by name, in an order in which each comes after another kind; each is made before the next is asked
+    for."""
+    values, batch = edited(scenario, 0), held_out(scenario)
+
+    def evaluate() -> object:
+        return engine.evaluate(batch)
+
+    yield "evaluation", evaluate
+    yield "reading of parameters", engine.parameters
+    yield "reading of optimizer state", engine.optimizer_state
+    yield "reading of model parameters", engine.model_parameters
+    if edits:
+        yield "edit", lambda: engine.set_parameters(values)
+        yield "evaluation", evaluate
+    if loads:
+        engine.save(saved)  # the first one reads the code of libraries
+        yield "save", lambda: engine.save(saved)
+        yield "load", lambda: engine.load(saved)
+        yield "evaluation", evaluate
+    for step in (1, 2):
+        for each in draw_batches(scenario, step, rank):
+            yield "micro-step", lambda each=each: engine.micro_step(each)  # type: ignore[misc]
+        if step == 2:
+            if edits_gradients:
+                yield "edit of gradients", lambda: engine.zero_gradients(without_gradient(scenario, 0))
+            yield "reading of gradients", engine.gradients
+        yield "update", engine.step
+
+
+@dataclass(frozen=True)
+class Most:
+    """The bounds of a call, in bytes; None if a number has none."""
+
+    added: int | None
+    received: int | None
+    read: int | None = None
+    written: int | None = None
+
+
+def bounds_of_calls(scenario: Scenario, in_files: int) -> dict[str, Most]:
+    """The bounds of each kind of call of an engine that promises the contract's bits.
+
+    A rank lacks the shards of the others. Values are gathered a few blocks at a time, and a reading may gather a unit
+    twice. A reading of a state in files reads all states of a sub-group.
+    """
+    model, sharded, world = models.shapes(scenario), scenario.placement, scenario.world
+    blocks, whole = bounds.of_ten_blocks(model), bounds.fp32(scenario, model)
+    states = len(state_keys(scenario.optimizer))
+    lacking = whole * (world - 1) // world
+    gathered = lacking * DTYPES[scenario.dtype].itemsize // 4
+    ranks = world if sharded.optimizer else 1
+    unsharded = gathered if sharded.parameters else 0
+    updated = gathered if sharded.optimizer and not sharded.parameters else 0
+    all_files, parameters = in_files + in_files // 10 + _SMALL, whole if scenario.parameters_at == "nvme" else 0
+    every, saved = 1 + states, (1 + states) * whole
+    by_torch = scenario.optimizer.name in _BY_TORCH
+    return {
+        "evaluation": Most(blocks, unsharded, parameters + _SMALL, _SMALL),
+        "reading of parameters": Most(2 * whole + blocks, 2 * lacking, all_files, _SMALL),
+        "reading of optimizer state": Most(saved + blocks, 2 * states * lacking, every * all_files, _SMALL),
+        "reading of gradients": Most(whole + blocks, 2 * lacking, all_files, _SMALL),
+        "reading of model parameters": Most(2 * whole + blocks, 2 * unsharded, None, None),
+        "edit": Most(whole + blocks, 2 * whole) if scenario.edits_in_place else Most(blocks, _SMALL),
+        "edit of gradients": Most(whole + blocks, None),
+        "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, saved + 2 * _PLAN),
+        "load": Most(saved // ranks + blocks, gathered + _PLAN, 2 * saved + all_files, all_files),
+        "micro-step": Most(None, None, 2 * parameters + all_files, all_files),
+        "update": Most(blocks * (1 + by_torch), updated + _SMALL, all_files, all_files),
+    }
+
+
+def each_call(trials: Trials, scenario: Scenario) -> None:
+    """The memory that each call adds, the bytes that it receives, and, on one rank, those that it reads and writes; and
+    all that the process holds after the last step, beside the first."""
+    loads, edits = offers_returning(trials.subject, scenario), offers_edits(trials.subject, scenario)
+    zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
+    room = bounds.of_ten_blocks(models.shapes(scenario)) // 10
+    for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), journey, loads, edits, zeroes)):
+        most = bounds_of_calls(scenario, found.in_files)
+        for call in found.calls:
+            for number, verb in _NUMBERS.items():
+                bound = getattr(most[call.name], number)
+                if bound is None or (number in ("read", "written") and scenario.world > 1):  # messages are writes, too
+                    continue
+                size = getattr(call, number)
+                entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)
+                demand_at_most(trials, scenario, rank, entry, size, bound, f"the bound of one {call.name}, {verb}")
+        for what, beside in (("tensors", room), ("descriptors", 0)):  # threads for files come as they are needed
+            size, bound = getattr(found.late, what), getattr(found.early, what) + beside
+            entry = Entry("left", f"{size} {what} after the last step", what)
+            demand_at_most(trials, scenario, rank, entry, size, bound, "as after the first step, and a block")
+
+
+_NUMBERS = {"added": "that the allocator adds", "received": "received", "read": "read", "written": "written"}
+#: Rules whose formula is torch's operators, some in fp64, which hold more values of a block at once.
+_BY_TORCH = "lion", "adagrad"
+#: Bytes of flags, norms and names; and of the plan in which ranks agree on the content of a checkpoint.
+_SMALL, _PLAN = 1 << 14, 3 << 16

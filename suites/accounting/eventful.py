@@ -1,0 +1,116 @@
+"""Eventful trainings: the cost of the last step of a Scenario, whatever came before it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from zerobench import subjects
+from zerobench.driver import Run, directory_of
+from zerobench.judge.command import ReplayCommand
+from zerobench.judge.ledger import Entry
+from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, resident_states, written_so_far
+from zerobench.recording import Step
+from zerobench.scenario import Scenario
+from zerobench.subject import Bytes
+from zerobench.suites.accounting import bounds
+from zerobench.suites.accounting.forms import Form, demand_traffic
+from zerobench.suites.accounting.history import Costs
+from zerobench.suites.accounting.ledger import demand, demand_at_most
+from zerobench.suites.accounting.within import Held, bytes_in_files
+from zerobench.suites.support.trials import Trials
+from zerobench.workload import models
+
+_WORDS = "as in the same step of the training without the events before it"
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """One rank's costs of the last step, with its own events: its traffic, the allocator's peak within it, the resident
+    bytes of each state and all that the process holds after it, the bytes in the engine's files, and the bytes that the
+    process has read and written within it, to files or others; 0 if the kernel does not count them."""
+
+    traffic: Costs
+    peak: int
+    resident: Bytes
+    held: Held
+    in_files: int
+    read: int
+    written: int
+
+
+def last_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> LastStep:
+    """One rank's part: train the Scenario, and meter its last step."""
+    with PeakMeter() as peak, directory_of(group) as directory:
+        run = Run(subjects.load(name), scenario.but(nvme_path=str(directory)), group)
+        with closing(run):
+            for _ in range(scenario.steps - 1):
+                run.step()
+                _forget(run.steps[-1])
+            dist.barrier(group)
+            read, written = read_so_far() or 0, written_so_far() or 0
+            peak.restart()
+            with TrafficMeter() as traffic:
+                run.step()
+            read, written = (read_so_far() or 0) - read, (written_so_far() or 0) - written
+            resident, held = resident_states(run.subject.resident()), Held.now(directory)
+            in_files = bytes_in_files(directory, visible=run.rank == 0)
+            dist.barrier(group)
+    return LastStep(traffic.traffic, peak.bytes, resident, held, in_files, read, written)
+
+
+def _forget(step: Step) -> None:
+    """Empty the recording of a step, which is no cost of the engine."""
+    step.reads.clear()
+    step.progress.clear()
+
+
+def uneventful(scenario: Scenario) -> Scenario:
+    """The Scenario without the events before its last step."""
+    last = scenario.steps - 1
+    return scenario.but(
+        short_steps=tuple(each for each in scenario.short_steps if each[0] == last),
+        poison=tuple(each for each in scenario.poison if each[0] == last),
+        zeroed=tuple(each for each in scenario.zeroed if each[0] == last),
+        reads=tuple(each for each in scenario.reads if each.step == last),
+        **{name: tuple(step for step in getattr(scenario, name) if step == last) for name in _STEPS},
+    )
+
+
+#: The fields that are the steps in which something happens.
+_STEPS = "edits", "gradient_edits", "frozen_steps", "resumes"
+
+
+def after_events(trials: Trials, scenario: Scenario) -> None:
+    """The last step's costs, beside those without the events before it."""
+    plain, other = (
+        trials.ask(ReplayCommand(each, trials.name), last_step) for each in (uneventful(scenario), scenario)
+    )
+    step, room = scenario.steps - 1, bounds.of_ten_blocks(models.shapes(scenario)) // 10
+    for rank, (expected, got) in enumerate(zip(plain, other, strict=True)):
+        form = Form.exactly(_WORDS, expected.traffic)
+        demand_traffic(trials, scenario, rank, "the last step", step, got.traffic, form)
+        for state, size in expected.resident.items():
+            entry = Entry("resident", f"bytes of {state} resident after the last step", state, step)
+            demand(trials, scenario, rank, entry, got.resident[state], size, _WORDS)
+        entry = Entry("within", f"{got.peak} bytes at once in the last step", "kept")
+        demand_at_most(trials, scenario, rank, entry, got.peak, expected.peak + room, f"{_WORDS}, and one block")
+        for what in ("tensors", "descriptors", "files"):  # threads for files come as they are needed
+            size, most = (
+                getattr(got.held, what),
+                getattr(expected.held, what) + (_OF_THE_CLIENT if what == "tensors" else 0),
+            )
+            entry = Entry("left", f"{size} {what} after the last step", what)
+            demand_at_most(trials, scenario, rank, entry, size, most, _WORDS)
+        entry = Entry("files", f"{got.in_files} bytes in files after the last step", "files")
+        demand(trials, scenario, rank, entry, got.in_files, expected.in_files, _WORDS)
+        if scenario.world == 1:  # others are sent to by writes, too
+            for verb, size, most in (("read", got.read, expected.read), ("written", got.written, expected.written)):
+                entry = Entry("files", f"{size} bytes {verb} in the last step", verb)
+                demand_at_most(trials, scenario, rank, entry, size, most + _SMALL, f"{_WORDS}, and 64 KiB", _WORDS)
+
+
+#: Bytes of names, counts and logs; and of the tensors in a client's state, which a load gives back.
+_SMALL, _OF_THE_CLIENT = 1 << 16, 1 << 10
