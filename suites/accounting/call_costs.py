@@ -16,7 +16,7 @@ from zerobench.judge.ledger import Entry
 from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
-from zerobench.subject import Subject
+from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.ledger import demand_at_most
 from zerobench.suites.accounting.within import Held
@@ -41,11 +41,11 @@ class CallCost:
 
 @dataclass(frozen=True)
 class Journey:
-    """One rank's costs of each call after a first step, in order; the bytes that the engine has in files; and all that
-    the process holds after the first step and after the last."""
+    """One rank's costs of each call after a first step, in order; the bytes of each state that the engine has in files;
+    and all that the process holds after the first step and after the last."""
 
     calls: list[CallCost]
-    in_files: int
+    in_files: Bytes
     early: Held
     late: Held
 
@@ -61,7 +61,7 @@ def journey(
         engine = start(subjects.load(name), scenario.but(nvme_path=str(directory)), group)
         stack.enter_context(closing(engine))
         run_step(engine, scenario, 0, rank)
-        early, in_files = Held.now(directory), sum(engine.offloaded().files.values())
+        early, in_files = Held.now(directory), dict(engine.offloaded().files)
         for what, call in _calls(engine, scenario, rank, saved, loads, edits, edits_gradients):
             dist.barrier(group)
             peak.restart()
@@ -119,8 +119,8 @@ class Most:
     written: int | None = None
 
 
-def bounds_of_calls(scenario: Scenario, in_files: int) -> dict[str, Most]:
-    """The bounds of each kind of call of an engine that promises the contract's bits.
+def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
+    """The bounds of each kind of call of the reference engine.
 
     A rank lacks the shards of the others. Values are gathered a few blocks at a time, and a reading may gather a unit
     twice. A reading of a state in files reads all states of a sub-group.
@@ -133,11 +133,13 @@ def bounds_of_calls(scenario: Scenario, in_files: int) -> dict[str, Most]:
     ranks = world if sharded.optimizer else 1
     unsharded = gathered if sharded.parameters else 0
     updated = gathered if sharded.optimizer and not sharded.parameters else 0
-    all_files, parameters = in_files + in_files // 10 + _SMALL, whole if scenario.parameters_at == "nvme" else 0
+    all_files, parameters = (
+        size + size // 10 + _SMALL for size in (sum(in_files.values()), in_files.get("parameters", 0))
+    )
     every, saved = 1 + states, (1 + states) * whole
     by_torch = scenario.optimizer.name in _BY_TORCH
     return {
-        "evaluation": Most(blocks, unsharded, parameters + _SMALL, _SMALL),
+        "evaluation": Most(blocks, unsharded, parameters, _SMALL),
         "reading of parameters": Most(2 * whole + blocks, 2 * lacking, all_files, _SMALL),
         "reading of optimizer state": Most(saved + blocks, 2 * states * lacking, every * all_files, _SMALL),
         "reading of gradients": Most(whole + blocks, 2 * lacking, all_files, _SMALL),
@@ -153,10 +155,11 @@ def bounds_of_calls(scenario: Scenario, in_files: int) -> dict[str, Most]:
 
 def each_call(trials: Trials, scenario: Scenario) -> None:
     """The memory that each call adds, the bytes that it receives, and, on one rank, those that it reads and writes; and
-    all that the process holds after the last step, beside the first."""
+    all that the process holds after the last step, beside the first. Another engine than the reference engine may have
+    twice as many bytes in a call, as it may gather or copy values twice."""
     loads, edits = offers_returning(trials.subject, scenario), offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
-    room = bounds.of_ten_blocks(models.shapes(scenario)) // 10
+    room, times = bounds.of_ten_blocks(models.shapes(scenario)) // 10, 1 if trials.subject.name == "reference" else 2
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), journey, loads, edits, zeroes)):
         most = bounds_of_calls(scenario, found.in_files)
         for call in found.calls:
@@ -164,7 +167,7 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
                 bound = getattr(most[call.name], number)
                 if bound is None or (number in ("read", "written") and scenario.world > 1):  # messages are writes, too
                     continue
-                size = getattr(call, number)
+                size, bound = getattr(call, number), bound * times
                 entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)
                 demand_at_most(trials, scenario, rank, entry, size, bound, f"the bound of one {call.name}, {verb}")
         for what, beside in (("tensors", room), ("descriptors", 0)):  # threads for files come as they are needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ def last_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> LastSt
             for _ in range(scenario.steps - 1):
                 run.step()
                 _forget(run.steps[-1])
+            gc.collect()  # an engine that was closed before a load may be in a cycle
             dist.barrier(group)
             read, written = read_so_far() or 0, written_so_far() or 0
             peak.restart()
