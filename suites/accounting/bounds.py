@@ -60,5 +60,10 @@ def most_in_backward(scenario: Scenario, model: nn.Module) -> int:
 
 def of_ten_blocks(model: nn.Module) -> int:
     """Ten times the bytes of the largest block."""
+    return 10 * of_a_block(model)
+
+
+def of_a_block(model: nn.Module) -> int:
+    """The bytes of the largest block."""
     blocks = model.get_submodule("blocks").children()
-    return 10 * _FP32 * max(sum(p.numel() for p in block.parameters()) for block in blocks)
+    return _FP32 * max(sum(p.numel() for p in block.parameters()) for block in blocks)

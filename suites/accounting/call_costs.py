@@ -13,13 +13,13 @@ from zerobench import subjects
 from zerobench.driver import directory_of, draw_batches, run_step, start
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
-from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
+from zerobench.meters import PeakMeter, TrafficMeter
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.ledger import demand_at_most
-from zerobench.suites.accounting.within import Held
+from zerobench.suites.accounting.within import Held, bytes_received, moved_so_far
 from zerobench.suites.support.client import offers_edits, offers_returning
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
@@ -65,12 +65,12 @@ def journey(
         for what, call in _calls(engine, scenario, rank, saved, loads, edits, edits_gradients):
             dist.barrier(group)
             peak.restart()
-            read, written = read_so_far() or 0, written_so_far() or 0
+            before = moved_so_far()
             with TrafficMeter() as meter:
                 call()
+            read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
             peak.restart()
-            received = sum(each.received for each in meter.traffic.values())
-            found.append(CallCost(what, received, (read_so_far() or 0) - read, (written_so_far() or 0) - written))
+            found.append(CallCost(what, bytes_received(meter), read, written))
         late = Held.now(directory)
     for each, added in zip(found, peak.added[::2], strict=True):
         each.added = added
@@ -159,7 +159,7 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
     twice as many bytes in a call, as it may gather or copy values twice."""
     loads, edits = offers_returning(trials.subject, scenario), offers_edits(trials.subject, scenario)
     zeroes = trials.offers(scenario.but(gradient_edits=(1,)))
-    room, times = bounds.of_ten_blocks(models.shapes(scenario)) // 10, 1 if trials.subject.name == "reference" else 2
+    room, times = bounds.of_a_block(models.shapes(scenario)), 1 if trials.subject.name == "reference" else 2
     for rank, found in enumerate(trials.ask(ReplayCommand(scenario, trials.name), journey, loads, edits, zeroes)):
         most = bounds_of_calls(scenario, found.in_files)
         for call in found.calls:

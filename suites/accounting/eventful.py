@@ -12,7 +12,7 @@ from zerobench import subjects
 from zerobench.driver import Run, directory_of
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
-from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, resident_states, written_so_far
+from zerobench.meters import PeakMeter, TrafficMeter, resident_states
 from zerobench.recording import Step
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes
@@ -20,7 +20,7 @@ from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.forms import Form, demand_traffic
 from zerobench.suites.accounting.history import Costs
 from zerobench.suites.accounting.ledger import demand, demand_at_most
-from zerobench.suites.accounting.within import Held, bytes_in_files
+from zerobench.suites.accounting.within import Held, bytes_in_files, moved_so_far
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -52,11 +52,11 @@ def last_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> LastSt
                 _forget(run.steps[-1])
             gc.collect()  # an engine that was closed before a load may be in a cycle
             dist.barrier(group)
-            read, written = read_so_far() or 0, written_so_far() or 0
+            before = moved_so_far()
             peak.restart()
             with TrafficMeter() as traffic:
                 run.step()
-            read, written = (read_so_far() or 0) - read, (written_so_far() or 0) - written
+            read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
             resident, held = resident_states(run.subject.resident()), Held.now(directory)
             in_files = bytes_in_files(directory, visible=run.rank == 0)
             dist.barrier(group)
@@ -90,7 +90,7 @@ def after_events(trials: Trials, scenario: Scenario) -> None:
     plain, other = (
         trials.ask(ReplayCommand(each, trials.name), last_step) for each in (uneventful(scenario), scenario)
     )
-    step, room = scenario.steps - 1, bounds.of_ten_blocks(models.shapes(scenario)) // 10
+    step, room = scenario.steps - 1, bounds.of_a_block(models.shapes(scenario))
     for rank, (expected, got) in enumerate(zip(plain, other, strict=True)):
         form = Form.exactly(_WORDS, expected.traffic)
         demand_traffic(trials, scenario, rank, "the last step", step, got.traffic, form)

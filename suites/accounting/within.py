@@ -153,7 +153,7 @@ def received(group: dist.ProcessGroup, name: str, scenario: Scenario, saves: boo
             once = _in_directory(directory, group)
             engine.save(directory)
             twice = _in_directory(directory, group)
-        return _bytes(building), _bytes(saving), once, twice
+        return bytes_received(building), bytes_received(saving), once, twice
 
 
 def received_by_calls(
@@ -171,7 +171,7 @@ def received_by_calls(
         def meter(what: str, call: Callable[[], object]) -> None:
             with TrafficMeter() as metered:
                 call()
-            found[what] = _bytes(metered)
+            found[what] = bytes_received(metered)
 
         run_step(engine, scenario, 0, dist.get_rank(group))
         if loads:
@@ -219,7 +219,7 @@ def load_of_others(group: dist.ProcessGroup, name: str, scenario: Scenario, dire
             with TrafficMeter() as traffic:
                 if loads:
                     engine.load(directory)
-            received = _bytes(traffic)
+            received = bytes_received(traffic)
         peaks.append(peak.bytes)
     return received, peaks[1] - peaks[0]
 
@@ -240,7 +240,8 @@ def _in_directory(directory: Path, group: dist.ProcessGroup) -> int:
     return size
 
 
-def _bytes(meter: TrafficMeter) -> int:
+def bytes_received(meter: TrafficMeter) -> int:
+    """By all collectives."""
     return sum(each.received for each in meter.traffic.values())
 
 
@@ -326,6 +327,11 @@ def files_of_a_step(
             declared, there = sum(engine.offloaded().files.values()), bytes_in_files(directory, visible=rank == 0)
             dist.barrier(group)
     return declared, there
+
+
+def moved_so_far() -> tuple[int, int]:
+    """Bytes that this process has read and written, to files or others; 0 if the kernel does not count them."""
+    return read_so_far() or 0, written_so_far() or 0
 
 
 def bytes_in_files(directory: Path, *, visible: bool) -> int:

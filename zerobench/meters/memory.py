@@ -202,9 +202,9 @@ class PeakMeter:
             self.bytes = torch.cuda.max_memory_allocated() - self._start
             self.reserved = torch.cuda.max_memory_reserved() - self._reserved
         else:
-            *earlier, last = _peaks(self._profile)
-            self.bytes = last.most
-            self.added = [each.most - each.first for each in (*earlier, last)][1:]
+            spans = _peaks(self._profile)
+            self.bytes = spans[-1].most
+            self.added = [each.most - each.first for each in spans[1:]]
 
 
 _RESTART = "zerobench: restart of the peak"
