@@ -6,6 +6,7 @@ import argparse
 import itertools
 import math
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.overrides
+import torch.utils._python_dispatch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -333,5 +336,23 @@ def trained(engine: Any, net: nn.Module, micro_steps: int, step: Callable[[], ob
 
 
 def at_every_stage(group: dist.ProcessGroup, loop: Callable[..., Any], *given: Any) -> list[Any]:
-    """The results of a loop at the four stages."""
-    return [loop(group, stage, *given) for stage in STAGES]
+    """The results of a loop at the four stages; each leaves what is one for the process as it was."""
+    before, results = _of_process(), []
+    for stage in STAGES:
+        results.append(loop(group, stage, *given))
+        assert _of_process() == before, f"at stage {stage} the loop left the process otherwise than it found it"
+    return results
+
+
+def _of_process() -> list[object]:
+    """What torch has once for a process or thread: whether it compiles, records gradients and casts, and its modes."""
+    compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+    return [
+        compiler is None or compiler._stance.stance == "default",
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(),
+        torch.utils._python_dispatch._get_current_dispatch_mode_stack(),
+        torch.overrides._get_current_function_mode_stack(),  # type: ignore[no-untyped-call]
+    ]

@@ -80,7 +80,8 @@ def test_dataclass(pool: Pool) -> None:
 
 def test_interrupted(pool: Pool) -> None:
     """After an exception in backward the engine refuses to go on, as after one in its own backward."""
-    for stages in pool.run(loops.at_every_stage, direct_loops.interrupted, world=_WORLD):
+    pool.run(loops.at_every_stage, direct_loops.interrupted, False, world=_WORLD)  # destroy() follows it
+    for stages in pool.run(loops.at_every_stage, direct_loops.interrupted, True, world=_WORLD):
         assert all("an exception ended backward() of this engine early" in text for text in stages)
 
 

@@ -310,6 +310,7 @@ class DeepSpeedEngine(
         """Remove the hooks; a second call does nothing."""
         if not self._destroyed:
             self._destroyed = True
+            self._direct.check_ended()
             self._progress.close()
             self._given.close()
             if not self._engine.destroyed:

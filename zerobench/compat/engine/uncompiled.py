@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -44,10 +44,34 @@ def eagerly() -> AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
         return nullcontext()
     try:
-        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        stance = torch.compiler.set_stance("force_eager")
     except RuntimeError as error:
         raise RuntimeError(_REASON) from error
-    return stance
+    return _Eager(stance)
+
+
+class _Eager:
+    """The stance of torch's compiler, which is one for the process, until the last open block ends.
+
+    If one backward runs through two engines, the block of the first one ends before that of the second. The second one
+    met the stance of the first one: if it put that back, the process would never compile again.
+    """
+
+    _open: ClassVar[list[_Eager]] = []
+    _outermost: ClassVar[AbstractContextManager[Any]]
+
+    def __init__(self, stance: AbstractContextManager[Any]) -> None:
+        self._stance = stance
+
+    def __enter__(self) -> None:
+        if not self._open:
+            _Eager._outermost = self._stance
+        self._open.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._open.remove(self)
+        if not self._open:
+            self._outermost.__exit__(None, None, None)
 
 
 _REASON = (
