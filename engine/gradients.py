@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zerobench.engine.backward import Backward, Coordinator, may_nest
 from zerobench.engine.comm.collectives import Ranks
-from zerobench.engine.comm.shards import gather_shards
+from zerobench.engine.comm.shards import InFlight, gather_shards
 from zerobench.engine.comm.wire import WireFormat
 from zerobench.engine.layout import Slot, neighbours
 from zerobench.engine.ops.folding import fold
@@ -92,7 +92,7 @@ class GradientReducer:
         self.every_micro_step, self.overlap, self._coordinator = every_micro_step, overlap, coordinator
         self.active: list[bool] = [False] * sum(len(state.unit.slots) for state in self.states)
         self._flying: deque[_Bucket] = deque()
-        self._completing: list[Any] = []
+        self._completing = InFlight()
         self._hooks = []
         self._position: dict[nn.Parameter, int] = {}
         for position, state in enumerate(self.states):
@@ -235,9 +235,7 @@ class GradientReducer:
     def _wait(self) -> None:
         """Wait for all that the backward has started, and forget the backward."""
         self._drain(0)
-        for work in self._completing:
-            work.wait()
-        self._completing.clear()
+        self._completing.finish()
         _tasks.discard(self.backward.task or 0)
         self._backward = None
 
@@ -297,7 +295,7 @@ class GradientReducer:
         """This rank's part of the gradient is final: fetch the others' if this rank steps the whole unit."""
         if state.extent != state.own and self.ranks.world > 1:
             whole = state.gradient, state.own_gradient
-            self._completing += gather_shards(state.unit, *whole, self.ranks, self.gather_bucket)
+            self._completing.add(gather_shards(state.unit, *whole, self.ranks, self.gather_bucket))
 
     def close(self) -> None:
         """Take the hooks off the model."""

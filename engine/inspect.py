@@ -84,6 +84,9 @@ def GatheredParameters(
         for engine, state, slot in found:
             _persist(engine, state, slot, modifier_rank)
             engine.read_cache.clear()
+        for states in unsharders.values():
+            for state, slots in states.items():
+                state.take_shards(slots)
     except BaseException:
         for unsharder, states in unsharders.items():
             unsharder.unpin(states)
@@ -177,7 +180,7 @@ def _whole(engine: Engine, state: UnitState, slot: Slot, kind: str) -> Tensor:
 
 
 def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank: int | None) -> None:
-    """Copy the values in ``full`` to the shard and, later and if they are not its rounding, to the master."""
+    """Have the values in ``full`` on every rank; they become the master's later, except if they are its rounding."""
     if state is None:  # every rank keeps the parameter whole, and no other state of it
         if modifier_rank is not None:
             same_values(slot.parameter.data, engine.ranks, modifier_rank)
@@ -185,6 +188,4 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
     values = state.full[slot.start : slot.start + slot.numel]
     if modifier_rank is not None:
         engine.ranks.broadcast(values, modifier_rank)
-    if state.sharded:
-        state.set_shard(slot, values)
     state.written.add(slot)

@@ -44,27 +44,30 @@ def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
     if engine.stores.steps_off_device(state.unit):
         lo, hi = slot.within(state.own)
         set_offloaded(state, lo, values[lo - slot.start : hi - slot.start])
-        engine.read_cache.clear()  # the way to the host has rounded them
+        engine.stores.settle()
+        values = state.optimizer_store.rounded(values)
     else:
         whole = state.gradient.numel() == state.unit.padded
         part, offset = (state.gradient, 0) if whole else (state.own_gradient, state.own.start)
         lo, hi = slot.within(slice(offset, offset + part.numel()))
         if lo < hi:
             part[lo - offset : hi - offset].copy_(values[lo - slot.start : hi - slot.start])
-        engine.read_cache.replace(state, "gradient", slot.start, values)
+    engine.read_cache.replace(state, "gradient", slot.start, values)
 
 
 def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
-    """Replace the unit's elements from ``start`` on of this rank's gradient sum, which its store takes once more."""
-    store, first = state.optimizer_store, start - state.own.start
+    """Replace the unit's elements from ``start`` on of this rank's gradient sum, whose chunks its store takes again."""
     if not values.numel():
         return
-    total = state.read("gradient", 0, state.unit.shard)
-    total[first : first + values.numel()].copy_(values)
-    store.take(state.portion, 0, state.unit.shard, total)
+    store, chunk = state.optimizer_store, state.unit.chunk
+    first = start - state.own.start
+    stop = first + values.numel()
+    begin = first // chunk * chunk
+    total = state.read("gradient", begin, -(-stop // chunk) * chunk)
+    total[first - begin : stop - begin].copy_(values)
+    store.retake(state.portion, begin, total)
     if state.own_gradient.numel() == state.unit.shard:
         # the step takes it from there if its last backward is still to come, or was not known to be the last
-        stop = first + values.numel()
         state.own_gradient[first:stop].copy_(store.read(state.portion, "gradient", first, stop))
 
 

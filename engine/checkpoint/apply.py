@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from zerobench.engine.checkpoint.parts import Parts
 from zerobench.engine.checkpoint.pieces import FROZEN, MASTER, buffers, replicated
-from zerobench.engine.comm.shards import gather_shards
+from zerobench.engine.comm.shards import InFlight
 from zerobench.engine.layout import Slot, dense_stride
 from zerobench.engine.ops.packing import pack
 from zerobench.engine.state.stores import UpdateSlice
@@ -33,11 +32,11 @@ class Values:
 
 def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     """Set masters, optimizer states, parameters and buffers, those that ``loaded`` has by key. A collective."""
-    arriving = []
+    gathers, bucket = InFlight(), parts.config.zero_optimization.allgather_bucket_size
     for state in parts.states:
         if state.unit.trainable:
             _fill(state, parts.optimizer.state_names, loaded)
-            arriving += _gather(parts, state)
+            gathers.add(state.gather_own(parts.ranks, bucket))
         else:
             _fill_frozen(state, loaded)
     for name, parameter in replicated(parts).items():
@@ -47,8 +46,7 @@ def set_states(parts: Parts, loaded: Mapping[str, Values]) -> None:
     for name, buffer in buffers(parts.module).items():
         if f"buffer.{name}" in loaded:
             buffer.data.copy_(loaded[f"buffer.{name}"].tensor.view(buffer.shape))
-    for work in arriving:
-        work.wait()
+    gathers.finish()
     parts.stores.settle()
     if parts.unsharder is not None:
         parts.unsharder.renew()
@@ -105,14 +103,6 @@ def _places(
     found = [(loaded.get(f"{kind}.{slot.name}"), slot, lo, hi) for slot, lo, hi in wanted]
     places = {lo - first: values.part(slot, lo, hi) for values, slot, lo, hi in found if values is not None}
     return places, len(places) == len(wanted)
-
-
-def _gather(parts: Parts, state: UnitState) -> list[Any]:
-    """Start all-gathering the unit's parameters if every rank keeps them and only owners have set them."""
-    if state.sharded or state.extent != state.own or parts.ranks.world == 1:
-        return []
-    own = state.parameter_store.load()
-    return gather_shards(state.unit, state.full, own, parts.ranks, parts.config.zero_optimization.allgather_bucket_size)
 
 
 def _fill_frozen(state: UnitState, loaded: Mapping[str, Values]) -> None:

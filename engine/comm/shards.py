@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -46,3 +47,30 @@ class _Scattered:
         """Wait for the bytes and copy them into place."""
         self._work.wait()
         self._places.copy_(self._received)
+
+
+class InFlight:
+    """Gathers of units that run at the same time: of two units at most.
+
+    Each may have the memory of a whole unit, in buckets.
+    """
+
+    def __init__(self) -> None:
+        self._units: deque[list[Any]] = deque()
+
+    def add(self, works: list[Any]) -> None:
+        """Take the handles of one unit's gathers, and wait for those of older units."""
+        self._units.append(works)
+        self._drain(_IN_FLIGHT)
+
+    def finish(self) -> None:
+        """Wait for all."""
+        self._drain(0)
+
+    def _drain(self, allowed: int) -> None:
+        while len(self._units) > allowed:
+            for work in self._units.popleft():
+                work.wait()
+
+
+_IN_FLIGHT = 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zerobench.engine.comm.collectives import Ranks
-from zerobench.engine.comm.shards import gather_shards
+from zerobench.engine.comm.shards import InFlight
 from zerobench.engine.layout import Layout
 from zerobench.engine.ops.runs import Run
 from zerobench.engine.ops.tree import tree_sum
@@ -19,9 +18,6 @@ from zerobench.engine.optim.optimizer import ZeroOptimizer
 from zerobench.engine.optim.outcomes import Outcomes
 from zerobench.engine.state.stores import UpdateSlice
 from zerobench.engine.state.unit import UnitState
-
-#: The most units whose all-gather is in flight: each may have the memory of a whole unit, in buckets.
-_IN_FLIGHT = 2
 
 
 @dataclass
@@ -110,21 +106,17 @@ class Stepper:
             check: the check of this step; the outcome of the step before it is settled first.
             factors: [trainable parameters], fp32, on the device; NaN forbids the update.
         """
-        leaving: deque[list[Any]] = deque()
+        gathers = InFlight()
         for state, runs in zip(self.states, self._all_runs(check.mine), strict=True):
             for window in state.optimizer_store.update_slices(state.portion):
                 if window.master.device != factors.device:
                     factors = factors.to(window.master.device)  # offload waits for the gradients too
                 self._step(window, runs, factors)
-            leaving.append(self._all_gather_updated(state))
-            _drain(leaving, _IN_FLIGHT)
-        _drain(leaving, 0)
+            gathers.add(self._all_gather_updated(state))
+        gathers.finish()
 
     def _all_gather_updated(self, state: UnitState) -> list[Any]:
-        """All-gather the unit's parameters if only owners have stepped and every rank keeps the whole unit."""
-        if state.extent != state.own or state.sharded or self.ranks.world == 1:
-            return []
-        return gather_shards(state.unit, state.full, state.parameter_store.load(), self.ranks, self.gather_bucket)
+        return state.gather_own(self.ranks, self.gather_bucket)
 
     def _all_runs(self, active: list[bool]) -> list[list[_Run]]:
         """The runs of each unit; they seldom change from step to step."""
@@ -167,13 +159,6 @@ class Stepper:
         """Apply the formula to each run."""
         rule = self.optimizer.rule
         rule.update_runs(window.master, window.gradient, window.optimizer, window.parameter, factors, runs)
-
-
-def _drain(leaving: deque[list[Any]], allowed: int) -> None:
-    """Wait for all-gathers of units, oldest first, until at most ``allowed`` units are in flight."""
-    while len(leaving) > allowed:
-        for work in leaving.popleft():
-            work.wait()
 
 
 def _group_of(layout: Layout, optimizer: ZeroOptimizer) -> list[int]:

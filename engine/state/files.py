@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -87,6 +88,16 @@ class _Buffer:
         return self.memory[self._parameter : self._parameter + size]
 
 
+@dataclass
+class _Opened:
+    """A part of a sub-group for reading and editing, in a buffer; whether the file lacks an edit."""
+
+    part: Part
+    group: _SubGroup
+    buffer: _Buffer
+    edited: bool = False
+
+
 class FileOptimizerStore(OffloadedOptimizerStore):
     """Gradient sum, master and optimizer states of every unit in a file; memory holds the active sub-groups.
 
@@ -97,6 +108,9 @@ class FileOptimizerStore(OffloadedOptimizerStore):
     Units may be requested in any order. With ``read_ahead`` the store reads the next sub-group in the order of
     adoption, of any unit, while the CPU updates this one. If another sub-group is requested next, or if the sub-group
     changes meanwhile, the store discards these values. With ``write_behind`` an update overlaps with the last write.
+
+    A part that is read or edited stays in its buffer until the buffer is needed, so that calls for one parameter after
+    another read it once. An edit is written at once, or within :meth:`editing` when the next part is opened.
 
     Raises:
         ConfigError: the budget is too small for the smallest sub-groups.
@@ -128,6 +142,8 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         self._order: list[_SubGroup] = []  # in the order of adoption
         self._ahead: _Read | None = None
         self._filling: tuple[_SubGroup, _Buffer] | None = None
+        self._opened: _Opened | None = None
+        self._writes_late = False
         self._bytes = {"optimizer": 0, "gradients": 0}
 
     def adopt(self, portion: Portion, parameters: ParameterStore, master: Tensor, gradient: Tensor) -> None:
@@ -224,6 +240,8 @@ class FileOptimizerStore(OffloadedOptimizerStore):
     def _turn(self) -> _Buffer:
         """Free and return the least recently used buffer; the last one used is ``_buffers[0]``."""
         buffer = self._buffers.pop()
+        if self._opened is not None and self._opened.buffer is buffer:
+            self._close()
         self._buffers.insert(0, buffer)
         if self._ahead is not None and self._ahead.buffer is buffer:
             self._discard()
@@ -238,6 +256,8 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         """Write a part when its buffer's copies have arrived; wait for the write unless ``write_behind`` is set."""
         if self._ahead is not None and self._ahead.group is group:
             self._discard()
+        if self._opened is not None and self._opened.group is group and self._opened.buffer is not buffer:
+            self._close()
         write = self.file.write(group.at[part], self._memory(part, buffer, group), Works(list(buffer.busy)))
         buffer.busy.append(write)
         group.written.add(part)
@@ -265,20 +285,55 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         part: Part = "gradient" if name == "gradient" else "states"
         values = torch.zeros(stop - start, dtype=self.arriving if part == "gradient" else torch.float32)
         for group, lo, hi in self._overlapping(portion, start, stop):
-            if part not in group.written:  # there was no gradient yet
-                continue
-            buffer = self._turn()
-            self._read_part(part, buffer, group).wait()
-            kept = self._gradient(buffer, group) if part == "gradient" else self._state(buffer, group, name)
-            values[lo - start : hi - start] = kept[lo - group.start : hi - group.start]
+            if part in group.written:  # otherwise there was no gradient yet
+                kept = self._kept(self._open(part, group), name)
+                values[lo - start : hi - start] = kept[lo - group.start : hi - group.start]
         return values.to(portion.device)
 
     def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
         for group, lo, hi in self._overlapping(portion, start, start + values.numel()):
-            buffer = self._turn()
-            self._read_part("states", buffer, group).wait()
-            self._state(buffer, group, name)[lo - group.start : hi - group.start] = values[lo - start : hi - start]
-            self._write_part("states", buffer, group)
+            opened = self._open("gradient" if name == "gradient" else "states", group)
+            self._kept(opened, name)[lo - group.start : hi - group.start] = values[lo - start : hi - start]
+            opened.edited = True
+            if not self._writes_late:
+                self._write_edits()
+
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        self._writes_late = True
+        try:
+            yield
+        finally:
+            self._writes_late = False
+            self._write_edits()
+
+    def _open(self, part: Part, group: _SubGroup) -> _Opened:
+        """The part in a buffer: the last one opened, or one that is read now."""
+        opened = self._opened
+        if opened is None or opened.part != part or opened.group is not group:
+            self._close()
+            opened = self._opened = _Opened(part, group, self._turn())
+            if part in group.written:
+                self._read_part(part, opened.buffer, group).wait()
+            else:
+                self._memory(part, opened.buffer, group).zero_()
+        opened.buffer.free()
+        return opened
+
+    def _close(self) -> None:
+        self._write_edits()
+        self._opened = None
+
+    def _write_edits(self) -> None:
+        opened = self._opened
+        if opened is not None and opened.edited:
+            opened.edited = False
+            self._write_part(opened.part, opened.buffer, opened.group)
+
+    def _kept(self, opened: _Opened, name: str) -> Tensor:
+        if opened.part == "gradient":
+            return self._gradient(opened.buffer, opened.group)
+        return self._states(opened.buffer, opened.group)[("master", *self.names).index(name)]
 
     def _overlapping(self, portion: Portion, start: int, stop: int) -> Iterator[tuple[_SubGroup, int, int]]:
         """The unit's sub-groups that overlap [start, stop), each with the bounds of the overlap."""
@@ -286,9 +341,6 @@ class FileOptimizerStore(OffloadedOptimizerStore):
             lo, hi = max(start, group.start), min(stop, group.stop)
             if lo < hi:
                 yield group, lo, hi
-
-    def _state(self, buffer: _Buffer, group: _SubGroup, name: str) -> Tensor:
-        return self._states(buffer, group)[("master", *self.names).index(name)]
 
     def host(self) -> dict[str, list[Tensor]]:
         return {"buffers": [buffer.memory for buffer in self._buffers]}

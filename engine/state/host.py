@@ -76,11 +76,21 @@ class OffloadedOptimizerStore(OptimizerStore):
         self._sums: dict[Portion, Tensor] = {}
 
     def take(self, portion: Portion, start: int, stop: int, total: Tensor) -> None:
+        self._square(portion, start, total)
+        self._keep(portion, start, stop, self.rounded(total))
+
+    def retake(self, portion: Portion, start: int, total: Tensor) -> None:
+        self._square(portion, start, total)
+        self.write(portion, "gradient", start, self.rounded(total))
+
+    def rounded(self, total: Tensor) -> Tensor:
+        return total.to(self.arriving)
+
+    def _square(self, portion: Portion, start: int, total: Tensor) -> None:
         chunk = portion.unit.chunk
         if portion not in self._sums:
             self._sums[portion] = _no_sums(portion)
-        self._sums[portion][start // chunk : stop // chunk] = chunk_sumsq(total, chunk)
-        self._keep(portion, start, stop, total.to(self.arriving))
+        self._sums[portion][start // chunk : (start + total.numel()) // chunk] = chunk_sumsq(total, chunk)
 
     def sums(self, portion: Portion) -> Tensor:
         self.copies.join()  # the memory of the sums may now be reused
@@ -165,14 +175,18 @@ class HostOptimizerStore(OffloadedOptimizerStore):
         return self.staging[0]
 
     def read(self, portion: Portion, name: str, start: int, stop: int) -> Tensor:
-        kept = self._units[portion]
-        if name == "gradient" and portion in self._arrived:
-            self._arrived[portion].wait()
-        values = kept.gradient if name == "gradient" else kept.states[name]
-        return values[start:stop].to(portion.device, copy=True)
+        return self._state(portion, name)[start:stop].to(portion.device, copy=True)
 
     def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
-        self._units[portion].states[name][start : start + values.numel()].copy_(values)
+        self._state(portion, name)[start : start + values.numel()].copy_(values)
+
+    def _state(self, portion: Portion, name: str) -> Tensor:
+        kept = self._units[portion]
+        if name != "gradient":
+            return kept.states[name]
+        if portion in self._arrived:
+            self._arrived[portion].wait()
+        return kept.gradient
 
     def replace(self, portion: Portion, name: str, memory: Tensor) -> bool:
         if self.copies.pinned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -113,6 +113,14 @@ class OptimizerStore(ABC):
         The caller passes the ranges of one unit in order and without gaps.
         """
 
+    def retake(self, portion: Portion, start: int, total: Tensor) -> None:
+        """Replace whole chunks of the sum that it has taken, from ``start`` of the shard on; in any order."""
+        self.take(portion, start, start + total.numel(), total)
+
+    def rounded(self, total: Tensor) -> Tensor:
+        """A sum as the store keeps it."""
+        return total
+
     @abstractmethod
     def sums(self, portion: Portion) -> Tensor:
         """The sums of squares of the gradient chunks that this rank owns, fp64, on the device; called once a step."""
@@ -130,10 +138,14 @@ class OptimizerStore(ABC):
 
     @abstractmethod
     def write(self, portion: Portion, name: str, start: int, values: Tensor) -> None:
-        """Replace elements of the master or an optimizer state, from ``start`` of the extent on, with ``values``, fp32.
+        """Replace elements of a state, from ``start`` on, with ``values``; see :meth:`read`. The parameters stay.
 
-        The parameters stay.
+        The gradient sum is replaced by :meth:`retake`.
         """
+
+    def editing(self) -> AbstractContextManager[None]:
+        """Within it, edits of neighbouring elements may be written together; they are written when it ends."""
+        return nullcontext()
 
     def replace(self, portion: Portion, name: str, memory: Tensor) -> bool:
         """Use ``memory``, fp32 over the extent in host memory, as that of the master or an optimizer state.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from zerobench.engine.comm.collectives import Ranks
+from zerobench.engine.comm.shards import gather_shards
 from zerobench.engine.layout import Slot
 from zerobench.engine.state.portion import Portion
 from zerobench.engine.state.replaced import take_over
@@ -86,12 +89,27 @@ class UnitState:
             return self.own_gradient[start:stop].clone()
         return self.optimizer_store.read(self.portion, name, start, stop)
 
+    def gather_own(self, ranks: Ranks, bucket: int) -> list[Any]:
+        """Start all-gathering the parameters if every rank keeps the whole unit and only owners have set it."""
+        if self.sharded or self.extent != self.own or ranks.world == 1:
+            return []
+        return gather_shards(self.unit, self.full, self.parameter_store.load(), ranks, bucket)
+
     def set_shard(self, slot: Slot, values: Tensor) -> None:
         """Set this rank's part of a sharded parameter; ``values`` is whole, in the order of the parameter's memory."""
-        lo, hi = slot.within(self.own)
-        if lo < hi:
+        self._set_shard({slot: values})
+
+    def take_shards(self, slots: Iterable[Slot]) -> None:
+        """Set this rank's part of sharded parameters to their values in the whole unit."""
+        self._set_shard({slot: self.full[slot.start : slot.start + slot.numel] for slot in slots})
+
+    def _set_shard(self, values: Mapping[Slot, Tensor]) -> None:
+        own = {slot: part for slot in values if (part := slice(*slot.within(self.own))).start < part.stop}
+        if own:
             with self.parameter_store.edit() as shard:
-                shard[lo - self.own.start : hi - self.own.start].copy_(values[lo - slot.start : hi - slot.start])
+                for slot, part in own.items():
+                    here = slice(part.start - slot.start, part.stop - slot.start)
+                    shard[part.start - self.own.start : part.stop - self.own.start].copy_(values[slot][here])
 
     def keep_edit(self, slot: Slot, shard: Tensor | None = None) -> None:
         """Make the parameter's master its value, except where the value is the rounded master.
@@ -114,10 +132,9 @@ class UnitState:
         bound = [binding for binding in self._bindings if binding.bound]
         take_over((self, binding.slot) for binding in bound)
         if self._differs(bound):
-            for binding in bound:
-                slot = binding.slot
-                self.set_shard(slot, self.full[slot.start : slot.start + slot.numel])
-                self.edited.add(slot)
+            slots = [binding.slot for binding in bound]
+            self.take_shards(slots)
+            self.edited.update(slots)
 
     def _differs(self, bound: Collection[Binding]) -> bool:
         """Whether this rank's part of the whole unit may differ from the shard.
@@ -143,8 +160,9 @@ class UnitState:
 
     def _follow(self, slots: Collection[Slot]) -> None:
         shard = self.parameter_store.load() if slots and self.sharded else None
-        for slot in slots:
-            self.keep_edit(slot, shard)
+        with self.optimizer_store.editing():
+            for slot in sorted(slots, key=lambda slot: slot.start):
+                self.keep_edit(slot, shard)
 
     def set_used(self, used: Callable[[], AbstractContextManager[bool]] | None) -> None:
         """Set how a call with an unbound parameter makes the unit whole (see Binding.used)."""

@@ -90,12 +90,7 @@ class StepsOnOthersSumsThatHaveNotArrived(Mutant, Late):
     points_at = Points("optimizer_state", "parameters")
 
     def sabotage(self) -> None:
-        class Nowhere(list[Any]):
-            def __iadd__(self, works: Any) -> Nowhere:  # type: ignore[misc]
-                _passed_by(works)
-                return self
-
-        self.engine.reducer._completing = Nowhere()
+        self.engine.reducer._completing.add = _passed_by  # type: ignore[method-assign,assignment]
 
 
 class GoesOnBeforeNewParametersHaveArrived(Mutant, Late):

@@ -70,9 +70,8 @@ class ReducesToEveryRank(Historical):
             complete(state)
             if self.scenario.stage == 2 and state.own_gradient.numel():
                 whole: Any = torch.empty(state.unit.padded, dtype=state.gradient.dtype)
-                reducer._completing += gather_shards(
-                    state.unit, whole, state.own_gradient, reducer.ranks, reducer.gather_bucket
-                )
+                bucket = reducer.gather_bucket
+                reducer._completing.add(gather_shards(state.unit, whole, state.own_gradient, reducer.ranks, bucket))
 
         reducer._complete = everywhere  # type: ignore[method-assign]
 
