@@ -21,6 +21,7 @@ from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.ledger import demand_at_most
 from zerobench.suites.accounting.within import Held, bytes_received, moved_so_far
 from zerobench.suites.support.client import offers_edits, offers_returning
+from zerobench.suites.support.loads import load_fails, spoil
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 from zerobench.workload.changes import edited, without_gradient
@@ -29,8 +30,11 @@ from zerobench.workload.data import DTYPES, held_out
 
 @dataclass
 class CallCost:
-    """What one call adds to memory at its peak, receives, reads and writes, in bytes; ``read`` and ``written`` count
-    files and all else, and are 0 if the kernel does not count them."""
+    """What one call adds to memory at its peak, receives, reads and writes, in bytes.
+
+    ``read`` and ``written`` are 0 if the kernel does not count them. A message is a write, so that ``written`` is what
+    is more than the messages with a quarter more for their headers.
+    """
 
     name: str
     received: int
@@ -62,7 +66,7 @@ def journey(
         stack.enter_context(closing(engine))
         run_step(engine, scenario, 0, rank)
         early, in_files = Held.now(directory), dict(engine.offloaded().files)
-        for what, call in _calls(engine, scenario, rank, saved, loads, edits, edits_gradients):
+        for what, call in _calls(engine, scenario, group, saved, loads, edits, edits_gradients):
             dist.barrier(group)
             peak.restart()
             before = moved_so_far()
@@ -70,7 +74,8 @@ def journey(
                 call()
             read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
             peak.restart()
-            found.append(CallCost(what, bytes_received(meter), read, written))
+            messages = sum(each.sent for each in meter.traffic.values())
+            found.append(CallCost(what, bytes_received(meter), read, max(0, written - messages - messages // 4)))
         late = Held.now(directory)
     for each, added in zip(found, peak.added[::2], strict=True):
         each.added = added
@@ -78,7 +83,13 @@ def journey(
 
 
 def _calls(
-    engine: Subject, scenario: Scenario, rank: int, saved: Path, loads: bool, edits: bool, edits_gradients: bool
+    engine: Subject,
+    scenario: Scenario,
+    group: dist.ProcessGroup,
+    saved: Path,
+    loads: bool,
+    edits: bool,
+    edits_gradients: bool,
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """The calls by name, in an order in which each comes after another kind; each is made before the next is asked
     for."""
@@ -99,8 +110,11 @@ def _calls(
         yield "save", lambda: engine.save(saved)
         yield "load", lambda: engine.load(saved)
         yield "evaluation", evaluate
+        if engine.survives_failed_loads:
+            spoil(group, saved, "cut", scenario.seed)
+            yield "load", lambda: load_fails(engine, saved, group)
     for step in (1, 2):
-        for each in draw_batches(scenario, step, rank):
+        for each in draw_batches(scenario, step, dist.get_rank(group)):
             yield "micro-step", lambda each=each: engine.micro_step(each)  # type: ignore[misc]
         if step == 2:
             if edits_gradients:
@@ -123,7 +137,8 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
     """The bounds of each kind of call of the reference engine.
 
     A rank lacks the shards of the others. Values are gathered a few blocks at a time, and a reading may gather a unit
-    twice. A reading of a state in files reads all states of a sub-group.
+    twice. A reading of a state in files reads all states of a sub-group. An update that reads ahead may read in vain,
+    as the units may come in another order.
     """
     model, sharded, world = models.shapes(scenario), scenario.placement, scenario.world
     blocks, whole = bounds.of_ten_blocks(model), bounds.fp32(scenario, model)
@@ -137,24 +152,32 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
         size + size // 10 + _SMALL for size in (sum(in_files.values()), in_files.get("parameters", 0))
     )
     every, saved = 1 + states, (1 + states) * whole
+    own = saved // ranks + whole // 2
     by_torch = scenario.optimizer.name in _BY_TORCH
     return {
         "evaluation": Most(blocks, unsharded, parameters, _SMALL),
         "reading of parameters": Most(2 * whole + blocks, 2 * lacking, all_files, _SMALL),
         "reading of optimizer state": Most(saved + blocks, 2 * states * lacking, every * all_files, _SMALL),
         "reading of gradients": Most(whole + blocks, 2 * lacking, all_files, _SMALL),
-        "reading of model parameters": Most(2 * whole + blocks, 2 * unsharded, None, None),
-        "edit": Most(whole + blocks, 2 * whole) if scenario.edits_in_place else Most(blocks, _SMALL),
-        "edit of gradients": Most(whole + blocks, None),
-        "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, saved + 2 * _PLAN),
-        "load": Most(saved // ranks + blocks, gathered + _PLAN, 2 * saved + all_files, all_files),
-        "micro-step": Most(None, None, 2 * parameters + all_files, all_files),
-        "update": Most(blocks * (1 + by_torch), updated + _SMALL, all_files, all_files),
+        "reading of model parameters": Most(2 * whole + blocks, 2 * unsharded, 2 * all_files, all_files),
+        "edit": _of_an_edit(scenario, whole, blocks, all_files),
+        "edit of gradients": Most(whole + blocks, 2 * lacking, 2 * all_files, None),
+        "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, own + 2 * _PLAN),
+        "load": Most(saved // ranks + blocks, gathered + _PLAN, own + 2 * all_files + _PLAN, all_files + _SMALL),
+        "micro-step": Most(None, lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files),
+        "update": Most(blocks * (1 + by_torch), updated + _SMALL, all_files * (1 + scenario.pipeline_read), all_files),
     }
 
 
+def _of_an_edit(scenario: Scenario, whole: int, blocks: int, all_files: int) -> Most:
+    """Of the edit of every parameter: in one context, or by one call each, which writes a sub-group."""
+    if scenario.edits_in_place:
+        return Most(whole + blocks, 2 * whole, 2 * all_files, 2 * all_files)
+    return Most(blocks, _SMALL, 2 * all_files, None)
+
+
 def each_call(trials: Trials, scenario: Scenario) -> None:
-    """The memory that each call adds, the bytes that it receives, and, on one rank, those that it reads and writes; and
+    """The memory that each call adds, and the bytes that it receives, reads and writes; and
     all that the process holds after the last step, beside the first. Another engine than the reference engine may have
     twice as many bytes in a call, as it may gather or copy values twice."""
     loads, edits = offers_returning(trials.subject, scenario), offers_edits(trials.subject, scenario)
@@ -165,7 +188,7 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
         for call in found.calls:
             for number, verb in _NUMBERS.items():
                 bound = getattr(most[call.name], number)
-                if bound is None or (number in ("read", "written") and scenario.world > 1):  # messages are writes, too
+                if bound is None:
                     continue
                 size, bound = getattr(call, number), bound * times
                 entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)

@@ -164,8 +164,8 @@ def loading(trials: Trials, scenario: Scenario) -> None:
 
 
 def loading_elsewhere(trials: Trials, scenario: Scenario) -> None:
-    """The bytes that a load of a state of other ranks receives; and the memory that it adds, if the engine promises the
-    contract's bits. These load what another stage has saved, too."""
+    """The bytes that a load of a state of other ranks receives; the memory that it adds and the bytes that it reads, if
+    the engine promises the contract's bits. Such an engine loads what another stage has saved, too."""
     bits = trials.subject.promises_bits
     saved_by = scenario.but(world=6 - scenario.world, stage=3 - scenario.stage if bits else scenario.stage)
     if reason := trials.subject.not_offered(scenario.but(resumes=(1,))):
@@ -175,12 +175,14 @@ def loading_elsewhere(trials: Trials, scenario: Scenario) -> None:
     with tempfile.TemporaryDirectory(prefix="zerobench-") as directory:
         trials.ask(ReplayCommand(saved_by, trials.name), within.save_for_others, Path(directory))
         found = trials.ask(ReplayCommand(scenario, trials.name), within.load_of_others, Path(directory))
-    for rank, (received, added) in enumerate(found):
+    for rank, (received, added, read) in enumerate(found):
         entry = Entry("traffic", f"{received} bytes received while loading what other ranks saved", "loading elsewhere")
         demand_at_most(trials, scenario, rank, entry, received, whole, "each state once, in a load")
         entry = Entry("within", f"{added} bytes that the allocator adds within one load elsewhere", "load elsewhere")
         if bits:
             demand_at_most(trials, scenario, rank, entry, added, most, "one rank's states, and ten blocks")
+            entry = Entry("files", f"{read} bytes read within one load elsewhere", "read elsewhere")
+            demand_at_most(trials, scenario, rank, entry, read, 2 * most, "one rank's states, and ten blocks, twice")
 
 
 def _most_in_load(scenario: Scenario) -> int:

@@ -208,20 +208,23 @@ def save_for_others(group: dist.ProcessGroup, name: str, scenario: Scenario, dir
         engine.save(directory)
 
 
-def load_of_others(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> tuple[int, int]:
-    """One rank's part: bytes received, and the most bytes that the allocator adds, while a new engine loads a state
-    that other ranks have saved. The meter of memory counts from before the engine is built, so that an engine is built
-    again and loads nothing."""
-    engine_of, peaks, received = partial(start, subjects.load(name), scenario, group), list[int](), 0
+def load_of_others(group: dist.ProcessGroup, name: str, scenario: Scenario, directory: Path) -> tuple[int, int, int]:
+    """One rank's part: bytes received, the most bytes that the allocator adds, and bytes read, while a new engine loads
+    a state that other ranks have saved; the last are 0 if the kernel does not count them.
+
+    The meter of memory counts from before the engine is built, so that an engine is built again and loads nothing.
+    """
+    engine_of, peaks = partial(start, subjects.load(name), scenario, group), list[int]()
     for loads in (False, True):
         with PeakMeter() as peak, closing(engine_of()) as engine:
             peak.restart()
+            before, _ = moved_so_far()
             with TrafficMeter() as traffic:
                 if loads:
                     engine.load(directory)
-            received = bytes_received(traffic)
+            after, _ = moved_so_far()
         peaks.append(peak.bytes)
-    return received, peaks[1] - peaks[0]
+    return bytes_received(traffic), peaks[1] - peaks[0], after - before
 
 
 def saved(group: dist.ProcessGroup, name: str, scenario: Scenario) -> int:

@@ -108,9 +108,9 @@ def train_over_a_failed_load(
             if index == saves:
                 save(subject, scenario, directory, saves)
             if index == fails:
-                _spoil(group, directory, damage, which)
+                spoil(group, directory, damage, which)
                 before = _descriptors()
-                if not _fails(subject, directory, group):
+                if not load_fails(subject, directory, group):
                     return found
                 found.descriptors = _descriptors() - before
             kept: Keep = ALL if index == scenario.steps - 1 else frozenset()
@@ -214,7 +214,7 @@ def _begin(subject: Subject, scenario: Scenario, rank: int, micro_steps: int) ->
         subject.micro_step(batch)
 
 
-def _fails(subject: Subject, directory: Path, group: dist.ProcessGroup) -> bool:
+def load_fails(subject: Subject, directory: Path, group: dist.ProcessGroup) -> bool:
     """Whether a load raises, whatever the engine raises; on some ranks alone it must not."""
     fails = True
     with suppress(Exception):
@@ -233,7 +233,7 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def _spoil(group: dist.ProcessGroup, directory: Path, damage: Damage, which: int) -> None:
+def spoil(group: dist.ProcessGroup, directory: Path, damage: Damage, which: int) -> None:
     """Rank 0 changes one of the files, after all ranks have saved and before one loads."""
     dist.barrier(group)
     if dist.get_rank(group) == 0:
