@@ -108,7 +108,7 @@ _IN_THE_LAST = sorted(_EVENTS)
 
 
 @pytest.mark.ci
-@drawn_at_each_stage(lambda stage: _any_setting(stage=stage), share=0.15)
+@drawn_at_each_stage(lambda stage: _any_setting(stage=stage), share=0.15, of_others=0.3)
 def test_a_call_has_its_bounds_in_any_setting(trials: Trials, scenario: Scenario) -> None:
     """Evaluations, readings, edits, a save, a load and updates add little memory, and receive what the rank lacks, in
     any precision, with any offload, optimizer and accumulation; if the rank is alone, they read and write files once.
@@ -120,7 +120,7 @@ def test_a_call_has_its_bounds_in_any_setting(trials: Trials, scenario: Scenario
 
 
 @pytest.mark.ci
-@drawn_at_each_stage(lambda stage: _eventful(stage=stage), share=0.15)
+@drawn_at_each_stage(lambda stage: _eventful(stage=stage), share=0.15, of_others=0.3)
 def test_a_step_costs_the_same_whatever_came_before(trials: Trials, scenario: Scenario) -> None:
     """After evaluations, readings, edits, short and skipped steps, steps in which a block rests and loads, a step, with
     an event of its own or without, has the traffic, the resident bytes and the files that it has without the events

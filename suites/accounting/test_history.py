@@ -28,7 +28,7 @@ _LONG = 50
 _CLOSED = "the closed form"
 
 
-@drawn(_SCENARIOS, share=0.075)
+@drawn(_SCENARIOS, share=0.075, of_others=0.2)
 def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without evaluations; an evaluation leaves as many bytes
     resident as before it."""
@@ -36,7 +36,7 @@ def test_a_step_costs_the_same_after_an_evaluation(trials: Trials, scenario: Sce
     histories.after_evaluation(trials, scenario)
 
 
-@drawn(_SCENARIOS, share=0.075)
+@drawn(_SCENARIOS, share=0.075, of_others=0.2)
 def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without readings of gradients, parameters and optimizer
     state. A reading leaves as many bytes resident as before it, and receives at most as many as an all-reduce of fp32
@@ -45,7 +45,7 @@ def test_a_step_costs_the_same_after_a_reading(trials: Trials, scenario: Scenari
     histories.after_reading(trials, scenario)
 
 
-@drawn(_SCENARIOS, share=0.075)
+@drawn(_SCENARIOS, share=0.075, of_others=0.2)
 def test_a_step_costs_the_same_after_a_save(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of every step are those without saves; a save leaves as many bytes resident as before
     it."""
@@ -126,7 +126,7 @@ def test_a_further_forward_costs_what_an_evaluation_does(trials: Trials, stage: 
     judge(trials, further, histories.after_forward, "forwards")
 
 
-@drawn(_SCENARIOS, share=0.125)
+@drawn(_SCENARIOS, share=0.125, of_others=0.25)
 def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Scenario) -> None:
     """Traffic and resident bytes of the other steps are those without the overflow."""
     _skip_unless_steps_are_skipped(trials)
@@ -136,7 +136,7 @@ def test_a_step_costs_the_same_after_a_skipped_step(trials: Trials, scenario: Sc
     histories.after_skip(trials, poisoned)
 
 
-@drawn(_SCENARIOS, share=0.075)
+@drawn(_SCENARIOS, share=0.075, of_others=0.2)
 def test_cost_of_an_evaluation(counted: Trials, scenario: Scenario) -> None:
     """Calls and bytes of every evaluation are those of the closed form: a forward's gathers, and no collective if
     every rank has all parameters. If the engine skips steps, the second one follows a step that overflows."""
@@ -152,7 +152,7 @@ def test_cost_of_an_evaluation(counted: Trials, scenario: Scenario) -> None:
             demand_traffic(counted, scenario, each.rank, what, None, call.traffic, Form.exactly(_CLOSED, form))
 
 
-@drawn(_SCENARIOS, share=0.075)
+@drawn(_SCENARIOS, share=0.075, of_others=0.2)
 def test_cost_of_a_skipped_step(counted: Trials, scenario: Scenario) -> None:
     """Calls and bytes of a step that overflows are those of the closed form: all that is sent up to the decision."""
     _skip_unless_steps_are_skipped(counted)

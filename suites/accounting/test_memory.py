@@ -21,7 +21,7 @@ def test_resident_bytes(counted: Trials, scenario: Scenario) -> None:
     judge(counted, scenario, costs.states)
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.2)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, frozen_steps=()), share=0.2, of_others=0.6)
 def test_resident_bytes_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes of each state are those of the closed form."""
     assume(offers(counted, scenario, costs.states))

@@ -25,7 +25,7 @@ def test_offload(counted: Trials, scenario: Scenario) -> None:
     judge(counted, scenario, costs.offload)
 
 
-@drawn(scenarios(**UNDISTURBED, **USUAL_STEPS), share=0.35)
+@drawn(scenarios(**UNDISTURBED, **USUAL_STEPS), share=0.35, of_others=1)
 def test_offload_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the bytes are those of the closed form; all are 0 without offload."""
     assume(offers(counted, scenario, costs.offload))

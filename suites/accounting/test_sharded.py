@@ -55,7 +55,7 @@ def test_the_model_is_never_whole(reference: Trials, scenario: Scenario) -> None
             demand(reference, scenario, ledger.rank, entry, peak <= bound and peak < everything, True, formula, "peaks")
 
 
-@drawn(scenarios(stage=3, world=among("world", 2, 3, 4), **UNDISTURBED, **USUAL_STEPS), share=0.1)
+@drawn(scenarios(stage=3, world=among("world", 2, 3, 4), **UNDISTURBED, **USUAL_STEPS), share=0.1, of_others=0.4)
 def test_peak_of_parameters(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, the peak of whole parameters follows from the order of touches: a parameter counts
     if it is in use, kept by ``max_live``, prefetched, persistent, or wanted by another rank. The meter looks at

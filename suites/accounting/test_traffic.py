@@ -20,7 +20,7 @@ def test_traffic(counted: Trials, scenario: Scenario) -> None:
     judge(counted, scenario, costs.traffic)
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, **USUAL_STEPS), share=0.2)
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, **UNDISTURBED, **USUAL_STEPS), share=0.2, of_others=0.6)
 def test_traffic_whatever_the_scenario(counted: Trials, scenario: Scenario) -> None:
     """For all models and settings, calls and bytes are those of the closed form."""
     assume(offers(counted, scenario, costs.traffic))

@@ -232,14 +232,16 @@ def drawn(
     share: float = 1.0,
     *,
     of_bits: float | None = None,
+    of_others: float | None = None,
     least: float = 0.0,
     label: str = "",
 ) -> Decorator:
     """Run a test on ``share`` times the profile's number of examples, drawn as ``scenario``.
 
-    ``of_bits`` is the share for an engine that promises bits, if stronger properties hold that engine to more. If fewer
-    than the share ``least`` of the examples run to the end, the test skips as "not enough". ``label`` tells several
-    draws of one test apart.
+    ``of_bits`` is the share for an engine that promises bits, if stronger properties hold that engine to more.
+    ``of_others`` is the share for all engines but the reference engine, which CI examines with other seeds every day.
+    If fewer than the share ``least`` of the examples run to the end, the test skips as "not enough". ``label`` tells
+    several draws of one test apart.
     """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
@@ -251,8 +253,9 @@ def drawn(
 
         backend = covering.backend(f"{test.__module__}.{test.__qualname__}{label}")
         decorated: Any = _with_examples(counted, strategy, backend, share, least)
-        if of_bits is not None:
-            decorated = _by_promise(decorated, _with_examples(counted, strategy, backend, of_bits, least))
+        for other, chosen in ((of_bits, _promises_bits), (of_others, _is_no_reference)):
+            if other is not None:
+                decorated = _by_engine(decorated, _with_examples(counted, strategy, backend, other, least), chosen)
         decorated.test, decorated.strategy = counted, strategy  # for the meta suite, which runs it on other engines
         decorated.share, decorated.backend = share, backend
         return decorated  # type: ignore[no-any-return]
@@ -267,14 +270,25 @@ def _with_examples(
     return draw(test, strategy, settings(max_examples=examples, backend=backend), max(1, round(examples * least)))
 
 
-def _by_promise(of_any: Callable[..., None], of_bits: Callable[..., None]) -> Callable[..., None]:
-    """One of two tests, by the promise of the engine under test."""
+def _by_engine(
+    of_any: Callable[..., None], of_chosen: Callable[..., None], is_chosen: Callable[[Any], bool]
+) -> Callable[..., None]:
+    """One of two tests, by the engine under test."""
 
     @wraps(of_any)
-    def chosen(trials: Any) -> None:
-        (of_bits if trials.subject.promises_bits else of_any)(trials=trials)
+    def chosen(**engine: Any) -> None:
+        [trials] = engine.values()
+        (of_chosen if is_chosen(trials) else of_any)(**engine)
 
     return chosen
+
+
+def _promises_bits(trials: Any) -> bool:
+    return bool(trials.subject.promises_bits)
+
+
+def _is_no_reference(trials: Any) -> bool:
+    return bool(trials.name != "reference")
 
 
 def drawn_at_each_stage(
@@ -282,6 +296,7 @@ def drawn_at_each_stage(
     share: float = 1.0,
     *,
     of_bits: float | None = None,
+    of_others: float | None = None,
     least: float = 0.5,
 ) -> Decorator:
     """Make a test of each stage, with draws of its own: a failure at one stage hides nothing at another.
@@ -291,7 +306,7 @@ def drawn_at_each_stage(
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         by_stage: list[Any] = [
-            drawn(strategy(at), share, of_bits=of_bits, least=least, label=f"[{stage}]")(test)
+            drawn(strategy(at), share, of_bits=of_bits, of_others=of_others, least=least, label=f"[{stage}]")(test)
             for stage, at in enumerate(_EACH_STAGE)
         ]
 
