@@ -312,11 +312,12 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         opened = self._opened
         if opened is None or opened.part != part or opened.group is not group:
             self._close()
-            opened = self._opened = _Opened(part, group, self._turn())
+            opened = _Opened(part, group, self._turn())
             if part in group.written:
                 self._read_part(part, opened.buffer, group).wait()
             else:
                 self._memory(part, opened.buffer, group).zero_()
+            self._opened = opened  # it has the values
         opened.buffer.free()
         return opened
 
@@ -325,10 +326,11 @@ class FileOptimizerStore(OffloadedOptimizerStore):
         self._opened = None
 
     def _write_edits(self) -> None:
-        opened = self._opened
+        opened, self._opened = self._opened, None
         if opened is not None and opened.edited:
             opened.edited = False
             self._write_part(opened.part, opened.buffer, opened.group)
+        self._opened = opened  # the file has its values
 
     def _kept(self, opened: _Opened, name: str) -> Tensor:
         if opened.part == "gradient":

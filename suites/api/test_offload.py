@@ -160,6 +160,22 @@ def test_file_is_changed(tmp_path: Path) -> None:
     trained.destroy()
 
 
+def test_a_reading_of_a_changed_file(tmp_path: Path) -> None:
+    """Each reading and each edit of the sub-group raises: none returns what the first one has read."""
+    trained = offloaded.engine(tmp_path)
+    offloaded.step(trained, 0)
+    offloaded.spoil(trained)
+    [state, *_] = trained.states
+    for call in (
+        lambda: state.optimizer_store.read(state.portion, "master", 4096, 4097),
+        lambda: state.optimizer_store.write(state.portion, "master", 4096, torch.ones(1)),
+    ):
+        for _ in range(2):
+            with pytest.raises(zerobench.OffloadError, match="does not hold what was written"):
+                call()
+    trained.destroy()
+
+
 def test_a_spoiled_file_ends_all_ranks() -> None:
     """If one rank's file is spoiled, every rank ends, and the error names that rank."""
     scenario = Scenario(world=2, stage=2, offload_optimizer="nvme")

@@ -115,6 +115,34 @@ def test_edits_are_written_back(engine: Any) -> None:
         assert (state.parameter_store.load() == 3.0).all()
 
 
+def test_edits_that_are_written_together(engine: Any) -> None:
+    """They reach the store, also if a reading or an update of other elements comes between."""
+    for state in engine.states:
+        store, expected = state.optimizer_store, _read(state)
+        with store.editing():
+            for start in (3, 40, 70, 10):  # the last one is in a sub-group that was left
+                store.write(state.portion, "master", start, torch.full((5,), float(start)))
+                expected[start : start + 5] = start
+                assert torch.equal(_read(state), expected)
+            store.write(state.portion, "exp_avg", 3, torch.ones(2))
+        assert torch.equal(_masters(state), expected)
+        assert _read(state, "exp_avg")[3:5].tolist() == [1.0, 1.0]
+
+
+def test_chunks_of_a_sum_that_are_taken_again(engine: Any) -> None:
+    """The update has the new chunks and their sums of squares, and keeps the others'."""
+    for state in engine.states:
+        store, total = state.optimizer_store, state.read("gradient", 0, state.unit.shard)
+        fresh = torch.full((32,), 0.5)
+        total[32:64] = 0.5
+        if state.own_gradient.numel() == state.unit.shard:
+            state.own_gradient[32:64] = 0.5
+        store.retake(state.portion, 32, fresh)
+        gradient = torch.cat([part.gradient.clone() for part in store.update_slices(state.portion)])
+        assert torch.equal(gradient, total)
+        assert torch.equal(store.sums(state.portion)[1], fresh.double().square().sum())
+
+
 def _fail(_: object) -> None:
     raise ArithmeticError
 
