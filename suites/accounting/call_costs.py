@@ -32,8 +32,7 @@ from zerobench.workload.data import DTYPES, held_out
 class CallCost:
     """What one call adds to memory at its peak, receives, reads and writes, in bytes.
 
-    ``read`` and ``written`` are 0 if the kernel does not count them. A message is a write, so that ``written`` is what
-    is more than the messages with a quarter more for their headers.
+    ``read`` and ``written`` are 0 if the kernel does not count them. Messages are written, and received without reads.
     """
 
     name: str
@@ -74,8 +73,7 @@ def journey(
                 call()
             read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
             peak.restart()
-            messages = sum(each.sent for each in meter.traffic.values())
-            found.append(CallCost(what, bytes_received(meter), read, max(0, written - messages - messages // 4)))
+            found.append(CallCost(what, bytes_received(meter), read, written))
         late = Held.now(directory)
     for each, added in zip(found, peak.added[::2], strict=True):
         each.added = added
@@ -136,9 +134,9 @@ class Most:
 def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
     """The bounds of each kind of call of the reference engine.
 
-    A rank lacks the shards of the others. Values are gathered a few blocks at a time, and a reading may gather a unit
-    twice. A reading of a state in files reads all states of a sub-group. An update that reads ahead may read in vain,
-    as the units may come in another order.
+    A rank lacks the shards of the others, and may receive the gradients of all of them. Values are gathered a few
+    blocks at a time, and a reading may gather a unit twice. A reading of a state in files reads all states of a
+    sub-group. An update that reads ahead may read in vain, as the units may come in another order.
     """
     model, sharded, world = models.shapes(scenario), scenario.placement, scenario.world
     blocks, whole = bounds.of_ten_blocks(model), bounds.fp32(scenario, model)
@@ -164,20 +162,20 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
         "edit of gradients": Most(whole + blocks, 2 * lacking, 2 * all_files, None),
         "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, own + 2 * _PLAN),
         "load": Most(saved // ranks + blocks, gathered + _PLAN, own + 2 * all_files + _PLAN, all_files + _SMALL),
-        "micro-step": Most(None, lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files),
+        "micro-step": Most(None, world * lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files),
         "update": Most(blocks * (1 + by_torch), updated + _SMALL, all_files * (1 + scenario.pipeline_read), all_files),
     }
 
 
 def _of_an_edit(scenario: Scenario, whole: int, blocks: int, all_files: int) -> Most:
-    """Of the edit of every parameter: in one context, or by one call each, which writes a sub-group."""
+    """Of the edit of every parameter: in one context, or by one call each, which may rewrite a sub-group."""
     if scenario.edits_in_place:
         return Most(whole + blocks, 2 * whole, 2 * all_files, 2 * all_files)
-    return Most(blocks, _SMALL, 2 * all_files, None)
+    return Most(blocks, _SMALL)
 
 
 def each_call(trials: Trials, scenario: Scenario) -> None:
-    """The memory that each call adds, and the bytes that it receives, reads and writes; and
+    """The memory that each call adds, the bytes that it receives and reads, and, on one rank, those that it writes; and
     all that the process holds after the last step, beside the first. Another engine than the reference engine may have
     twice as many bytes in a call, as it may gather or copy values twice."""
     loads, edits = offers_returning(trials.subject, scenario), offers_edits(trials.subject, scenario)
@@ -188,7 +186,7 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
         for call in found.calls:
             for number, verb in _NUMBERS.items():
                 bound = getattr(most[call.name], number)
-                if bound is None:
+                if bound is None or (number == "written" and scenario.world > 1):  # messages are writes, too
                     continue
                 size, bound = getattr(call, number), bound * times
                 entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)

@@ -175,6 +175,7 @@ def _unsupported(name: str, scenario: Scenario) -> dict[str, bool]:
         f"{name} is for blocks that are finer than the model: {_PAGE}": (
             name == GRANULARITY and not deepspeed_leaves.threshold(scenario.model)
         ),
+        f"{name} refuses offloaded parameters: {_ENGINE}": name == OFFLOADED and scenario.parameters_at != "none",
         f"{name} sets gradients of the client's": name == VECTORIZED and not scenario.gradient_edits,
         f"with {name} the client divides by {scenario.world} ranks, which rounds": (
             name == SUM and bool(scenario.world & (scenario.world - 1))
