@@ -40,6 +40,8 @@ PAIRS = "fully_shard of pairs of blocks"
 OUTPUT, INPUTS = "output_dtype", "cast_forward_inputs=False"
 OWN_COMMS = "set_custom_all_gather and set_custom_reduce_scatter"
 
+FACTOR, SUM = "set_gradient_divide_factor", "set_force_sum_reduction_for_comms"
+
 #: Frozen parameters are the client's.
 IGNORED = "ignored_params"
 #: The model is built without memory, sharded, and given its values.
@@ -50,8 +52,8 @@ METHOD = "register_fsdp_forward_method"
 RAISED = "reset_iter_state"
 #: Of each module by itself, after it is wrapped; the last argument is the number of ranks.
 _OF_EACH: dict[str, Callable[[FSDPModule, int], None]] = {
-    "set_gradient_divide_factor": lambda each, world: each.set_gradient_divide_factor(float(world)),
-    "set_force_sum_reduction_for_comms": lambda each, _: each.set_force_sum_reduction_for_comms(True),
+    FACTOR: lambda each, world: each.set_gradient_divide_factor(float(world)),
+    SUM: lambda each, _: each.set_force_sum_reduction_for_comms(True),
     "set_all_reduce_hook": lambda each, _: each.set_all_reduce_hook(lambda gradient: None),
     OWN_COMMS: lambda each, _: _communicate(each),
 }
@@ -115,10 +117,19 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"{OUTPUT} casts the output of a block, whose dtype autocast has chosen: {_PAGE}"
     if SECOND_MESH in scenario.settings and (reason := _unsupported_meshes(scenario)) is not None:
         return reason
+    if _multiplies_in_nccl(scenario) and scenario.device == "cpu":
+        return f"{FACTOR}, if it is not the number of shards, is an operation of NCCL: {_PAGE}"
     between = {LAST_BACKWARD, KEPT_AFTER_BACKWARD}.intersection(scenario.settings)
     if between and scenario.accumulation == 1:
         return f"{min(between)} is for several micro-steps: {_PAGE}"
     return _unsupported_model(scenario)
+
+
+def _multiplies_in_nccl(scenario: Scenario) -> bool:
+    """Whether the reduce-scatter of a mesh with replicas has a factor that gloo does not offer."""
+    wire = scenario.communication_dtype or scenario.dtype
+    of_nccl = FACTOR in scenario.settings and SUM not in scenario.settings
+    return of_nccl and scenario.replicate > 1 and wire != "fp16"
 
 
 def _unsupported_meshes(scenario: Scenario) -> str | None:

@@ -247,7 +247,8 @@ class TorchFsdp1(Plain):
         empty = {name: {key: torch.zeros_like(p) for key in keys} for name, p in self.parameters().items()}
         for key in keys:
             for name, values in self._whole_states(key).items():
-                empty[name] |= values
+                if name in empty:  # an optimizer may have states of frozen parameters
+                    empty[name] |= values
         return empty
 
     def _whole_states(self, key: str) -> dict[str, State]:
