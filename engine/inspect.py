@@ -185,7 +185,6 @@ def _persist(engine: Engine, state: UnitState | None, slot: Slot, modifier_rank:
         if modifier_rank is not None:
             same_values(slot.parameter.data, engine.ranks, modifier_rank)
         return
-    values = state.full[slot.start : slot.start + slot.numel]
     if modifier_rank is not None:
-        engine.ranks.broadcast(values, modifier_rank)
+        engine.ranks.broadcast(state.full[slot.start : slot.start + slot.numel], modifier_rank)
     state.written.add(slot)

@@ -68,7 +68,7 @@ def set_offloaded(state: UnitState, start: int, values: Tensor) -> None:
     store.retake(state.portion, begin, total)
     if state.own_gradient.numel() == state.unit.shard:
         # the step takes it from there if its last backward is still to come, or was not known to be the last
-        state.own_gradient[first:stop].copy_(store.read(state.portion, "gradient", first, stop))
+        state.own_gradient[first:stop].copy_(store.rounded(total[first - begin : stop - begin]))
 
 
 def _set_full(param: nn.Parameter, kind: str, value: Tensor) -> None:

@@ -104,12 +104,13 @@ class UnitState:
         self._set_shard({slot: self.full[slot.start : slot.start + slot.numel] for slot in slots})
 
     def _set_shard(self, values: Mapping[Slot, Tensor]) -> None:
-        own = {slot: part for slot in values if (part := slice(*slot.within(self.own))).start < part.stop}
+        own = [(slot, *slot.within(self.own)) for slot in values]
+        own = [(slot, lo, hi) for slot, lo, hi in own if lo < hi]
         if own:
             with self.parameter_store.edit() as shard:
-                for slot, part in own.items():
-                    here = slice(part.start - slot.start, part.stop - slot.start)
-                    shard[part.start - self.own.start : part.stop - self.own.start].copy_(values[slot][here])
+                for slot, lo, hi in own:
+                    part = shard[lo - self.own.start : hi - self.own.start]
+                    part.copy_(values[slot][lo - slot.start : hi - slot.start])
 
     def keep_edit(self, slot: Slot, shard: Tensor | None = None) -> None:
         """Make the parameter's master its value, except where the value is the rounded master.

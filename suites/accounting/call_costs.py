@@ -159,7 +159,7 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
         "reading of gradients": Most(whole + blocks, 2 * lacking, all_files, _SMALL),
         "reading of model parameters": Most(2 * whole + blocks, 2 * unsharded, 2 * all_files, all_files),
         "edit": _of_an_edit(scenario, whole, blocks, all_files),
-        "edit of gradients": Most(whole + blocks, 2 * lacking, 2 * all_files, None),
+        "edit of gradients": Most(whole + blocks, 2 * lacking, 2 * all_files),
         "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, own + 2 * _PLAN),
         "load": Most(saved // ranks + blocks, gathered + _PLAN, own + 2 * all_files + _PLAN, all_files + _SMALL),
         "micro-step": Most(None, world * lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files),

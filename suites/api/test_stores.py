@@ -116,7 +116,7 @@ def test_edits_are_written_back(engine: Any) -> None:
 
 
 def test_edits_that_are_written_together(engine: Any) -> None:
-    """They reach the store, also if a reading or an update of other elements comes between."""
+    """They reach the store, also if readings come between."""
     for state in engine.states:
         store, expected = state.optimizer_store, _read(state)
         with store.editing():
