@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
@@ -78,21 +79,38 @@ def save_sharded(
     with warnings.catch_warnings(action="ignore"):  # of a directory with an earlier state
         state = _state(model, optimizer, saving)
         if saving not in _OF_RANK_0:
-            _save_shards(state, directory, group, waits=saving != ASYNC)
+            from torch.distributed.checkpoint.state_dict_saver import save
+
+            if saving == ASYNC:
+                _save_while_training(state, model, optimizer, directory, group)
+            else:
+                save(state, checkpoint_id=directory, process_group=group)
             return
         if dist.get_rank(group) == 0:
             torch.save(state, directory / _FILE)
         dist.barrier(group)
 
 
-def _save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup, *, waits: bool) -> None:
-    from torch.distributed.checkpoint.state_dict_saver import async_save, save
+@torch.no_grad()
+def _save_while_training(
+    state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, directory: Path, group: dist.ProcessGroup
+) -> None:
+    """Save while all that a step changes has other values, as in a client that trains on; they come back at the end.
 
-    if waits:
-        save(state, checkpoint_id=directory, process_group=group)
-    else:
-        saving: Any = async_save(state, checkpoint_id=directory, process_group=group)
-        saving.result()
+    The state is that of the call: https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html
+    """
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    saving: Any = async_save(state, checkpoint_id=directory, process_group=group)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    states = [each for of_one in optimizer.state.values() for each in of_one.values() if isinstance(each, Tensor)]
+    changed = [t.to_local() if isinstance(t, DTensor) else t for t in (each.detach() for each in (*trained, *states))]
+    kept = [each.clone() for each in changed]
+    for each in changed:
+        each.add_(1)
+    saving.result()
+    for each, value in zip(changed, kept, strict=True):
+        each.copy_(value)
 
 
 def load_sharded(
