@@ -1,4 +1,4 @@
-"""DeepSpeed, stage 3: after a step and an evaluation, to gather the parameters raises if a part of them may be whole."""
+"""DeepSpeed, stage 3: after a step and two evaluations, to gather the parameters raises with few live parameters."""
 
 from __future__ import annotations
 
