@@ -85,4 +85,24 @@ RARE_MODELS = {
         loads_into="trained",
         prefetch_bucket=100,
     ),
+    # between a forward and its backward another forward, without gradients, gathers and frees what that has saved; an
+    # evaluation between micro-steps meets buffers that no state dict has, and that differ between the ranks
+    "metric before the backward": Scenario(
+        model=Odd(
+            width=5,
+            hidden=(7, 2),
+            tied=True,
+            functional=True,
+            buffers=True,
+            persistent=False,
+            recompute="non_reentrant",
+        ),
+        steps=2,
+        accumulation=2,
+        chunk=32,
+        prefetch_bucket=60,
+        forwards="metric",
+        optimizer=Optimizer(lr=1e-2),
+        reads=(Read("evaluation", 1, 1),),
+    ),
 }

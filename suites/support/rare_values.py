@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
+from zerobench.suites.support.rare_loads import RARE_LOADS
 from zerobench.suites.support.rare_models import RARE_MODELS
 
 #: A reading at each moment of a step at which a stale copy may be made.
@@ -208,6 +209,8 @@ REQUIRED = {
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
     "replicas of the shards": ("replicate", "clip"),
+    "least scale after a load": ("poison",),
+    "edits after a load on three ranks": ("resumes", "edits"),
     "shards in groups": ("settings", "resumes"),
 }
 #: Those that take long: the share of the draws of each. It makes two draws by default, which a verdict needs.
@@ -362,32 +365,8 @@ RARE_VALUES |= {
         frozen_steps=(0,),
         poison=((0, 0),),
     ),
-    # between a forward and its backward another forward, without gradients, gathers and frees what that has saved; an
-    # evaluation between micro-steps meets buffers that no state dict has, and that differ between the ranks
-    "metric before the backward": Scenario(
-        model=Odd(
-            width=5,
-            hidden=(7, 2),
-            tied=True,
-            functional=True,
-            buffers=True,
-            persistent=False,
-            recompute="non_reentrant",
-        ),
-        steps=2,
-        accumulation=2,
-        chunk=32,
-        prefetch_bucket=60,
-        forwards="metric",
-        optimizer=Optimizer(lr=1e-2),
-        reads=(Read("evaluation", 1, 1),),
-    ),
-    "replicas of the shards": Scenario(
-        model=Odd(width=6, hidden=(7, 4)), world=4, replicate=2, steps=3, accumulation=2, chunk=32, clip=0.05
-    ),
-    # a second copy of the shards, which a load must renew
-    "shards in groups": Scenario(world=4, steps=3, resumes=(2,), settings=("zero_hpz_partition_size",)),
     **RARE_MODELS,
+    **RARE_LOADS,
 }
 
 #: More ranks than any draw has, and a number of them that divides nothing.
