@@ -76,6 +76,18 @@ def _eventful(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     return scenario
 
 
+@st.composite
+def _lessened(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
+    """Trainings of which the last step alone has an event, by which it does less; half of them on one rank, which has
+    its states in files."""
+    kind = draw(among("less in the last step", "rest", "short step", "overflow"))
+    several = {"accumulation": draw(st.sampled_from([2, 3, 4]))} if kind == "short step" else {}
+    scenario = draw(scenarios(**_FIXED | several | fixed))
+    if draw(_ALONE):
+        scenario = scenario.but(world=1, offload_optimizer="nvme" if scenario.stage else "none")
+    return _with(draw, scenario, kind, st.just(_LAST))
+
+
 def _with(draw: st.DrawFn, scenario: Scenario, kind: str, steps: st.SearchStrategy[int]) -> Scenario:
     """The Scenario with one event more."""
     field, event = _EVENTS[kind](draw, scenario, draw(steps))
@@ -129,3 +141,14 @@ def test_a_step_costs_the_same_whatever_came_before(trials: Trials, scenario: Sc
         pytest.skip("a rule of engines that promise the contract's bits")
     assume(offers(trials, scenario, eventful.after_events))
     eventful.after_events(trials, scenario)
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(lambda stage: _lessened(stage=stage), share=0.1, of_others=0.2)
+def test_a_step_that_does_less_costs_no_more(trials: Trials, scenario: Scenario) -> None:
+    """A short or skipped step, or one in which a part of the model rests, receives no more than a whole step; if the
+    rank is alone, it reads and writes no more, either."""
+    if not trials.subject.promises_bits:
+        pytest.skip("a rule of engines that promise the contract's bits")
+    assume(offers(trials, scenario, eventful.lesser_step))
+    eventful.lesser_step(trials, scenario)

@@ -113,6 +113,7 @@ DRAWN: dict[Any, int] = {
     test_memory.test_nothing_is_hidden_whatever_the_scenario: 4,
     test_eventful.test_a_call_has_its_bounds_in_any_setting: 4,
     test_eventful.test_a_step_costs_the_same_whatever_came_before: 4,
+    test_eventful.test_a_step_that_does_less_costs_no_more: 4,
 }
 #: Every property with fixed cases.
 FIXED: tuple[Any, ...] = (
