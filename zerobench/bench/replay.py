@@ -90,11 +90,13 @@ def _account(runner: Runner, command: ReplayCommand) -> Replayed:
 
 
 def _bound(runner: Runner, command: ReplayCommand) -> Replayed:
-    """Hold the gradients to the rounding bound of their sum."""
+    """Hold the gradients of a Scenario of one step to the rounding bound of their sum."""
+    if command.scenario.steps > 1:  # later steps begin with other weights
+        raise UsageError(f'--bound judges one step, and the Scenario has {command.scenario.steps}: give it "steps": 1')
     got = runner.submit(command.subject, command.scenario, Reading(frozenset({"gradients"}))).result()
     policies, limit = load(command.subject).policies, runner.limit(command.scenario)
     [expected] = runner.pool.run(_magnitudes, command.scenario, policies, world=1, timeout=limit)
-    first = cast(OracleStep, expected.steps[0])  # later ones begin with other weights
+    first = cast(OracleStep, expected.steps[0])
     bounds = [gradient_bound(command.scenario, first.magnitudes, first.lost)]
     try:
         used = agree_within(got, expected, bounds, name=command.subject, policies=policies)

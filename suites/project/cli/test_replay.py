@@ -123,3 +123,9 @@ def test_replay_by_another_measure(options: str, says: str, capsys: pytest.Captu
     assert code == ("differs" in said)
     if code:
         assert shlex.split(said.splitlines()[-1])[1:] == ["zerobench", *command]
+
+
+def test_the_bound_is_of_one_step() -> None:
+    """The bound of a sum is known for the first step alone, so a Scenario of more is refused."""
+    with pytest.raises(UsageError, match='the Scenario has 2: give it "steps": 1'):
+        compare_again(ReplayCommand(Scenario(steps=2), "reference", bound=True))
