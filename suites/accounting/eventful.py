@@ -20,7 +20,7 @@ from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.forms import Form, demand_traffic
 from zerobench.suites.accounting.history import Costs
 from zerobench.suites.accounting.ledger import demand, demand_at_most
-from zerobench.suites.accounting.within import Held, bytes_in_files, bytes_received, moved_so_far
+from zerobench.suites.accounting.within import Held, bytes_in_files, moved_so_far
 from zerobench.suites.support.trials import Trials
 from zerobench.workload import models
 
@@ -29,19 +29,22 @@ _WORDS = "as in the same step of the training without the events before it"
 
 @dataclass(frozen=True)
 class LastStep:
-    """One rank's costs of the last step, with its own events: its traffic, the bytes received, the allocator's peak
-    within it, the resident bytes of each state and all that the process holds after it, the bytes in the engine's
-    files, and the bytes that the process has read and written within it, to files or others; 0 if the kernel does not
-    count them."""
+    """One rank's costs of the last step, with its own events: its traffic, the allocator's peak within it, the resident
+    bytes of each state and all that the process holds after it, the bytes in the engine's files, and the bytes that the
+    process has read and written within it, to files or others; 0 if the kernel does not count them."""
 
     traffic: Costs
-    received: int
     peak: int
     resident: Bytes
     held: Held
     in_files: int
     read: int
     written: int
+
+    @property
+    def received(self) -> int:
+        """Bytes received by all collectives."""
+        return sum(each.received for each in self.traffic.values())
 
 
 def last_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> LastStep:
@@ -62,7 +65,7 @@ def last_step(group: dist.ProcessGroup, name: str, scenario: Scenario) -> LastSt
             resident, held = resident_states(run.subject.resident()), Held.now(directory)
             in_files = bytes_in_files(directory, visible=run.rank == 0)
             dist.barrier(group)
-    return LastStep(traffic.traffic, bytes_received(traffic), peak.bytes, resident, held, in_files, read, written)
+    return LastStep(traffic.traffic, peak.bytes, resident, held, in_files, read, written)
 
 
 def _forget(step: Step) -> None:
@@ -85,11 +88,6 @@ def uneventful(scenario: Scenario) -> Scenario:
 
 #: The fields that are the steps in which something happens.
 _STEPS = "edits", "gradient_edits", "frozen_steps", "resumes"
-
-
-def _whole(scenario: Scenario) -> Scenario:
-    """The Scenario without any event."""
-    return uneventful(scenario).but(short_steps=(), poison=(), zeroed=(), reads=(), **dict.fromkeys(_STEPS, ()))
 
 
 def after_events(trials: Trials, scenario: Scenario) -> None:
@@ -115,22 +113,32 @@ def after_events(trials: Trials, scenario: Scenario) -> None:
             demand_at_most(trials, scenario, rank, entry, size, most, _WORDS)
         entry = Entry("files", f"{got.in_files} bytes in files after the last step", "files")
         demand(trials, scenario, rank, entry, got.in_files, expected.in_files, _WORDS)
-        if scenario.world == 1:  # others are sent to by writes, too
-            for verb, size, most in (("read", got.read, expected.read), ("written", got.written, expected.written)):
-                entry = Entry("files", f"{size} bytes {verb} in the last step", verb)
-                demand_at_most(trials, scenario, rank, entry, size, most + _SMALL, f"{_WORDS}, and 64 KiB", _WORDS)
+        _demand_moved(trials, scenario, rank, got, expected, _WORDS)
 
 
 def lesser_step(trials: Trials, scenario: Scenario) -> None:
-    """The last step's costs, beside those of a whole step."""
-    wholes, others = (
-        trials.ask(ReplayCommand(each, trials.name), last_step) for each in (_whole(scenario), uneventful(scenario))
-    )
-    for rank, (whole, got) in enumerate(zip(wholes, others, strict=True)):
-        for verb in ("received", "read", "written") if scenario.world == 1 else ("received",):
-            size, most = getattr(got, verb), getattr(whole, verb) + _SMALL
-            entry = Entry("files", f"{size} bytes {verb} in the last step", verb)
-            demand_at_most(trials, scenario, rank, entry, size, most, "as in a whole step, and 64 KiB")
+    """The costs of the last step, which alone is short, skipped or has a part at rest, beside those of a whole one."""
+    whole = scenario.but(short_steps=(), poison=(), frozen_steps=())
+    wholes, others = (trials.ask(ReplayCommand(each, trials.name), last_step) for each in (whole, scenario))
+    for rank, (most, got) in enumerate(zip(wholes, others, strict=True)):
+        size, bound = got.received, most.received + _SMALL
+        entry = Entry("within", f"{size} bytes received in the last step", "received")
+        demand_at_most(trials, scenario, rank, entry, size, bound, f"{_OF_A_WHOLE}, and 64 KiB")
+        _demand_moved(trials, scenario, rank, got, most, _OF_A_WHOLE)
+
+
+_OF_A_WHOLE = "as in a whole step"
+
+
+def _demand_moved(trials: Trials, scenario: Scenario, rank: int, got: LastStep, most: LastStep, words: str) -> None:
+    """Demand that the last step reads and writes no more files than another one, if the rank is alone: others are sent
+    to by writes, too."""
+    if scenario.world > 1:
+        return
+    for verb in ("read", "written"):
+        size = getattr(got, verb)
+        entry = Entry("files", f"{size} bytes {verb} in the last step", verb)
+        demand_at_most(trials, scenario, rank, entry, size, getattr(most, verb) + _SMALL, f"{words}, and 64 KiB", words)
 
 
 #: Bytes of names, counts and logs; and of the tensors in a client's state, which a load gives back.
