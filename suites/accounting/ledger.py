@@ -16,7 +16,7 @@ from zerobench.judge.ledger import Entry, LedgerDifference, LedgerPart
 from zerobench.scenario import Scenario
 from zerobench.subject import Theory
 from zerobench.suites.support import judged
-from zerobench.suites.support.offered import nearest_unknown, past_findings
+from zerobench.suites.support.offered import nearest_unknown
 from zerobench.suites.support.rerun import pytest_command
 from zerobench.suites.support.trials import Trials
 
@@ -102,8 +102,7 @@ def offered(trials: Trials, scenario: Scenario, cost: Cost, *fixed: str) -> Scen
     if (finding := findings.matching(trials.subject, scenario, cost.__name__)) is None:
         return scenario
     judged.current.set_aside.add(finding.slug)
-    to_find = (trials.subject, scenario, ("stage", *fixed), cost.__name__)
-    beside = nearest_unknown(*to_find) or past_findings(*to_find)
+    beside = nearest_unknown(trials.subject, scenario, ("stage", *fixed), cost.__name__)
     if beside is None:
         pytest.skip(f"the known finding {finding.slug}: {finding.explanation}")
     return beside

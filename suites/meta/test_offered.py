@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,7 +15,7 @@ from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
-from zerobench.suites.support.offered import nearest, nearest_unknown, past_findings
+from zerobench.suites.support.offered import nearest, nearest_unknown
 
 
 class _OnTwoReplicas(TorchDdp):
@@ -51,6 +51,25 @@ def test_a_reason_leads_to_no_offload() -> None:
     found = nearest(TorchFsdp2, drawn, ["stage"])
     assert not isinstance(found, str), found
     assert (found.stage, found.offload_param) == (3, "none")
+
+
+class _OfAdamInHostMemory(TorchDdp):
+    """One reason has two causes; a change of another field brings a reason of its own."""
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.replicate > 1:
+            return "has no hybrid sharding"
+        in_host_memory = scenario.optimizer_at == "cpu"
+        return None if in_host_memory and scenario.optimizer.name == "adamw" else "is Adam in host memory"
+
+
+@pytest.mark.parametrize("place", ["none", "nvme"])
+def test_a_reason_of_two_causes_is_removed(place: Literal["none", "nvme"]) -> None:
+    """The search leaves a change that leads nowhere, and changes both fields."""
+    drawn = Scenario(world=4, stage=2, optimizer=Optimizer("sgd"), offload_optimizer=place)
+    expected = drawn.but(offload_optimizer="cpu", optimizer=Optimizer("adamw"))
+    assert nearest(_OfAdamInHostMemory, drawn, ["stage"]) == expected
 
 
 class _OfStaticScales(TorchDdp):
@@ -92,9 +111,8 @@ def test_all_alternatives_of_a_finding_go(monkeypatch: pytest.MonkeyPatch) -> No
     """Two of them are removed one after another; no change leads to what the engine refuses, or to another one."""
     monkeypatch.setattr(findings, "everything", lambda: [_AWKWARD])
     drawn = Scenario(model=Odd(scalar=True, empty=True, tiny=True), loss_scale=LossScale(static=1.0))
-    assert nearest_unknown(_Static, drawn, ["stage"]) is None
-    assert past_findings(_Static, drawn, ["stage"], "") == drawn.but(model=Odd(tiny=True))
-    assert past_findings(_Static, drawn, ["stage", "empty"], "") is None
+    assert nearest_unknown(_Static, drawn, ["stage"]) == drawn.but(model=Odd(tiny=True))
+    assert nearest_unknown(_Static, drawn, ["stage", "empty"]) is None
 
 
 _OF_WHOLE_LOADS = dataclasses.replace(_AWKWARD, where=[{"loads": ["all"]}])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "norm_type": ("2",),
     "offload_param": ("none", "cpu"),
     "offload_optimizer": ("none", "cpu"),
+    "offload_ratio": (1.0,),
     "accumulator_dtype": (None,),
     "communication_dtype": (None, "bf16", "fp16"),
     "schedule": ("auto",),
@@ -57,7 +58,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "replicate": (1, 2),
     "second_group": (False,),
     "third_group": (False,),
-    "name": ("adamw",),
+    "name": ("adamw", "sgd", "lion"),
     "routes": ("steps",),
     "recompute": ("none",),
     "dropout": (0.0,),
@@ -87,8 +88,11 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
     without a need; in the end such a field gets its value back. If the engine refuses the Scenario with every
     change, the reason that the fixed fields give.
     """
-    found, reason = _nearest(subject.not_offered, scenario, fixed, (_with_one, _with_two))
-    return found if reason is None else _reason_of_fixed(subject, [found, scenario], fixed) or reason
+    found, refused = _nearest(subject.not_offered, scenario, fixed, (_with_one, _with_two))
+    if found is not None:
+        return found
+    reason, _ = refused[-1]
+    return _reason_of_fixed(subject, [each for _, each in refused], fixed) or reason
 
 
 def _reason_of_fixed(subject: type[Subject], refused: Sequence[Scenario], fixed: Collection[str]) -> str | None:
@@ -115,40 +119,68 @@ def nearest_unknown(
     subject: type[Subject], scenario: Scenario, fixed: Collection[str], cost: str = ""
 ) -> Scenario | None:
     """So changed, the Scenario that no known finding of the engine describes either; None if there is none."""
-    found, obstructs = _nearest(partial(obstacle, subject, cost=cost), scenario, fixed, (_with_one,))
-    return found if obstructs is None else None
+    found, _ = _nearest(partial(obstacle, subject, cost=cost), scenario, fixed, (_with_one,))
+    return _past_findings(subject, scenario, fixed, cost) if found is None else found
 
 
-def past_findings(subject: type[Subject], scenario: Scenario, fixed: Collection[str], cost: str) -> Scenario | None:
-    """The same by changes of which each leaves fewer alternatives of the known findings, and that the engine offers.
+def _past_findings(subject: type[Subject], scenario: Scenario, fixed: Collection[str], cost: str) -> Scenario | None:
+    """The same by changes that the engine offers, of which each leaves as few alternatives of known findings as it can.
 
     A Scenario with several peculiarities may have several alternatives of one finding, all of which have to go.
     """
     kept, left = set(fixed), findings.in_the_way(subject, scenario, cost)
     while left:
         offered = (near for near in _with_one(scenario) if not near[0] & kept and not subject.not_offered(near[1]))
-        counted = ((findings.in_the_way(subject, each, cost), names, each) for names, each in offered)
-        better = next((each for each in counted if each[0] < left), None)
-        if better is None:
+        counted = [(findings.in_the_way(subject, each, cost), names, each) for names, each in offered]
+        fewest = min((count for count, _, _ in counted), default=left)
+        if fewest >= left:
             return None
-        left, names, scenario = better
+        left, names, scenario = next(each for each in counted if each[0] == fewest)
         kept |= names
     return scenario
 
 
+#: The Scenarios that a search met, each the first one with its reason.
+_Refused = list[tuple[R, Scenario]]
+
+
 def _nearest(
     reason_of: Callable[[Scenario], R | None], scenario: Scenario, fixed: Collection[str], changes: Sequence[_Changes]
-) -> tuple[Scenario, R | None]:
-    """The last Scenario of the search, and the reason that is left."""
-    found, kept, reason = scenario, set(fixed), reason_of(scenario)
-    while reason is not None:
-        tries = (_better(reason_of, each(found), kept, reason) for each in changes)
-        better = next((each for each in tries if each is not None), None)
-        if better is None:
-            return found, reason
-        names, found, reason = better
-        kept |= names
-    return _restored(reason_of, found, scenario, kept.difference(fixed)), None
+) -> tuple[Scenario | None, _Refused[R]]:
+    """The first Scenario without a reason, if there is one, and those that the searches met."""
+    if (reason := reason_of(scenario)) is None:
+        return scenario, []
+    refused: _Refused[R] = []
+    for change in changes:
+        seen = [(reason, scenario)]
+        if (path := _path(reason_of, change, scenario, set(fixed), seen)) is not None:
+            kept, found = path
+            return _restored(reason_of, found, scenario, kept.difference(fixed)), refused
+        refused += seen
+    return None, refused
+
+
+def _path(
+    reason_of: Callable[[Scenario], R | None],
+    change: _Changes,
+    scenario: Scenario,
+    kept: set[str],
+    seen: list[tuple[R, Scenario]],
+) -> tuple[set[str], Scenario] | None:
+    """The fields of a search that ends without a reason, and its Scenario; None if there is none.
+
+    Each change gives no reason, or one that the search has not seen. If a change leads nowhere, the next one is tried.
+    """
+    tried = [(names, each, reason_of(each)) for names, each in change(scenario) if not names & kept]
+    for names, each, reason in sorted(tried, key=lambda one: one[2] is not None):
+        if reason is None:
+            return kept | names, each
+        if any(reason == earlier for earlier, _ in seen):
+            continue
+        seen.append((reason, each))
+        if (found := _path(reason_of, change, each, kept | names, seen)) is not None:
+            return found
+    return None
 
 
 def _restored(
@@ -165,15 +197,6 @@ def _restored(
 #: Fields, and the Scenario with these made plain.
 _Near = tuple[set[str], Scenario]
 _Changes = Callable[[Scenario], Iterator[_Near]]
-
-
-def _better(
-    reason_of: Callable[[Scenario], R | None], near: Iterable[_Near], kept: Collection[str], reason: R
-) -> tuple[set[str], Scenario, R | None] | None:
-    """The first without a reason, otherwise the first with another one."""
-    tried = [(names, each, reason_of(each)) for names, each in near if not names & set(kept)]
-    offered = (each for each in tried if each[2] is None)
-    return next(offered, None) or next((each for each in tried if each[2] != reason), None)
 
 
 def _with_one(scenario: Scenario) -> Iterator[_Near]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,13 +32,13 @@ class _OfKernel(DeepSpeed):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if (reason := super().unsupported(scenario)) is not None:
-            return reason
-        if scenario.optimizer_at != "cpu" or scenario.optimizer.name not in cls.rules:
-            return f"{cls.kernel} is {' or '.join(cls.rules.values())} on states in host memory: {_PAGE}"
-        if not _is_built(cls.file):
+        if importlib.util.find_spec("deepspeed") is not None and not _is_built(cls.file):
             return f"{cls.kernel} is not compiled: {cls.build}"
-        return None
+        if scenario.optimizer_at != "cpu":
+            return f"{cls.kernel} updates states in host memory: {_PAGE}"
+        if scenario.optimizer.name not in cls.rules:
+            return f"{cls.kernel} is {' or '.join(cls.rules.values())}: {_PAGE}"
+        return super().unsupported(scenario)
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "zero_force_ds_cpu_optimizer": True}
