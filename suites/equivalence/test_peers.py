@@ -25,6 +25,7 @@ from zerobench.recording import State, Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.offered import at_offered_stage
 from zerobench.suites.support.rounding import IeeeDdp
 from zerobench.suites.support.strategies import (
     DYADIC_MODELS,
@@ -128,7 +129,7 @@ def _bound(expected: Trajectory) -> State:
 def test_error_against_float64(trials: Trials, scenario: Scenario) -> None:
     """The error against a float64 run of the same leaves is at most twice that of two right engines: DDP and the
     canonical trainer, in the same precision. One of them can be lucky if a Scenario amplifies roundings."""
-    scenario = trials.nearest(scenario, "clip", "loss_scale", "dtype", "name")
+    scenario = trials.nearest(at_offered_stage(trials.subject, scenario), "clip", "loss_scale", "dtype", "name")
     ddp = scenario.but(stage=0, overlap=True, replicate=1, settings=(), saving="")
     assume(trials.offers(ddp, TorchDdp.name))
     policies = trials.subject.policies

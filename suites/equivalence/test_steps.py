@@ -16,6 +16,7 @@ from zerobench.judge.difference import Difference
 from zerobench.judge.parts import Part
 from zerobench.scenario import LossScale, Read, Readable, Scenario
 from zerobench.suites.support.covering import PECULIAR, among
+from zerobench.suites.support.offered import at_offered_stage
 from zerobench.suites.support.strategies import (
     DYADIC_MODELS,
     OFTEN_SCHEDULED,
@@ -147,7 +148,7 @@ def test_padding_leaks_nowhere(reference: Trials, scenario: Scenario) -> None:
 @drawn(scenarios(model=models(), stage=STAGES, steps=2, clip=0.0, scheduled_by="client", edits=()), share=0.25)
 def test_parameters_move(trials: Trials, scenario: Scenario) -> None:
     """A step that is not skipped changes parameters: no engine passes by doing nothing."""
-    scenario = trials.nearest(scenario, "clip")
+    scenario = trials.nearest(at_offered_stage(trials.subject, scenario), "clip")
     first, last = trials.run(scenario, ("gradients", "parameters"), keep=ALL)[0].steps
     assume(not last.skipped and any(bool((g != 0).any()) for g in last.gradients.values()))
     if all(torch.equal(value, last.parameters[name]) for name, value in first.parameters.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from zerobench import findings
@@ -26,9 +26,9 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "offload_param": ("none", "cpu"),
     "offload_optimizer": ("none", "cpu"),
     "offload_ratio": (1.0,),
-    "accumulator_dtype": (None,),
-    "communication_dtype": (None, "bf16", "fp16"),
-    "schedule": ("auto",),
+    "accumulator_dtype": (None, "fp32"),
+    "communication_dtype": (None, "fp32", "bf16", "fp16"),
+    "schedule": ("auto", "micro_step", "boundary"),
     "scaler": ("torch",),
     "loss_scale": (LossScale(static=16.0),),
     "poison": ((),),
@@ -67,9 +67,16 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario = PLAINEST) -> Scenario:
-    """The Scenario at one of the stages at which the engine offers the plain one; at its own if there are none."""
-    stages = [stage for stage in range(4) if subject.not_offered(plain.but(stage=stage)) is None]
+    """The Scenario at one of the stages at which the engine offers the plain one, or one near it; at its own if
+    there are none."""
+    stages = _stages(subject, plain)
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
+
+
+@cache
+def _stages(subject: type[Subject], plain: Scenario) -> Sequence[int]:
+    fixed = ("stage", "settings", "world")
+    return [stage for stage in range(4) if isinstance(nearest(subject, plain.but(stage=stage), fixed), Scenario)]
 
 
 def obstacle(subject: type[Subject], scenario: Scenario, cost: str = "") -> str | KnownFinding | None:
@@ -96,13 +103,14 @@ def nearest(subject: type[Subject], scenario: Scenario, fixed: Collection[str]) 
 
 
 def _reason_of_fixed(subject: type[Subject], refused: Sequence[Scenario], fixed: Collection[str]) -> str | None:
-    """The reason of the first Scenario that the engine offers if the fixed fields are plain, too.
+    """The reason of the first Scenario that the engine offers, at some stage, if the fixed fields are plain, too.
 
     A change of the search may give a reason of its own, such as that the engine has no hybrid sharding.
     """
     free = [name for name in _PLAIN if name not in fixed]
     for each in (*refused, *(_plain(one, free) for one in refused)):
-        if subject.not_offered(_plain(each, fixed)) is None:
+        plain = _plain(each, fixed)
+        if any(subject.not_offered(plain.but(stage=stage)) is None for stage in range(4)):
             return subject.not_offered(each)
     return None
 
