@@ -1,4 +1,7 @@
-"""For every engine that loads what another number of ranks has saved: the run goes on as if nothing had changed."""
+"""For every engine that saves: what another number of ranks loads goes on as if nothing had changed.
+
+An engine that resumes on as many ranks alone loads there, in a new engine or one that has trained.
+"""
 
 from __future__ import annotations
 
@@ -205,14 +208,13 @@ def test_exact_sums_keep_their_bits(trials: Trials, scenario: tuple[Scenario, tu
 def _command(
     trials: Trials, scenario: Scenario, worlds: Sequence[int], *fixed: str, leaves: int, **compared: Any
 ) -> ReplayCommand:
-    """The comparison of a run that one number of ranks begins and another one ends; drop the draw if the engine refuses
-    one of them, or if a known finding describes it."""
-    if not trials.subject.resumes_at_any_world:
-        pytest.skip(f"{trials.name} resumes on as many ranks alone")
+    """The comparison of a run that one number of ranks begins and another one ends, or the same one if the engine
+    demands it; drop the draw if the engine refuses one of them, or if a known finding describes it."""
+    before, after = worlds if trials.subject.resumes_at_any_world else (worlds[0], worlds[0])
     kept = ("resumes", "loads", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
     drawn_at = at_offered_stage(trials.subject, scenario, _PLAIN)
-    near = trials.nearest(_on(drawn_at, worlds[0], leaves), *kept)
-    other = _on(near, worlds[1], leaves)
+    near = trials.nearest(_on(drawn_at, before, leaves), *kept)
+    other = _on(near, after, leaves)
     assume(trials.offers(other))
     [saved] = near.resumes
     saved_by = near.but(resumes=(), steps=saved, poison=tuple(each for each in near.poison if each[0] < saved))

@@ -34,6 +34,8 @@ FILLED = "use_deterministic_algorithms"
 SIXTEEN = "set_default_dtype(bfloat16) in the step"
 #: Each block recomputes itself, in place of the model that calls it, as one does that has a checkpointed layer.
 WITHIN = "checkpoint within a block"
+#: The head recomputes itself too, so that a backward's first gradients are those of a recomputation.
+HEAD = "checkpoint of the head"
 #: A recomputation runs to its end, also after the last tensor that the backward needs:
 #: https://docs.pytorch.org/docs/2.13/checkpoint.html#torch.utils.checkpoint.set_checkpoint_early_stop
 TO_THE_END = "set_checkpoint_early_stop(False)"
@@ -41,7 +43,7 @@ TO_THE_END = "set_checkpoint_early_stop(False)"
 #: there, and adds zero times it, as one trains a model with auxiliary heads whose losses have a weight.
 KEPT = "a loss in an attribute of a block"
 #: Code that every engine can run.
-CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, TO_THE_END, KEPT
+CODE = *FROZEN, FILLED, SIXTEEN, WITHIN, HEAD, TO_THE_END, KEPT
 #: Before each micro-step the client takes the gradient of its loss by the inputs, as one does that moves these in
 #: adversarial training: https://docs.pytorch.org/docs/2.13/generated/torch.autograd.grad.html. DDP documents that it
 #: does not work with it.
@@ -101,8 +103,9 @@ def _unsupported_zeros(scenario: Scenario) -> str | None:
 def _unsupported_recomputation(scenario: Scenario) -> str | None:
     """The reason against a setting of recomputations, or None."""
     model = scenario.model
-    if WITHIN in scenario.settings and model.recompute == "none":
-        return f"{WITHIN} is for a model that recomputes"
+    for each in {WITHIN, HEAD}.intersection(scenario.settings):
+        if model.recompute == "none":
+            return f"{each} is for a model that recomputes"
     if TO_THE_END in scenario.settings and model.recompute != "non_reentrant":
         return f"{TO_THE_END} is for recomputation without reentry: {_CHECKPOINT}"
     structured = isinstance(model, Odd) and model.structured
@@ -113,7 +116,7 @@ def _unsupported_recomputation(scenario: Scenario) -> str | None:
 
 @dataclass
 class _Recomputing:
-    """A block's forward, which recomputes itself in the backward."""
+    """A module's forward, which recomputes itself in the backward."""
 
     forward: Callable[..., Any]
     checkpoint: Callable[..., Any]
@@ -137,10 +140,13 @@ class _Keeping:
 
 
 def change_blocks(model: nn.Module, scenario: Scenario) -> None:
-    """Let blocks of the model that an engine will wrap recompute themselves, or keep a loss, if a setting says so."""
+    """Let parts of the model that an engine will wrap recompute themselves, or keep a loss, if a setting says so."""
+    recompute = partial(checkpoint, use_reentrant=scenario.model.recompute == "reentrant")
     if WITHIN in scenario.settings:
-        reentrant = scenario.model.recompute == "reentrant"
-        recompute_within(model, partial(checkpoint, use_reentrant=reentrant))
+        recompute_within(model, recompute)
+    if HEAD in scenario.settings:
+        head = cast(Any, model.get_submodule("head"))
+        head.forward = _Recomputing(head.forward, recompute)
     if KEPT in scenario.settings:
         block = cast(Any, first_block(model))
         block.forward = _Keeping(block.forward)

@@ -210,6 +210,7 @@ def _unsupported_recomputation(scenario: Scenario, looks_for_unused: bool) -> st
         return None
     if looks_for_unused:
         return f"DDP looks for unused parameters under reentrant recomputation only with static_graph: {_PAGE}"
-    if scenario.forwards == "two" or (isinstance(scenario.model, Odd) and scenario.model.repeats):
+    ties_head = client_settings.HEAD in scenario.settings and scenario.model.shares
+    if scenario.forwards == "two" or ties_head or (isinstance(scenario.model, Odd) and scenario.model.repeats):
         return f"DDP uses a parameter again beside a reentrant recomputation only with static_graph: {_PAGE}"
     return None
