@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 
 from zerobench.model_specs import Odd
-from zerobench.scenario import Scenario
+from zerobench.scenario import Read, Scenario
 
 #: A gradient of 4 times 2 to this power overflows fp16.
 _HIGH = 14
@@ -259,6 +259,11 @@ def evaluated_before_update(scenario: Scenario) -> bool:
     return any(read.what == "evaluation" and read.at > 0 for read in scenario.reads)
 
 
+def evaluates_alone(scenario: Scenario) -> bool:
+    """Whether the client evaluates after the first step, and reads nothing else."""
+    return scenario.reads == (Read("evaluation"),)
+
+
 FACTS: Mapping[str, Callable[[Scenario], bool]] = {
     each.__name__: each
     for each in (
@@ -285,5 +290,6 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         shards_a_block,
         evaluated_before_update,
         evaluates_first,
+        evaluates_alone,
     )
 }
