@@ -21,7 +21,7 @@ from zerobench.suites.support import tally
 
 Test = Callable[..., None]
 #: Draws after which an engine that offered none will offer none.
-PATIENCE = 5
+PATIENCE = 10
 #: How the message of a race begins.
 RACE = "differs between two runs of the same Scenario"
 

@@ -69,12 +69,13 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 def at_offered_stage(subject: type[Subject], scenario: Scenario, plain: Scenario = PLAINEST) -> Scenario:
     """The Scenario at one of the stages at which the engine offers the plain one, or one near it; at its own if
     there are none."""
-    stages = _stages(subject, plain)
+    stages = offered_stages(subject, plain)
     return scenario.but(stage=stages[scenario.stage % len(stages)]) if stages else scenario
 
 
 @cache
-def _stages(subject: type[Subject], plain: Scenario) -> Sequence[int]:
+def offered_stages(subject: type[Subject], plain: Scenario = PLAINEST) -> Sequence[int]:
+    """The stages at which the engine offers the plain Scenario, or one near it."""
     fixed = ("stage", "settings", "world")
     return [stage for stage in range(4) if isinstance(nearest(subject, plain.but(stage=stage), fixed), Scenario)]
 
@@ -183,12 +184,17 @@ def _path(
     for names, each, reason in sorted(tried, key=lambda one: one[2] is not None):
         if reason is None:
             return kept | names, each
-        if any(reason == earlier for earlier, _ in seen):
+        if len(seen) == _most(change) or any(reason == earlier for earlier, _ in seen):
             continue
         seen.append((reason, each))
         if (found := _path(reason_of, change, each, kept | names, seen)) is not None:
             return found
     return None
+
+
+def _most(change: _Changes) -> int:
+    """The most reasons that a search meets: a Scenario has thousands of neighbours in two fields."""
+    return 4 if change is _with_two else 40
 
 
 def _restored(

@@ -28,7 +28,7 @@ def of_a_scaler(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
         window=window,
         hysteresis=hysteresis,
         consecutive_hysteresis=grows and draw(st.booleans()),
-        minimum=0.25,
+        minimum=1.0,  # DeepSpeed takes whole numbers only
     )
     steps = resume + (window + 2 if grows else hysteresis + 2 - before)
     given = {"dtype": "fp16", "loss_scale": scale, "reads": ()}
