@@ -173,12 +173,19 @@ LENIENT = ("", "data_types", "optimizer")
 IGNORED = "neither DeepSpeed nor the engine knows it"
 
 
-def changes_nothing(value: object, neutral: object) -> bool:
+#: The key by which DeepSpeed turns on a section of REFUSED that is not turned on by ``enabled``.
+_SWITCHES = {"compile": "deepcompile", "weight_quantization": "quantized_initialization"}
+
+#: The sections of REFUSED that DeepSpeed turns on if they are given.
+_ON_IF_GIVEN = ("zero_optimization.zenflow",)
+
+
+def changes_nothing(path: str, value: object, neutral: object) -> bool:
     """Whether a key of REFUSED has its neutral value, or is a section that is not enabled."""
     if value == neutral or value in (None, "auto"):
         return True
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or path in _ON_IF_GIVEN:
         return False
     if isinstance(neutral, dict):  # a size of 0 is none, as of 1
         return all(not each or each == neutral.get(key) for key, each in value.items())
-    return neutral is None and not value.get("enabled", False)
+    return neutral is None and not value.get("enabled", False) and not value.get(_SWITCHES.get(path, "enabled"), False)

@@ -69,6 +69,7 @@ def resolve(config: dict[str, Any] | str | Path, model: Any = None, args: Any = 
     dropped |= ignored(raw)
     engine = _sorted(raw, "", dropped, faults)
     drop_zeros(engine, dropped)
+    faults += _unused_offload_faults(engine)
     engine = _with_defaults(engine, dropped)
     _default_of_optimizer(engine, raw)
     faults += [*autocast_faults(raw), *_optimizer_faults(engine)]
@@ -102,7 +103,7 @@ def _sorted(section: dict[str, Any], above: str, dropped: dict[str, str], faults
             faults.append(f"{path} is refused at every value, DeepSpeed 0.19.8 has removed it: {REMOVED[path]}")
         elif path in REFUSED:
             neutral, reason = REFUSED[path]
-            if not changes_nothing(value, neutral):
+            if not changes_nothing(path, value, neutral):
                 faults.append(f"{path} = {value!r} is refused: {reason}")
         elif path in HONOURED:
             continue
@@ -132,6 +133,25 @@ def known_keys(section: str) -> Iterator[str]:
             yield key
 
 
+#: The sections of offload, with the first stage that uses each.
+_OFFLOAD = {"offload_optimizer": 1, "offload_param": 3}
+
+
+def _unused_offload_faults(engine: dict[str, Any]) -> Iterator[str]:
+    """The mistakes in a section of offload that the stage does not use; DeepSpeed checks it at every stage, too."""
+    zero = engine.get("zero_optimization", {})
+    for name, first in _OFFLOAD.items():
+        section, stage = zero.get(name), zero.get("stage", 0)
+        if section is None or not isinstance(stage, int) or stage >= first:
+            continue
+        if isinstance(section, dict):
+            section = {"nvme_path": ".", **section} if section.get("device") == "nvme" else _of_device(section)
+        try:
+            load({"train_batch_size": 1, "zero_optimization": {"stage": first, name: section}})
+        except ConfigError as error:
+            yield str(error)
+
+
 def _with_defaults(engine: dict[str, Any], dropped: dict[str, str]) -> dict[str, Any]:
     """DeepSpeed's defaults where the engine's differ, without the sections that a stage does not use.
 
@@ -142,7 +162,7 @@ def _with_defaults(engine: dict[str, Any], dropped: dict[str, str]) -> dict[str,
     stage = zero["stage"] if isinstance(zero["stage"], int) else 0  # else the engine's error names it
     zero.setdefault("overlap_comm", stage == 3)
     zero.setdefault("reduction_schedule", "micro_step")
-    for name, first in (("offload_optimizer", 1), ("offload_param", 3)):
+    for name, first in _OFFLOAD.items():
         if name in zero and stage < first:
             del zero[name]
             dropped[f"zero_optimization.{name}"] = f"it needs stage {first}, and DeepSpeed ignores it at stage {stage}"

@@ -86,6 +86,11 @@ class Scheduler(Lenient):
     type: str | None = None
     params: dict[str, Any] | None = None
 
+    @field_validator("params")
+    @classmethod
+    def _with_types(cls, params: dict[str, Any] | None) -> dict[str, Any] | None:
+        return params and {name: _typed(value) for name, value in params.items()}
+
 
 class ActivationCheckpointing(Lenient):
     """``activation_checkpointing``."""
@@ -148,6 +153,22 @@ SECTIONS = {
     for name, field in Surface.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
+
+
+def _typed(value: Any) -> Any:
+    """The number or flag that a string says, such as 5 for ``"5"``; any other value as it is."""
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
 def take(raw: dict[str, Any]) -> Iterator[str]:
