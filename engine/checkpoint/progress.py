@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,9 +45,15 @@ def contents(parts: Parts, client_state: dict[str, Any], *, frozen: bool) -> Con
         skipped_steps=parts.skipped_steps,
         micro_steps=parts.accumulation.finished,
         gradient_accumulation_steps=parts.accumulation.steps,
-        client_state=encode(dict(client_state), "client_state"),
+        client_state=encode(_as_dict(client_state), "client_state"),
         extra_states=encoded_states(parts.module) if parts.ranks.rank == 0 else {},
     )
+
+
+def _as_dict(client_state: Any) -> dict[str, Any]:
+    if not isinstance(client_state, Mapping):
+        raise CheckpointError(f"client_state must be a dict, got {type(client_state).__name__}; give {{'name': value}}")
+    return dict(client_state)
 
 
 def precision(parts: Parts) -> Any:

@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
 
 from zerobench.compat.checkpoint.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from zerobench.compat.profiling import monitors
@@ -209,3 +211,147 @@ def test_an_engine_as_a_model(pool: Pool) -> None:
         for alone, inside in stages:
             assert "is an engine; give the engine's module, engine.module" in alone
             assert "has the engine of an earlier initialize() at '0'; give" in inside
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, 5)
+
+
+#: By argument: a value that cannot be used, and a part of the message.
+_WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"model": nn.Linear}, "model of deepspeed.initialize() is the class Linear; give a torch.nn.Module"),
+    ({"model": print}, "model of deepspeed.initialize() is of type builtin_function_or_method"),
+    ({"optimizer": "adam"}, "optimizer of deepspeed.initialize() is of type str; give a torch optimizer"),
+    ({"lr_scheduler": 3}, "lr_scheduler of deepspeed.initialize() is of type int; give a schedule"),
+    (
+        {"training_data": DataLoader(TensorDataset(torch.ones(2)))},
+        "training_data of deepspeed.initialize() is of type DataLoader",
+    ),
+    ({"model_parameters": nn.Linear(2, 2).parameters}, "model_parameters of deepspeed.initialize() is of type method"),
+    ({"model_parameters": "all"}, "model_parameters of deepspeed.initialize() is of type str"),
+    ({"model_parameters": {"params": []}}, "model_parameters of deepspeed.initialize() is of type dict"),
+    ({"model_parameters": ["bias"]}, "model_parameters of deepspeed.initialize() have something of type str"),
+    ({"model_parameters": [{"lr": 0.1}]}, "a group of model_parameters has no 'params', only 'lr'"),
+    ({"model_parameters": iter([])}, "model_parameters of deepspeed.initialize() is empty; an iterator"),
+]
+
+
+def _wrong_arguments(group: dist.ProcessGroup, stage: int) -> list[str]:
+    """The messages that lack what they should say."""
+    wrong = []
+    for given, says in _WRONG_ARGUMENTS:
+        try:
+            loops.deepspeed().initialize(**{"model": _net(), "config": loops.config(stage), **given})
+        except ConfigError as error:
+            wrong += [] if says in str(error) else [str(error)]
+        else:
+            wrong.append(f"no error: {says}")
+    return wrong
+
+
+def test_wrong_arguments(pool: Pool) -> None:
+    """Each is one error at every stage, with what was given and what is expected."""
+    assert pool.run(loops.at_every_stage, _wrong_arguments, world=1) == [[[], [], [], []]]
+
+
+def _sharded_by_torch(group: dist.ProcessGroup) -> str:
+    net = _net()
+    fully_shard(net)
+    try:
+        loops.deepspeed().initialize(model=net, config=loops.config(2))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_a_model_that_torch_shards(pool: Pool) -> None:
+    """FSDP2's parameters are DTensors, which the engine would shard again."""
+    [message] = pool.run(_sharded_by_torch, world=1)
+    assert message.startswith("parameter 'weight' is a DTensor")
+
+
+def _trained_by_names(group: dist.ProcessGroup, stage: int) -> bool:
+    """Whether parameters with their names train as those without."""
+    found = []
+    for form in (_without_names, _with_names, _with_names_in_a_group):
+        net = _net()
+        engine, *_ = loops.deepspeed().initialize(model=net, model_parameters=form(net), config=loops.config(stage))
+        loss = engine(torch.ones(2, 5)).square().mean()
+        engine.backward(loss)
+        engine.step()
+        engine.backward(engine(torch.ones(2, 5)).square().mean())
+        engine.step()
+        found.append(engine(torch.ones(2, 5)).square().mean().item())
+        engine.destroy()
+    return len(set(found)) == 1
+
+
+def _without_names(net: nn.Module) -> Any:
+    return net.parameters()
+
+
+def _with_names(net: nn.Module) -> Any:
+    return net.named_parameters()
+
+
+def _with_names_in_a_group(net: nn.Module) -> Any:
+    return [{"params": net.named_parameters()}]
+
+
+def test_parameters_with_names(pool: Pool) -> None:
+    """As torch's optimizers, and so DeepSpeed, take them."""
+    assert pool.run(loops.at_every_stage, _trained_by_names, world=_WORLD) == [[True] * 4] * _WORLD
+
+
+def _wrong_calls(group: dist.ProcessGroup, stage: int, folder: str) -> list[str]:
+    """The message of each."""
+    engine, *_ = loops.deepspeed().initialize(model=_net(), config=loops.config(stage))
+    calls: list[Callable[[], Any]] = [
+        lambda: engine.set_train_micro_batch_size(0),
+        lambda: engine.set_train_micro_batch_size("4"),
+        lambda: engine.set_train_batch_size("8"),
+        lambda: engine.save_checkpoint(folder, client_state=[1]),
+    ]
+    messages = []
+    for call in calls:
+        try:
+            messages.append(f"no error: {call()}")
+        except (ValueError, CheckpointError) as error:
+            messages.append(str(error))
+    engine.destroy()
+    return messages
+
+
+def test_wrong_calls(pool: Pool, tmp_path: Path) -> None:
+    """The error is of the call, and not of a later one."""
+    [[*_, messages], *_] = pool.run(loops.at_every_stage, _wrong_calls, str(tmp_path), world=_WORLD)
+    assert messages == [
+        "micro_batch_size must be a whole number of at least 1, got 0",
+        "micro_batch_size must be a whole number of at least 1, got '4'",
+        "train_batch_size '8' is no multiple of 8, a micro-step's samples",
+        "client_state must be a dict, got list; give {'name': value}",
+    ]
+
+
+def _path_without_a_folder(group: dist.ProcessGroup, path: str) -> str:
+    zero = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": path}}
+    try:
+        loops.deepspeed().initialize(model=_net(), config=loops.config(2, zero_optimization=zero))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_an_nvme_path_that_cannot_be_made(pool: Pool, tmp_path: Path) -> None:
+    """The error names the key."""
+    (tmp_path / "file").write_text("")
+    [message] = pool.run(_path_without_a_folder, str(tmp_path / "file" / "below"), world=1)
+    assert message.startswith("zero_optimization.offload_optimizer.nvme_path: cannot make the folder ")
+
+
+def test_states_to_offload() -> None:
+    """A script can name them."""
+    kinds = loops.deepspeed().runtime.zero.offload_config.OffloadStateTypeEnum
+    assert [kind.value for kind in kinds] == list(kinds.__members__)
+    assert kinds.optim_states == "optim_states"

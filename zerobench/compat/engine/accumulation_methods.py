@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 from zerobench.compat.engine.accessors import ConfigAccessors
 from zerobench.compat.errors import CallError
@@ -95,8 +96,8 @@ class AccumulationMethods(ConfigAccessors):
             RuntimeError: a step has begun, or offload keeps no sum of gradients between micro-steps.
         """
         once = self._micro_batch * self._engine.ranks.world
-        if train_batch_size % once or train_batch_size <= 0:
-            raise ValueError(f"train_batch_size {train_batch_size} is no multiple of {once}, a micro-step's samples")
+        if not isinstance(train_batch_size, Integral) or train_batch_size % once or train_batch_size <= 0:
+            raise ValueError(f"train_batch_size {train_batch_size!r} is no multiple of {once}, a micro-step's samples")
         steps = train_batch_size // once
         if steps > 1 and not self._engine.stores.keeps_sums:
             raise RuntimeError(
@@ -108,5 +109,11 @@ class AccumulationMethods(ConfigAccessors):
         self._engine.accumulation.change(steps)
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
-        """Change the samples of one micro-step; the caller gives batches of this size."""
+        """Change the samples of one micro-step; the caller gives batches of this size.
+
+        Raises:
+            ValueError: it is no whole number of at least 1.
+        """
+        if not isinstance(micro_batch_size, Integral) or micro_batch_size < 1:
+            raise ValueError(f"micro_batch_size must be a whole number of at least 1, got {micro_batch_size!r}")
         self._micro_batch = micro_batch_size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from zerobench.compat.comm.comm import init_distributed
 from zerobench.compat.config import Settings, resolve
 from zerobench.compat.config.surface import unknown_keys
 from zerobench.compat.engine.engine import DeepSpeedEngine
+from zerobench.compat.engine.given_arguments import check_objects, checked_model, listed
 from zerobench.compat.engine.given_model import freeze_others, keep_precision
 from zerobench.compat.engine.step_hooks import StepHooks
 from zerobench.compat.engine.uncompiled import without_compile
@@ -71,13 +71,13 @@ def initialize(
         SettingsError: the configuration or an argument cannot be used; it is a ConfigError.
     """
     refuse_parallelism(mpu=mpu, mesh_param=mesh_param)
-    if model is None:
-        raise ConfigError("deepspeed.initialize() has no model; pass model=")
+    model = checked_model(model)
+    check_objects(optimizer, lr_scheduler, training_data)
     _refuse_engines(model)
     settings = resolve(_config(args, config if config is not None else config_params), model, args)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     model = _prepared(model, settings)
-    parameters = _filled(_listed(model.parameters() if model_parameters is None else model_parameters))
+    parameters = _filled(listed(model.parameters() if model_parameters is None else model_parameters))
     client = _client(optimizer, parameters, lr_scheduler)
     trained = _trained(model, settings, client, parameters)  # freezes the others
     built, schedule = _build(model, settings, client, parameters, lr_scheduler)
@@ -130,30 +130,33 @@ def _prepared(model: nn.Module, settings: Settings) -> nn.Module:
     for name in ("offload_optimizer", "offload_param"):
         section = settings.engine["zero_optimization"].get(name) or {}
         if section.get("device") == "nvme" and section.get("nvme_path"):
-            Path(section["nvme_path"]).mkdir(parents=True, exist_ok=True)
+            _make(Path(section["nvme_path"]), f"zero_optimization.{name}.nvme_path")
     return model
+
+
+def _make(folder: Path, key: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot make the folder {str(folder)!r}: {error.strerror}") from None
 
 
 def _trained(model: nn.Module, settings: Settings, client: Any, parameters: list[Any]) -> list[Any]:
     """The parameters or groups of the client's or the configuration's optimizer; if there is one, freeze the others."""
     trained: list[Any] = parameters if client is None else client.param_groups
     if client is not None or settings.engine.get("optimizer") is not None:
+        if not trained and next(model.parameters(), None) is not None:
+            raise ConfigError(
+                "model_parameters of deepspeed.initialize() is empty; an iterator, as of model.parameters() and "
+                "filter(), can be read once: give a new one, or a list"
+            )
         freeze_others(model, trained)
     return trained
-
-
-def _listed(parameters: Iterable[Any]) -> list[Any]:
-    """Parameters or groups; ``params`` of a group may be an iterator or one tensor, as torch's optimizers allow."""
-    return [{**each, "params": _of_group(each["params"])} if isinstance(each, dict) else each for each in parameters]
 
 
 def _filled(groups: list[Any]) -> list[Any]:
     """The groups that have parameters, as in DeepSpeed; all, if none has."""
     return [each for each in groups if not isinstance(each, dict) or each["params"]] or groups
-
-
-def _of_group(given: Any) -> list[Any]:
-    return [given] if isinstance(given, torch.Tensor) else list(given)
 
 
 def _build(

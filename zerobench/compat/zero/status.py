@@ -40,6 +40,16 @@ class OffloadDeviceEnum(StrEnum):
     nvme = "nvme"
 
 
+class OffloadStateTypeEnum(StrEnum):
+    """The states that ``offload_states()`` can name."""
+
+    optim_states = "optim_states"
+    hp_params = "hp_params"
+    lp_params = "lp_params"
+    lp_grads = "lp_grads"
+    contiguous_grad_buffer = "contiguous_grad_buffer"
+
+
 # The class of a parameter that is not whole has this property, which hides the attribute of the parameter itself.
 setattr(Resharded, "ds_status", property(lambda _: ZeroParamStatus.NOT_AVAILABLE))  # noqa: B010  # see above
 # Every other tensor is whole. The backward of a function in Python asks the tensor that autograd saved for a parameter.

@@ -1,3 +1,3 @@
 """``deepspeed.runtime.zero.offload_config``, of zerobench."""
 
-from zerobench.compat.zero.status import OffloadDeviceEnum
+from zerobench.compat.zero.status import OffloadDeviceEnum, OffloadStateTypeEnum
