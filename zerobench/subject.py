@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Literal
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.reasons import reason_of
 from zerobench.recording import OffloadBytes, State, Traffic
 from zerobench.scenario import NormType, Scaler, Scenario
 
@@ -260,9 +261,8 @@ class Subject(ABC):
 
     @classmethod
     def not_offered(cls, scenario: Scenario) -> str | None:
-        """The reason of :meth:`lacks` or of :meth:`unsupported`, or that no oracle knows the Scenario's values; else
-        None: the harness runs only these Scenarios."""
-        if (reason := cls.lacks(scenario) or cls.unsupported(scenario)) is None and scenario.keeps_unloaded:
+        """The reason of :meth:`lacks`, of :meth:`unsupported`, or of the oracles; None: the harness runs it."""
+        if (reason := cls.lacks(scenario) or reason_of(cls.unsupported, scenario)) is None and scenario.keeps_unloaded:
             return "a load of a part goes into a new engine: one that has trained keeps the rest of its own state"
         return reason
 

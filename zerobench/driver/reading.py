@@ -63,9 +63,13 @@ def to_cpu(state: Mapping[str, Tensor]) -> State:
     """Copies on the CPU that nothing else writes to.
 
     Raises:
-        TypeError: if a tensor wraps others, such as a shard of a DTensor.
+        TypeError: if a value is no tensor, or wraps others, such as a shard of a DTensor.
     """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"expected values by name in a dict, got a {type(state).__name__}")
     for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; expected a tensor")
         if is_traceable_wrapper_subclass(tensor):
             expected = "expected a plain tensor of full values, as full_tensor() of a DTensor"
             raise TypeError(f"{name} is a {type(tensor).__name__}; {expected}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from zerobench.driver.reading import Keep, read_at, to_cpu
 from zerobench.recording import Step
 from zerobench.scenario import Scenario, scaled
-from zerobench.subject import Batch, State, Subject
+from zerobench.subject import Batch, Outcome, State, Subject
 from zerobench.workload import changes
 from zerobench.workload.data import leaf, seed_leaf
 from zerobench.workload.groups import scheduled_values
@@ -34,7 +34,7 @@ def run_step(
 
     Raises:
         ValueError: if a loss has a dimension, or a graph.
-        TypeError: if a tensor of the full values is not plain.
+        TypeError: if a tensor of the full values is not plain, or if the subject returns something else.
     """
     losses: list[Tensor] = []
     progress = counted(subject, " before the step")
@@ -47,7 +47,7 @@ def run_step(
         reads |= read_at(subject, scenario, index, micro_step + 1)
     finish(subject, scenario, index)
     gradients = to_cpu(subject.gradients()) if "gradients" in keep else {}
-    outcome = subject.step()
+    outcome = _outcome(subject.step(), subject.name)
     mark("optimizer")
     step = Step([loss.cpu() for loss in losses], outcome.norm, outcome.skipped, outcome.loss_scale, gradients)
     step.reads = reads | read_at(subject, scenario, index, -1)
@@ -57,6 +57,8 @@ def run_step(
 
 
 def _scalar(loss: Tensor, name: str) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"micro_step of {name} returned {_type(loss)}; expected the detached loss, a tensor")
     if loss.dim():
         raise ValueError(
             f"micro_step of {name} returned a loss of shape {list(loss.shape)}; expected a 0-dimensional tensor, the "
@@ -68,6 +70,16 @@ def _scalar(loss: Tensor, name: str) -> Tensor:
             "client keeps the loss; expected a detached one"
         )
     return loss
+
+
+def _outcome(outcome: Outcome, name: str) -> Outcome:
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"step of {name} returned {_type(outcome)}; expected a zerobench.subject.Outcome")
+    return outcome
+
+
+def _type(given: object) -> str:
+    return "None" if given is None else f"a value of type {type(given).__name__}"
 
 
 def _record_states(step: Step, subject: Subject, keep: Keep) -> None:

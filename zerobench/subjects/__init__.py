@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
 from pathlib import Path
@@ -54,7 +55,7 @@ def load(name: str) -> type[Subject]:
     """The class of a subject, by its name here, as ``package.module:Class`` or as ``folder/file.py:Class``.
 
     Raises:
-        UsageError: if there is no such name, module, file or class, or if the class is not a Subject.
+        UsageError: if there is no such name, module, file or class, or if the class is not a Subject or not finished.
     """
     from zerobench.subject import Subject  # here: the names are known without torch
 
@@ -68,7 +69,29 @@ def load(name: str) -> type[Subject]:
         raise UsageError(f"cannot load the subject {name!r} {told}") from error
     if not (isinstance(found, type) and issubclass(found, Subject)):
         raise UsageError(f"{name!r} is not a subject; give a class derived from zerobench.subject.Subject")
+    if name not in REGISTRY and (flaw := _flaw(found)):
+        raise UsageError(f"the subject {name!r} {flaw}")
     return found
+
+
+def _flaw(subject: type[Subject]) -> str:
+    """What is wrong with the class itself, before an object of it is made; empty if nothing is."""
+    from zerobench.subject import Policies
+
+    if lacking := sorted(subject.__abstractmethods__):
+        return f"lacks {', '.join(each + '()' for each in lacking)}; see docs/how-to/add-a-subject.md"
+    if not isinstance(getattr(subject, "name", None), str):
+        return "has no name; give the class a string `name`"
+    if not inspect.ismethod(subject.unsupported):
+        return "has an unsupported() that is no class method; put @classmethod above it"
+    if not isinstance(subject.policies, Policies):
+        return f"has policies of type {type(subject.policies).__name__}; give zerobench.subject.Policies(...)"
+    for each in ("settings", "savings", "norm_types", "scalers"):
+        if isinstance(getattr(subject, each), str):
+            return (
+                f"has {each} {getattr(subject, each)!r}; give a tuple of strings, such as ({getattr(subject, each)!r},)"
+            )
+    return ""
 
 
 def _imported(module: str) -> ModuleType:
