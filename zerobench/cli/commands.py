@@ -17,7 +17,7 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from zerobench.cli import options
-from zerobench.cli.messages import complain, say_written
+from zerobench.cli.messages import complain, reader_gone, say_written
 from zerobench.cli.replay_options import replay_command
 from zerobench.errors import RankFailure, Unmeasured, UsageError
 from zerobench.machine.launch import Launch
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: all subjects are right; 1: a subject is wrong, failed or was not measured; 2: the input is invalid and nothing
     was done. For ``compare`` and ``gate``: 0: nothing is worse; 1: something is worse; 2: nothing was measured, or less
-    than in the base; 3: the input is invalid.
+    than in the base; 3: the input is invalid. 141, as of a shell: the reader of the output has ended.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with ExitStack() as quiet:
@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 nowhere = quiet.enter_context(Path(os.devnull).open("w"))
                 quiet.enter_context(redirect_stdout(nowhere))
                 quiet.enter_context(redirect_stderr(nowhere))
-            return _main(arguments, launch)
+            code = _main(arguments, launch)
+            sys.stdout.flush()
+            return code
         except _either(UsageError, "ConfigError") as error:
             return complain(str(error), 3 if arguments[:1] in (["compare"], ["conform"], ["gate"]) else 2)
         except Unmeasured as error:
@@ -48,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return complain(str(error), 1)
         except KeyboardInterrupt:
             return complain("interrupted", 130)
+        except BrokenPipeError:
+            if not reader_gone():
+                raise
+            return 141
 
 
 def _either(error: type[Exception], *of_engine: str) -> tuple[type[Exception], ...]:

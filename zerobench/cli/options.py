@@ -18,6 +18,7 @@ from zerobench.gate.grid import SUBJECT
 from zerobench.machine.launch import Launch
 from zerobench.model_specs import Gpt, Odd, Recompute
 from zerobench.scenario import Dtype, Optimizer, Scenario
+from zerobench.subjects import checked_name
 from zerobench.workload.sizes import SIZES
 
 _SUBJECTS = ("reference", "torch-ddp", "torch-fsdp2")
@@ -115,7 +116,11 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("base", metavar="BASE", help="a results.json, or a git revision, whose own code is measured")
     compare.add_argument("head", metavar="HEAD", help="another, measured with the same options")
     compare.add_argument(
-        "--subject", default=SUBJECT, metavar="NAME", help=f"the engine to measure in revisions; default: {SUBJECT}"
+        "--subject",
+        type=checked_name,
+        default=SUBJECT,
+        metavar="NAME",
+        help=f"the engine to measure in revisions; default: {SUBJECT}",
     )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, not as tables")
 
@@ -159,7 +164,7 @@ def _add_gate(gate: argparse.ArgumentParser) -> None:
     )
     add("--time-against", metavar="REV", help="measure times, too, in alternation with this git revision")
     add("--update", action="store_true", help="write the baseline from the present measurements")
-    add("--subject", default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
+    add("--subject", type=checked_name, default=SUBJECT, metavar="NAME", help=f"default: {SUBJECT}")
     add("--summary", type=Path, metavar="FILE", help="append the Markdown to it; default: $GITHUB_STEP_SUMMARY, if set")
     add("--json", action="store_true", help="print JSON, not Markdown")
 

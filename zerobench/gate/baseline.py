@@ -59,6 +59,7 @@ class Baseline:
             UsageError: if it is missing, not a baseline, or of another schema or case version.
         """
         value = _parse(path)
+        _check_kind(value, path)
         try:
             for name, known in (("schema", _READABLE), ("case_version", (CASE_VERSION,))):
                 if value[name] not in known:
@@ -73,12 +74,34 @@ class Baseline:
         """Write it, a metric to a line, under a temporary name first.
 
         Raises:
-            UsageError: if it cannot be written.
+            UsageError: if it cannot be written, or if the file is there and something else, such as results.
         """
+        check_replaceable(path)
         cases = {name: _written(case) for name, case in self.cases.items()}
         value = {"schema": SCHEMA, "case_version": CASE_VERSION, "platform": self.platform, "cases": cases}
         text = re.sub(r"\[\s+([^][{}]*?)\s+\]", _on_one_line, json.dumps(value, indent=1, allow_nan=False))
         write_together(path.parent, {path.name: text + "\n"})
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that :meth:`Baseline.write` would replace no other file than a baseline, whole or damaged.
+
+    Raises:
+        UsageError: it would.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    _check_kind(value, path)
+
+
+def _check_kind(value: Any, path: Path) -> None:
+    """Results and other JSON are no baseline."""
+    if isinstance(value, dict) and isinstance(value.get("cases"), list):
+        raise UsageError(f"{path} has results, and is no baseline; give it by --results, or to zerobench compare")
+    if not isinstance(value, dict) or "schema" not in value:
+        raise UsageError(f"{path} is not a baseline: it has no schema; make one in another file with --update")
 
 
 def _with_bounds(case: GatedCase) -> GatedCase:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerobench.errors import Unmeasured, UsageError
 from zerobench.gate import grid, outcome, revisions, rules, timing
-from zerobench.gate.baseline import Baseline
+from zerobench.gate.baseline import Baseline, check_replaceable
 from zerobench.gate.cases import common_platform, gated_cases
 from zerobench.gate.outcome import Outcome, Times
 from zerobench.machine.files import check_writable
@@ -55,6 +55,7 @@ def _update(given: argparse.Namespace) -> int:
     if given.time_against:
         raise UsageError("--update with --time-against: no baseline has times, so that there is nothing to update")
     check_writable(given.baseline.parent, [given.baseline.name])
+    check_replaceable(given.baseline)
     values = _results(given)
     head = gated_cases(values)
     Baseline.of(head, common_platform(values)).write(given.baseline)

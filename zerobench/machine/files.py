@@ -24,8 +24,8 @@ def check_writable(directory: Path, names: Sequence[str]) -> None:
         if not os.access(existing, os.W_OK | os.X_OK):
             raise UsageError(f"{cannot}: no permission in {str(existing)!r}")
         for name in names:
-            if (directory / name).is_dir():
-                raise UsageError(f"{cannot}: its {name!r} is a directory")
+            if not name or (directory / name).is_dir():
+                raise UsageError(f"{cannot}: its {name!r} is a directory" if name else f"{cannot}: it is a directory")
     except OSError as error:  # such as a directory without access
         raise UsageError(f"{cannot}: {error.strerror}") from None
 

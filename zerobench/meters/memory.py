@@ -27,8 +27,18 @@ def resident(tensors: Iterable[Tensor]) -> int:
     return sum(_storages(tensors).values())
 
 
+_STATES = {"parameters", "gradients", "optimizer"}
+
+
 def resident_states(states: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
-    """Bytes of each state that ``Subject.resident`` names."""
+    """Bytes of each state that ``Subject.resident`` names.
+
+    Raises:
+        TypeError: it names others, or lacks one.
+    """
+    if not isinstance(states, Mapping) or set(states) != _STATES:
+        given = ", ".join(map(repr, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
+        raise TypeError(f"resident() gave {given or 'nothing'}; expected tensors by {', '.join(sorted(_STATES))}")
     return {state: resident(tensors) for state, tensors in states.items()}
 
 

@@ -59,8 +59,7 @@ def load(name: str) -> type[Subject]:
     """
     from zerobench.subject import Subject  # here: the names are known without torch
 
-    if ":" not in name and name not in REGISTRY:
-        raise unknown("subject", name, [*REGISTRY, "package.module:Class", "file.py:Class"])
+    checked_name(name)
     module, _, attribute = REGISTRY.get(name, name).rpartition(":")
     try:
         found = getattr(_imported(module), attribute)
@@ -72,6 +71,17 @@ def load(name: str) -> type[Subject]:
     if name not in REGISTRY and (flaw := _flaw(found)):
         raise UsageError(f"the subject {name!r} {flaw}")
     return found
+
+
+def checked_name(name: str) -> str:
+    """The name, which is known here or has the form of one's own.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if ":" not in name and name not in REGISTRY:
+        raise unknown("subject", name, [*REGISTRY, "package.module:Class", "file.py:Class"])
+    return name
 
 
 def _flaw(subject: type[Subject]) -> str:

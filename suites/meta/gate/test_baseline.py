@@ -112,6 +112,21 @@ def test_a_baseline_that_cannot_be(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ['{"schema": 3, "cases": []}', "[]", '{"a": 1}'])
+def test_no_other_file_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Results, and other JSON, stay as they are; nothing is measured."""
+    monkeypatch.setattr(revisions, "measure", lambda *_: pytest.fail("it was measured"))
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    for update in ([], ["--update"]):
+        assert commands.main(["gate", "--baseline", str(path), *update]) == 3
+        assert " no baseline" in (told := capsys.readouterr().err) or "is not a baseline" in told
+        assert "Error(" not in told
+    assert path.read_text() == text
+
+
 @pytest.mark.slow
 def test_the_example_of_the_pages_has_a_baseline(tmp_path: Path) -> None:
     """docs/how-to/add-a-subject.md: it is right and has numbers in the gate's grid, and known resident bytes."""

@@ -69,6 +69,14 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
         assert capsys.readouterr().err.startswith("zerobench: cannot write ")
 
 
+def test_an_unknown_subject(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the gate and of the comparison of revisions: exit code 3, before anything is measured."""
+    monkeypatch.setattr(revisions, "measure", lambda *_: pytest.fail("it was measured"))
+    for asked in (["gate", "--baseline", "b.json"], ["compare", "HEAD", "HEAD"]):
+        assert commands.main([*asked, "--subject", "torch-dpd"]) == 3
+        assert "unknown subject 'torch-dpd'; did you mean 'torch-ddp'?" in capsys.readouterr().err
+
+
 def test_a_summary_that_fails_at_the_end(gate: Gate, measured: dict[str, Json], tmp_path: Path) -> None:
     """Folders are made. If the disk is full, the outcome was printed, and the exit code is no regression's."""
     page = tmp_path / "missing" / "page.md"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from zerobench.cli import commands
+from zerobench.meters import resident_states
 from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
@@ -100,3 +102,10 @@ def test_a_wrong_result(method: str, result: str, says: str, tmp_path: Path) -> 
     done = forked.run(*command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(ROOT)}, timeout=forked.LIMIT)
     assert done.returncode == 1, done.stderr
     assert says in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("given", [{"parameters": []}, {"parameters": [], "gradients": [], "optimizer": [], "b": []}])
+def test_other_residents(given: dict[str, list[Tensor]]) -> None:
+    """``resident()`` names the three states, and no others."""
+    with pytest.raises(TypeError, match=r"resident\(\) gave 'parameters'.*; expected tensors by gradients, optimizer"):
+        resident_states(given)
