@@ -143,6 +143,22 @@ def test_options_that_do_not_fit() -> None:
             checkpointing.configure(None, {"train_batch_size": 1, "activation_checkpointing": section})
 
 
+def test_strings_and_mistakes_in_options() -> None:
+    """Numbers and flags may be strings; a misprint is an error, as of initialize()."""
+    texts = {"partition_activations": "True", "number_checkpoints": "3", "cpu_checkpointing": "false"}
+    try:
+        checkpointing.configure(None, {"activation_checkpointing": {**_CONTIGUOUS, **texts}})
+        for _ in range(3):
+            checkpointing.checkpoint(torch.exp, torch.ones(4, requires_grad=True)).sum().backward()
+        assert checkpointing.most_saved_bytes() == {"device": 48}
+        with pytest.raises(
+            ConfigError, match=r"activation_checkpointing\.number_checkpoint: unknown key; did you mean"
+        ):
+            checkpointing.configure(None, {"activation_checkpointing": {"number_checkpoint": 3}})
+    finally:
+        checkpointing.configure(None)
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"), [([4] * 4, "more checkpoints than number_checkpoints"), ([4, 5], "whose inputs are alike")]
 )

@@ -26,6 +26,7 @@ from zerobench.compat.activation_checkpointing.rng_tracker import (
 )
 from zerobench.compat.activation_checkpointing.saved_inputs import LEDGER, Buffers, SavedInput, is_activation, on_host
 from zerobench.compat.config.reading import read
+from zerobench.compat.config.surface import take
 from zerobench.compat.errors import SettingsError, raised_as
 from zerobench.compat.log import log_dist
 from zerobench.compat.profiling.timers import SynchronizedWallClockTimer
@@ -124,7 +125,7 @@ def configure(
         "synchronize_checkpoint_boundary": synchronize,
         "profile": profile,
     }
-    options = Options.of({**section, **{key: value for key, value in given.items() if value is not None}})
+    options = Options.of(_typed({**section, **{key: value for key, value in given.items() if value is not None}}))
     options.check()
     _state.options, _state.configured, _state.buffers = options, True, Buffers()
     LEDGER.restart()
@@ -142,6 +143,14 @@ def _section(config: Any) -> dict[str, Any]:
     """The section of a configuration, given as a dict, a path, or an object that has read one."""
     raw = read(config) if isinstance(config, dict | str | Path) else getattr(config, "_param_dict", {})
     return dict(raw.get("activation_checkpointing") or {})
+
+
+def _typed(section: dict[str, Any]) -> dict[str, Any]:
+    """The section with its types, as ``initialize()`` reads it: numbers and flags may be strings."""
+    raw = {"activation_checkpointing": {key: value for key, value in section.items() if value != "auto"}}
+    if faults := list(take(raw)):
+        raise ConfigError("\n".join(faults))
+    return raw["activation_checkpointing"]
 
 
 def is_configured() -> bool:
