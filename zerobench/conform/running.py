@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from zerobench import __version__, subjects
 
 #: By the folder of the run: a file for each engine and profile.
 SHARDS = "shards"
+#: The ends of the names of an engine's files that decide what it computes.
+_SOURCES = (".py", ".pyx", ".c", ".cpp", ".cu", ".cuh", ".h", ".so")
 
 
 def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -25,7 +29,7 @@ def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ())
     """
     header = {"subject": subject, "profile": profile, "zerobench": __version__, "versions": versions(subject)}
     shard = folder / SHARDS / f"{slug(subject)}.{profile}.jsonl"
-    _begin(shard, header)
+    _begin(shard, header | {"code": _code(subject)})
     command = [
         sys.executable,
         "-m",
@@ -40,11 +44,11 @@ def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ())
     command += ["--subject", subject, "--hypothesis-profile", profile, "--tb", "no"]
     command += ["-p", "zerobench.suites.support.conformance", "--conformance", str(shard.absolute()), *extra]
     subprocess.run(command, check=False)
-    return read(shard)
+    return [header, *read(shard)[1:]]
 
 
 def _begin(shard: Path, header: dict[str, Any]) -> None:
-    """Keep the lines of the same engine and versions; an incomplete last line is dropped."""
+    """Keep the lines of the same engine, code and versions; an incomplete last line is dropped."""
     kept = read(shard) if shard.exists() else []
     lines = kept if kept[:1] == [header] else [header]
     shard.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +67,20 @@ def versions(subject: str) -> dict[str, str]:
     """The versions of torch and of the engine's own package."""
     own = subjects.load(subject).distribution
     return {name: version(name) for name in ("torch", own) if name}
+
+
+def _code(subject: str) -> str:
+    """A digest of the engine's source: the files of its package, or those beside its file."""
+    module = sys.modules[subjects.load(subject).__module__]
+    package = sys.modules[module.__name__.partition(".")[0]]
+    paths = list(getattr(package, "__path__", ())) or [str(Path(module.__file__ or "").parent)]
+    found = hashlib.sha256()
+    for path in paths:
+        for folder, inner, files in os.walk(path, followlinks=True):
+            inner[:] = sorted(inner) if hasattr(package, "__path__") else []
+            for file in (Path(folder, name) for name in sorted(files) if name.endswith(_SOURCES)):
+                found.update(f"{file.relative_to(path)}\0".encode() + file.read_bytes())
+    return found.hexdigest()
 
 
 def slug(text: str) -> str:

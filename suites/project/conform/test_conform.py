@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from zerobench.cli.commands import main
-from zerobench.conform import matrix, page, verdicts
+from zerobench.conform import matrix, page, running, verdicts
 from zerobench.suites.equivalence import (
     test_client,
     test_every_engine,
@@ -156,3 +156,21 @@ def test_an_engine_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert main(["conform", "--merge", "out/conformance.json", "--out", "merged"]) == 1
     assert main(["conform", "--merge", "out/conformance.json", "out/conformance.json", "--out", "merged"]) == 3
     assert main(["conform", "--subjects", "no-such-engine"]) == 3
+
+
+def test_changed_code_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of an engine are those of its code: if a file of it or beside it changes, they are dropped."""
+    file, shard = tmp_path / "changes.py", tmp_path / "out" / "shards" / "changes-py-forgets.quick.jsonl"
+    file.write_text(_ENGINE.replace('"forgets"', '"changes"'))
+    monkeypatch.setattr("zerobench.conform.running.subprocess.run", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for edited, kept in ((file, True), (tmp_path / "beside.py", False), (file, False)):
+        running.examine("changes.py:Forgets", "quick", tmp_path / "out")
+        with shard.open("a") as records:
+            records.write(json.dumps(_record()) + "\n")
+        if not kept:
+            edited.write_text(f"{edited.read_text() if edited.exists() else ''}\n# another line\n")
+        found = running.examine("changes.py:Forgets", "quick", tmp_path / "out")
+        assert (len(found) > 1) == kept
+        assert "code" not in found[0]
