@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import currently_in_test_context, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure, Unsatisfiable, UnsatisfiedAssumption
 
@@ -70,15 +70,19 @@ def course() -> Course:
 
 
 def refuse(reason: str) -> NoReturn:
-    """Drop a draw because the engine does not offer it."""
+    """Drop a draw because the engine does not offer it; skip a test that draws nothing."""
     note_refusal(reason)
+    if not currently_in_test_context():
+        pytest.skip(reason)
     reject()
 
 
 def give_up(reason: str) -> NoReturn:
     """Drop a draw because the engine offers nothing near it. If that is so for each of the first draws, skip with the
-    most frequent reason."""
+    most frequent reason. Skip a test that draws nothing."""
     note_refusal(reason)
+    if not currently_in_test_context():
+        pytest.skip(reason)
     if _course.drawn >= PATIENCE and not _course.offered:
         pytest.skip(_course.usual_reason)
     reject()
