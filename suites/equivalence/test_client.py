@@ -13,6 +13,7 @@ from zerobench.judge.parts import PARTS_OF_STEPS
 from zerobench.recording import Trajectory
 from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import client
+from zerobench.suites.support.covering import among
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
@@ -39,13 +40,23 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
     _demand_same(trials, got, trials.run(one, PARTS_OF_STEPS))
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=4, reads=()), share=0.1, of_bits=0.05)
+@drawn_at_each_stage(
+    lambda stage: scenarios(
+        stage=stage,
+        steps=4,
+        clip=among("clip", 0.05, 1.0, 0.0),
+        gradient_edits=among("gradient_edits", (0, 1), ()),
+        reads=(),
+    ),
+    share=0.1,
+    of_bits=0.05,
+)
 def test_outcomes_need_no_reader(trials: Trials, scenario: Scenario) -> None:
     """If the client asks for the outcome of the last step alone, this step has the bits that it has if all are asked
-    for: no update, loss scale or step count waits for a reader, and none for a batch, whose memory the client uses
-    again."""
+    for: no update, loss scale, step count or norm of edited gradients waits for a reader, and none for a batch, whose
+    memory the client uses again."""
     one = trials.nearest(scenario)
-    expected = trials.run(one, PARTS_OF_STEPS)
+    expected = trials.run(one, PARTS_OF_STEPS, keep=frozenset({"gradients"}))
     unread = trials.ask(ReplayCommand(one, trials.name), client.train_unread)
     got = [replace(last, steps=[*whole.steps[:-1], *last.steps]) for last, whole in zip(unread, expected, strict=True)]
     _demand_same(trials, got, expected)
