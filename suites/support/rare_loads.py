@@ -33,7 +33,8 @@ RARE_LOADS = {
         edits=(2, 3),
         reads=(Read("evaluation", 2, 0), Read("evaluation", 3, 0)),
     ),
-    # an evaluation within each step, of parameters with one use, for which sums in 16 bits have a bound
+    # an evaluation within each step, of parameters with one use, for which sums in 16 bits have a bound; and one
+    # between an edit and the next forward, which must have no cast of the values before
     "evaluations under autocast": Scenario(
         model=Odd(width=5, hidden=(7, 2), scalar=True),
         steps=3,
@@ -42,7 +43,14 @@ RARE_LOADS = {
         autocast=True,
         optimizer=Optimizer(lr=1e-2, second_group=True),
         resumes=(2,),
-        reads=(Read("evaluation", 0, 1), Read("evaluation", 1, 1), Read("evaluation", 2, 1)),
+        edits=(1, 2),
+        reads=(
+            Read("evaluation", 0, 1),
+            Read("evaluation", 1, 0),
+            Read("evaluation", 1, 1),
+            Read("evaluation", 2, 0),
+            Read("evaluation", 2, 1),
+        ),
     ),
     # the second step is short
     "replicas of the shards": Scenario(

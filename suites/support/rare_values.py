@@ -10,6 +10,7 @@ from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
 from zerobench.suites.support.rare_loads import RARE_LOADS
 from zerobench.suites.support.rare_models import RARE_MODELS
+from zerobench.suites.support.rare_steps import RARE_STEPS
 
 #: A reading at each moment of a step at which a stale copy may be made.
 _EVALUATIONS = Read("evaluation", 0, 1), Read("evaluation", 1, 1), Read("evaluation", 1, -1)
@@ -209,6 +210,7 @@ REQUIRED = {
     "overflow in the accumulator": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
     "replicas of the shards": ("replicate", "clip"),
+    "growth over short steps": ("dtype", "loss_scale"),
     "least scale after a load": ("poison",),
     "edits after a load on three ranks": ("resumes", "edits"),
     "shards in groups": ("settings", "resumes"),
@@ -367,6 +369,7 @@ RARE_VALUES |= {
     ),
     **RARE_MODELS,
     **RARE_LOADS,
+    **RARE_STEPS,
 }
 
 #: More ranks than any draw has, and a number of them that divides nothing.

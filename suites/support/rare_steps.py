@@ -1,0 +1,79 @@
+"""Scenarios of steps, and of loads, whose events draws seldom have together; see rare_values.py."""
+
+from __future__ import annotations
+
+from zerobench.model_specs import Odd
+from zerobench.scenario import LossScale, Optimizer, Read, Scenario
+
+RARE_STEPS = {
+    # evaluations and a reading between the micro-steps of steps that end early, one of them twice within a step; the
+    # forwards after them drop other elements again
+    "readings within short steps": Scenario(
+        model=Odd(width=5, hidden=(7, 2), scalar=True, dropout=0.25),
+        steps=4,
+        accumulation=4,
+        short_steps=((0, 2), (2, 1)),
+        chunk=32,
+        clip=0.05,
+        optimizer=Optimizer(lr=1e-2),
+        reads=(
+            Read("evaluation", 0, 1),
+            Read("parameters", 1, 2),
+            Read("evaluation", 2, 1),
+            Read("evaluation", 2, 2),
+        ),
+    ),
+    # buffers of fp32 beside weights of bf16: what a load loses of them shows after some more forwards
+    "buffers after a load": Scenario(
+        model=Odd(width=5, hidden=(7, 2), buffers=True),
+        world=3,
+        dtype="bf16",
+        steps=4,
+        accumulation=2,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2),
+        resumes=(1,),
+        reads=(Read("evaluation", 1, 1), Read("evaluation", 3, -1)),
+    ),
+    # for engines that have the setting: each rank loads buffers of its own, and a forward begins with those of rank 0
+    "buffers of rank 0 after a load": Scenario(
+        model=Odd(width=5, hidden=(7, 2), buffers=True),
+        world=3,
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2),
+        resumes=(1, 2),
+        settings=("forward_sync_buffers",),
+    ),
+    # a rate that a client has set to zero before a load stays, and so do betas of zero; the second group is a step
+    # ahead
+    "rate and betas of zero over loads": Scenario(
+        model=Odd(width=5, hidden=(7, 2)),
+        steps=6,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2, weight_decay=0.1, second_group=True),
+        lr_factors=(1.0, 0.0, 0.0, 0.0, 1.0),
+        momentum_factors=(1.0, 1.0, 1.0, 0.0),
+        resumes=(2, 5),
+    ),
+    # so does Adagrad's decay of the rate
+    "decay of the rate of zero over a load": Scenario(
+        model=Odd(width=5, hidden=(7, 2)),
+        steps=4,
+        chunk=32,
+        optimizer=Optimizer(name="adagrad", lr=0.1, lr_decay=0.5, second_group=True),
+        momentum_factors=(1.0, 0.0),
+        resumes=(2,),
+    ),
+    # steps that end early count like any other for a scale that grows, or that an overflow in one of them lowers
+    "growth over short steps": Scenario(
+        model=Odd(width=3, hidden=(2, 7)),
+        dtype="fp16",
+        steps=9,
+        accumulation=2,
+        short_steps=((1, 1), (3, 1), (5, 1)),
+        chunk=32,
+        loss_scale=LossScale(initial_power=4, window=3, hysteresis=1),
+        poison=((3, 0),),
+    ),
+}
