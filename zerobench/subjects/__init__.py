@@ -6,9 +6,10 @@ import importlib
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UsageError, unknown
 
@@ -84,6 +85,14 @@ def checked_name(name: str) -> str:
     return name
 
 
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
 def _flaw(subject: type[Subject]) -> str:
     """What is wrong with the class itself, before an object of it is made; empty if nothing is."""
     from zerobench.subject import Policies
@@ -92,7 +101,7 @@ def _flaw(subject: type[Subject]) -> str:
         return f"lacks {', '.join(each + '()' for each in lacking)}; see docs/how-to/add-a-subject.md"
     if not isinstance(getattr(subject, "name", None), str):
         return "has no name; give the class a string `name`"
-    if not inspect.ismethod(subject.unsupported):
+    if not _takes_one(subject.unsupported):
         return "has an unsupported() that is no class method; put @classmethod above it"
     if not isinstance(subject.policies, Policies):
         return f"has policies of type {type(subject.policies).__name__}; give zerobench.subject.Policies(...)"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from zerobench import subjects
 from zerobench.cli import commands
 from zerobench.meters import resident_states
+from zerobench.scenario import Scenario
 from zerobench.suites.support import forked
 from zerobench.suites.support.alone import outside
 from zerobench.suites.support.checkout import ROOT
@@ -47,6 +49,11 @@ class OfAnObject(TorchDdp):
     def unsupported(self, scenario):
         return None
 
+class Static(TorchDdp):
+    @staticmethod
+    def unsupported(scenario):
+        return None
+
 class SaysFalse(TorchDdp):
     @classmethod
     def unsupported(cls, scenario):
@@ -82,6 +89,13 @@ def test_an_unfinished_class(
     assert told.startswith("zerobench: ")
     assert told.count("\n") == 1
     assert says in told
+
+
+def test_a_static_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``unsupported()`` needs no class."""
+    (tmp_path / "static.py").write_text(_UNFINISHED)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert subjects.load(f"{tmp_path / 'static.py'}:Static").not_offered(Scenario()) is None
 
 
 @pytest.mark.parametrize(
