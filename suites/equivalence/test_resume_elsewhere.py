@@ -61,23 +61,29 @@ def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
     return scenarios(world=2, accumulation=1, **given | fixed)
 
 
-def _follows(trials: Trials, command: ReplayCommand, worlds: tuple[int, int]) -> None:
-    """Demand that each step of the run that goes on is right for the state before it.
-
-    An engine without a promise of bits may divide each loss by the micro-steps, which is exact for some worlds alone.
-    """
-    assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)
+def _follows(trials: Trials, command: ReplayCommand) -> None:
+    """Demand that each step of the run that goes on is right for the state before it."""
     found = trials.runner.first_that_does_not_follow(command)
     if found is not None:
         raise disagreement(found, command)
+
+
+def _follows_after_load(trials: Trials, drawn_one: tuple[Scenario, tuple[int, int]], *fixed: str) -> None:
+    """Demand it after a load by other ranks.
+
+    An engine without a promise of bits may divide each loss by the micro-steps, which is exact for some worlds alone.
+    """
+    scenario, worlds = drawn_one
+    command = _command(trials, scenario, worlds, *fixed, leaves=leaves_of(*worlds), each_step=True)
+    assume(trials.subject.promises_bits or worlds in EXACT_WORLD_PAIRS)
+    _follows(trials, command)
 
 
 @drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)
 def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """Losses, gradients, loss scale, norm and update of each step after the load are right for the state before the
     save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision."""
-    drawn_at, worlds = scenario
-    _follows(trials, _command(trials, drawn_at, worlds, leaves=leaves_of(*worlds), each_step=True), worlds)
+    _follows_after_load(trials, scenario)
 
 
 @drawn(
@@ -100,9 +106,7 @@ def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario
 def test_step_counts_follow_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So is each update of a rule that reads step counts if the engine that loads has taken fewer steps than the saved
     one, and if the saved counts of neighbours differ."""
-    drawn_at, worlds = scenario
-    kept = "loads_into", "frozen_steps"
-    _follows(trials, _command(trials, drawn_at, worlds, *kept, leaves=leaves_of(*worlds), each_step=True), worlds)
+    _follows_after_load(trials, scenario, "loads_into", "frozen_steps")
 
 
 @drawn(
@@ -121,9 +125,7 @@ def test_step_counts_follow_after_a_load(trials: Trials, scenario: tuple[Scenari
 def test_a_dynamic_loss_scale_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """So is each decision of a dynamic loss scale, if the overflows and good steps that the engine counted before the
     save decide when it moves after the load."""
-    drawn_at, worlds = scenario
-    command = _command(trials, drawn_at, worlds, "loss_scale", leaves=leaves_of(*worlds), each_step=True)
-    _follows(trials, command, worlds)
+    _follows_after_load(trials, scenario, "loss_scale")
 
 
 @drawn(
@@ -145,7 +147,7 @@ def test_settings_are_those_of_the_engine_that_loads(bits: Trials, scenario: tup
     assume(bits.offers(other))
     saved_by = one.but(resumes=(), steps=saved, poison=tuple(each for each in one.poison if each[0] < saved))
     command = ReplayCommand(other, bits.name, saved_by=saved_by, each_step=True)
-    _follows(bits, command, (one.world, one.world))
+    _follows(bits, command)
 
 
 @drawn(

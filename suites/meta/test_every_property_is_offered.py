@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from inspect import signature
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis.errors import Unsatisfiable
 
 from zerobench.scenario import Scenario
-from zerobench.suites.meta.power.alarms import drawn_properties
+from zerobench.suites.meta.power.alarms import drawn_properties, fixture_of
 from zerobench.suites.meta.power.catching import again
 from zerobench.suites.support.offered import offered_stages
 from zerobench.suites.support.trials import Trials
@@ -70,13 +69,9 @@ def test_every_property_reaches_the_engine(name: str) -> None:
     reason = trials.subject.unsupported(Scenario(stage=1, offload_optimizer="cpu")) or ""
     if "is not installed" in reason or "is not compiled" in reason:
         pytest.skip(reason)
-    missed = {each.test.__name__ for each in drawn_properties() if _is_for(each) and not _reaches(trials, each)}
+    of_all = [each for each in drawn_properties() if fixture_of(each) == "trials"]
+    missed = {each.test.__name__ for each in of_all if not _reaches(trials, each)}
     assert missed == _NOT_OFFERED[name].keys()
-
-
-def _is_for(test: Any) -> bool:
-    """Whether the property binds every engine, and not those alone that promise bits."""
-    return next(iter(signature(test.test).parameters)) == "trials"
 
 
 def _stages(trials: Trials, test: Any) -> list[Any]:

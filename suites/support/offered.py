@@ -141,10 +141,10 @@ def _past_findings(subject: type[Subject], scenario: Scenario, fixed: Collection
     while left:
         offered = (near for near in _with_one(scenario) if not near[0] & kept and not subject.not_offered(near[1]))
         counted = [(findings.in_the_way(subject, each, cost), names, each) for names, each in offered]
-        fewest = min((count for count, _, _ in counted), default=left)
-        if fewest >= left:
+        fewest = min(counted, key=lambda each: each[0], default=None)
+        if fewest is None or fewest[0] >= left:
             return None
-        left, names, scenario = next(each for each in counted if each[0] == fewest)
+        left, names, scenario = fewest
         kept |= names
     return scenario
 
@@ -174,7 +174,7 @@ def _path(
     change: _Changes,
     scenario: Scenario,
     kept: set[str],
-    seen: list[tuple[R, Scenario]],
+    seen: _Refused[R],
 ) -> tuple[set[str], Scenario] | None:
     """The fields of a search that ends without a reason, and its Scenario; None if there is none.
 

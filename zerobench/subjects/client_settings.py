@@ -141,12 +141,11 @@ class _Keeping:
 
 def change_blocks(model: nn.Module, scenario: Scenario) -> None:
     """Let parts of the model that an engine will wrap recompute themselves, or keep a loss, if a setting says so."""
-    recompute = partial(checkpoint, use_reentrant=scenario.model.recompute == "reentrant")
+    by_torch = partial(checkpoint, use_reentrant=scenario.model.recompute == "reentrant")
     if WITHIN in scenario.settings:
-        recompute_within(model, recompute)
+        recompute_within(model, by_torch)
     if HEAD in scenario.settings:
-        head = cast(Any, model.get_submodule("head"))
-        head.forward = _Recomputing(head.forward, recompute)
+        _recompute(model.get_submodule("head"), by_torch)
     if KEPT in scenario.settings:
         block = cast(Any, first_block(model))
         block.forward = _Keeping(block.forward)
@@ -176,7 +175,11 @@ def recompute_within(model: nn.Module, checkpoint: Callable[..., Any]) -> None:
     """Let the blocks recompute themselves by a function of their forward and its input, and not the model."""
     cast(Any, model).spec = replace(cast(Any, model).spec, recompute="none")
     for block in model.get_submodule("blocks").children():
-        cast(Any, block).forward = _Recomputing(block.forward, checkpoint)
+        _recompute(block, checkpoint)
+
+
+def _recompute(module: nn.Module, checkpoint: Callable[..., Any]) -> None:
+    cast(Any, module).forward = _Recomputing(module.forward, checkpoint)
 
 
 @contextmanager

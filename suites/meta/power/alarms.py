@@ -67,11 +67,16 @@ def _checks(engine: type[Subject], examples: int) -> Iterator[tuple[Any, Iterato
     """Each property that applies, and its checks: one of all stages if it binds engines that promise bits, which have
     many properties, else one of each stage."""
     for test in drawn_properties():
-        fixture = next(iter(signature(test.test).parameters))
+        fixture = fixture_of(test)
         if fixture == "trials":
             yield test, (again(each, examples) for each in getattr(test, "by_stage", [test]))
         elif fixture == "bits" and engine.promises_bits:
             yield test, iter([again(test, examples)])
+
+
+def fixture_of(test: Any) -> str:
+    """The engines that a property binds: ``trials`` is each, ``bits`` each that promises bits."""
+    return next(iter(signature(test.test).parameters))
 
 
 def drawn_properties() -> list[Any]:
