@@ -1,10 +1,11 @@
-"""Matrix: the properties as rows and the engines as columns; a cell has the verdicts of all stages."""
+"""Matrix: properties or their areas as rows, engines as columns; a cell has the verdicts of all stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from zerobench.conform.areas import AREAS, area_of
 from zerobench.conform.running import slug
 from zerobench.conform.verdicts import FINDING, KNOWN, NOT_ENOUGH, NOT_OFFERED, PASS, Json
 
@@ -14,7 +15,8 @@ _BY_WEIGHT = (FINDING, NOT_ENOUGH, KNOWN, PASS, NOT_OFFERED)
 
 @dataclass(frozen=True)
 class Cell:
-    """A property of an engine; ``parts`` are its tests, which are one for each stage if the stages are told apart."""
+    """A property of an engine, or an area of properties; ``parts`` are its tests, one for each stage if the stages are
+    told apart."""
 
     engine: str
     words: str
@@ -27,15 +29,22 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The verdict in a word, with the numbers of Scenarios that ran and of known findings, or with the stages of
+        """The verdict in a word, with the numbers of Scenarios that ran and of known findings, or with the place of
         findings."""
         if self.verdict == FINDING:
-            stages = ", ".join(filter(None, (_argument(part) for part in self.findings)))
-            return f"finding at stage {stages}" if stages else FINDING
+            return self._place
         ran = sum(cell["run"] for part in self.parts for cell in part["cells"])
         if self.verdict == KNOWN:
             return f"pass {ran}, {len(self.known)} known" if ran else f"{len(self.known)} known"
         return f"{self.verdict} {ran}" if ran and self.verdict in (PASS, NOT_ENOUGH) else self.verdict
+
+    @property
+    def _place(self) -> str:
+        """The stages of the findings; in an area, how many of its properties have one."""
+        if (properties := len(_properties(self.parts))) > 1:
+            return f"{FINDING} in {len(_properties(self.findings))} of {properties}"
+        stages = ", ".join(filter(None, (_argument(part) for part in self.findings)))
+        return f"{FINDING} at stage {stages}" if stages else FINDING
 
     @property
     def known(self) -> set[str]:
@@ -50,7 +59,9 @@ class Cell:
     @property
     def target(self) -> str | None:
         """The anchor of the reason; None for a pass."""
-        kind = {FINDING: self.words, KNOWN: "known findings", NOT_OFFERED: "reasons", NOT_ENOUGH: "reasons"}
+        if self.findings:
+            return slug(f"{self.engine} {_words(self.findings[0]['name'])}")
+        kind = {KNOWN: "known findings", NOT_OFFERED: "reasons", NOT_ENOUGH: "reasons"}
         return None if self.verdict == PASS else slug(f"{self.engine} {kind[self.verdict]}")
 
     @property
@@ -61,20 +72,34 @@ class Cell:
 
 def cells(engine: Json) -> dict[str, Cell]:
     """The cells of an engine, by the words of the property, in the suite's order."""
-    found: dict[str, tuple[Json, ...]] = {}
-    for part in engine["properties"]:
-        words = _words(part["name"])
-        found[words] = (*found.get(words, ()), part)
-    return {words: Cell(engine["subject"], words, parts) for words, parts in found.items()}
+    return _grouped(engine, _words)
 
 
-def rows(engines: Sequence[Json]) -> Iterator[tuple[str, list[Cell | None]]]:
-    """Each property that at least one engine offers, with the cell of each engine; None if it has no such property."""
-    columns = [cells(engine) for engine in engines]
+def areas(engine: Json) -> dict[str, Cell]:
+    """The cells of an engine, by area: each has the parts of all properties of its area."""
+    found = _grouped(engine, lambda name: area_of(_words(name)))
+    return {area: found[area] for area in [*AREAS, *found] if area in found}
+
+
+def rows(columns: Sequence[dict[str, Cell]]) -> Iterator[tuple[str, list[Cell | None]]]:
+    """Each row that at least one engine offers, with the cell of each engine; None if it has no such row."""
     for words in dict.fromkeys(words for column in columns for words in column):
         row = [column.get(words) for column in columns]
         if any(cell is not None and cell.verdict != NOT_OFFERED for cell in row):
             yield words, row
+
+
+def _grouped(engine: Json, row: Callable[[str], str]) -> dict[str, Cell]:
+    """The parts of an engine as cells, by the row that a test's name belongs to."""
+    found: dict[str, tuple[Json, ...]] = {}
+    for part in engine["properties"]:
+        found[row(part["name"])] = (*found.get(row(part["name"]), ()), part)
+    return {words: Cell(engine["subject"], words, parts) for words, parts in found.items()}
+
+
+def _properties(parts: Iterable[Json]) -> set[str]:
+    """The properties of which a part says more than that it is not offered."""
+    return {_words(part["name"]) for part in parts if part["verdict"] != NOT_OFFERED}
 
 
 def _words(name: str) -> str:

@@ -1,16 +1,16 @@
-"""Page: the matrix of properties and engines, for people: as Markdown, as HTML, and as badges."""
+"""Page: the matrix of areas and that of properties, for people: as Markdown, as HTML, and as badges."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
 from tabulate import tabulate
 
-from zerobench.conform.matrix import Cell, cells, rows
+from zerobench.conform.matrix import Cell, areas, cells, rows
 from zerobench.conform.running import slug
 from zerobench.conform.verdicts import FINDING, KNOWN, NOT_ENOUGH, NOT_OFFERED, PASS, Json
 from zerobench.report import markdown
@@ -19,9 +19,11 @@ _CLASSES = {FINDING: "bad", KNOWN: "known", PASS: "good", NOT_OFFERED: "off", NO
 _LEGEND = (
     "pass: the property held in every Scenario that ran; the number says in how many. known: so it did, but the "
     "Scenarios that known findings describe were set aside; the number says how many findings. finding: it did not "
-    "hold, at these stages. not offered: the engine documents that it is missing. not enough: too few Scenarios ran to "
-    "say anything."
+    "hold, at these stages, or in so many properties of the area. not offered: the engine documents that it is "
+    "missing. not enough: too few Scenarios ran to say anything."
 )
+_ALL = "every-property"
+_Cells = Callable[[Json], dict[str, Cell]]
 _LINK = re.compile(r"https?://[^\s]+")
 
 
@@ -38,40 +40,52 @@ def badge(engine: Json) -> str:
 
 
 def as_markdown(value: Json) -> str:
-    """The matrix, then each finding and each reason."""
+    """The areas, the properties, then each finding and each reason."""
     sections = (
         f'## <a id="{anchor}"></a>{markdown.escape(title)}\n\n{markdown.fence(text)}'
         for title, anchor, text in _notes(value["engines"])
     )
-    return "\n\n".join(["# Conformance", table(value), _LEGEND, *sections]) + "\n"
+    whole = [f'### <a id="{_ALL}"></a>Every property', _table(value, "property", cells)]
+    return "\n\n".join(["# Conformance", summary(value), _LEGEND, *whole, *sections]) + "\n"
 
 
-def table(value: Json, *, links: bool = True) -> str:
-    """The matrix as a Markdown table, whose links lead to sections of the same page."""
+def summary(value: Json, *, links: bool = True) -> str:
+    """The matrix of areas as a Markdown table, whose links lead to sections of the same page."""
+    return _table(value, "area", areas, links=links)
+
+
+def _table(value: Json, title: str, cells_of: _Cells, *, links: bool = True) -> str:
     engines = value["engines"]
-    body = [[words, *(_cell(cell, links) for cell in row)] for words, row in rows(engines)]
-    return tabulate(body, ["property", *map(_title, engines)], tablefmt="pipe", disable_numparse=True)
+    lines = rows([cells_of(engine) for engine in engines])
+    body = [[words, *(_cell(cell, links) for cell in row)] for words, row in lines]
+    return tabulate(body, [title, *map(_title, engines)], tablefmt="pipe", disable_numparse=True)
 
 
 def as_html(value: Json) -> str:
     """The same as one file without scripts."""
     engines = value["engines"]
     style = (files("zerobench") / "report" / "style.css").read_text(encoding="utf-8")
-    head = "".join(f'<th scope="col" class="text">{escape(_title(engine))}</th>' for engine in engines)
-    lines = "\n".join(
-        f'<tr><th scope="row" class="text">{escape(words)}</th>{"".join(map(_html, row))}</tr>'
-        for words, row in rows(engines)
-    )
     body = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>zerobench conformance</title>',
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n<h1>Conformance</h1>",
-        f'<div class="wide"><table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{lines}',
-        "</tbody>\n</table></div>",
+        _html_table(engines, areas),
         f'<p class="legend">{escape(_LEGEND)}</p>',
+        f'<h2 id="{_ALL}">Every property</h2>',
+        _html_table(engines, cells),
         *(_section(title, anchor, text) for title, anchor, text in _notes(engines)),
         "</main>\n</body>\n</html>\n",
     ]
     return "\n".join(body)
+
+
+def _html_table(engines: Sequence[Json], cells_of: _Cells) -> str:
+    head = "".join(f'<th scope="col" class="text">{escape(_title(engine))}</th>' for engine in engines)
+    lines = "\n".join(
+        f'<tr><th scope="row" class="text">{escape(words)}</th>{"".join(map(_html, row))}</tr>'
+        for words, row in rows([cells_of(engine) for engine in engines])
+    )
+    table = f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>"
+    return f'<div class="wide">{table}</div>'
 
 
 def _title(engine: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from zerobench.cli.commands import main
-from zerobench.conform import matrix, page, running, verdicts
+from zerobench.conform import areas, matrix, page, running, verdicts
 from zerobench.suites.equivalence import (
     test_client,
     test_every_engine,
@@ -117,6 +118,28 @@ def test_a_row_has_the_stages_of_a_property() -> None:
     assert json.loads(page.badge(engine))["message"] == "1 of 2 properties"
     nothing = {**engine, "properties": [each for each in engine["properties"] if each["verdict"] == "not offered"]}
     assert json.loads(page.badge(nothing))["color"] == "lightgrey"
+
+
+def test_an_area_adds_its_properties() -> None:
+    """Its cell has the gravest verdict, says in how many properties it fails, and counts a known finding once."""
+    known = {"known": {"fsdp2/rank-dependent-block": 1}}
+    steps = [_record(property="x::test_exact_steps[3]", failure=_FAILURE), _record(property="x::test_exact_data[2]")]
+    reads = [_record(property=f"x::test_{name}_changes_nothing", **known) for name in ("reading", "evaluation")]
+    [engine] = verdicts.compose([[_HEADER, *reads, *steps, _record(property="x::test_of_a_later_release")]])["engines"]
+    assert {area: cell.text for area, cell in matrix.areas(engine).items()} == {
+        "training steps": "finding in 1 of 2",
+        "readings and evaluations": "pass 4, 1 known",
+        "of a later release": "pass 2",
+    }
+    assert "[**finding in 1 of 2**](#torch-fsdp2-exact-steps)" in page.summary({"engines": [engine]})
+
+
+def test_every_property_has_an_area() -> None:
+    """So the matrix of areas has one row for each of them, and none for a property that is gone."""
+    folder = Path(test_client.__file__).parent
+    sources = "".join(file.read_text(encoding="utf-8") for file in folder.glob("test_*.py"))
+    found = {name.replace("_", " ") for name in re.findall(r"^def test_(\w+)", sources, re.MULTILINE)}
+    assert found == {words for area in areas.AREAS.values() for words in area}
 
 
 def test_a_cell_and_the_badge_count_known_findings() -> None:
