@@ -26,6 +26,7 @@ from zerobench.suites.meta.mutants.own_code import (
 from zerobench.suites.meta.mutants.parts import PARTS
 from zerobench.suites.meta.mutants.returned import RETURNED_LOSSES, RETURNED_READINGS
 from zerobench.suites.meta.mutants.seldom_metered import IN_FAILED_LOADS
+from zerobench.suites.meta.mutants.together import TOGETHER_IN_DRAWS
 from zerobench.suites.meta.power.catching import catch
 from zerobench.suites.support.trials import Trials
 
@@ -54,7 +55,9 @@ _CASES = [
 
 
 #: Engines without a promise of bits, each with the property that catches it.
-WITHOUT_BITS = [(name, mutant) for name, mutants in BY_PROPERTY.items() for mutant in mutants]
+WITHOUT_BITS = [
+    (name, mutant) for by_name in (BY_PROPERTY, TOGETHER_IN_DRAWS) for name in by_name for mutant in by_name[name]
+]
 
 
 @pytest.mark.rotating

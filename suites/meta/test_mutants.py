@@ -85,6 +85,7 @@ from zerobench.suites.meta.mutants.schedules import SCHEDULED
 from zerobench.suites.meta.mutants.seldom_metered import THROUGH_MAPS
 from zerobench.suites.meta.mutants.shared import SHARED
 from zerobench.suites.meta.mutants.structure import STRUCTURE
+from zerobench.suites.meta.mutants.together import TOGETHER
 from zerobench.suites.meta.mutants.training_loop import (
     BEFORE_THE_BACKWARD,
     IN_PLACE,
@@ -242,6 +243,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
         *PARTLY_FROZEN,
         *BEFORE_THE_BACKWARD,
         *REPLICAS,
+        *TOGETHER,
     ],
     ids=lambda mutant: mutant.__name__,
 )

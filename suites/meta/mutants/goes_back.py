@@ -10,6 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor
 
+from zerobench.engine.optim.check import GradientCheck
 from zerobench.subject import Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
@@ -134,6 +135,27 @@ class DividesByABegunStep(Mutant):
         return outcome
 
 
+class KeepsTheGradientsOfABegunStepInMind(Mutant):
+    """A block that the step before a load has used counts as used in the step after it, and gets a gradient of zero."""
+
+    points_at = VALUES
+    begun: list[bool] | None = None
+
+    def sabotage(self) -> None:
+        check = self.engine.stepper.check_gradients
+
+        def checked(active: list[bool], divisor: float) -> GradientCheck:
+            begun, self.begun = self.begun or active, None
+            return check([now or before for now, before in zip(active, begun, strict=True)], divisor)
+
+        self.engine.stepper.check_gradients = checked  # type: ignore[method-assign]
+
+    def load(self, directory: Path) -> None:
+        begun = list(self.engine.reducer.active) if self.engine.accumulation.begun else None
+        super().load(directory)
+        self.begun = begun
+
+
 class EmptiesTheDirectory(TorchDdp):
     """Removes all files of a directory before it saves, as those of an earlier state."""
 
@@ -165,6 +187,7 @@ GOES_BACK: list[type[Mutant] | type[TorchDdp]] = [
     KeepsTwoStates,
     AddsToABegunStep,
     DividesByABegunStep,
+    KeepsTheGradientsOfABegunStepInMind,
     EmptiesTheDirectory,
     NotesItsLoads,
 ]

@@ -87,6 +87,19 @@ class DropsHooksOfParameters(Mutant):
                 parameter._backward_hooks.clear()
 
 
+class DropsHooksOfARestingParameter(Mutant):
+    """Hooks that the client has set on a parameter are lost in a step in which the parameter does not train."""
+
+    points_at = LATER
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        for parameter in self.trained.values():
+            with torch._C.DisableTorchFunctionSubclass():
+                if not parameter.requires_grad and parameter._backward_hooks:
+                    parameter._backward_hooks.clear()
+        return super().micro_step(batch)
+
+
 class RunsTheHooksOfItsBuilding(Mutant):
     """Hooks that the client sets on a module after the engine is built do not run, as if it had kept their forwards."""
 
@@ -294,7 +307,7 @@ IN_THREADS: list[type[Mutant]] = [StepsByTheSettingsOfItsThread]
 SIDE_BY_SIDE: list[type[Mutant]] = [StepsByTheEngineOfAnotherThread]
 LEFT_BY_FAILURES: list[type[Mutant]] = [KeepsUnitsOfAForwardThatRaised]
 AFTER_FAILURES: list[type[Mutant]] = [CountsAForwardThatRaised, GoesOnAfterABackwardThatRaised]
-WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters]
+WITHOUT_HOOKS: list[type[Mutant]] = [DropsHooksOfParameters, DropsHooksOfARestingParameter]
 IN_FORWARDS: list[type[Mutant]] = [TakesUsesForContexts, EditsAfterTheForward]
 IN_OTHER_GROUPS: list[type[Mutant] | type[TorchDdp]] = [StepsByItsNumberInTheJob, LoadsFromTheFirstRankOfTheJob]
 IN_MODES: list[type[Mutant] | type[TorchDdp]] = [
