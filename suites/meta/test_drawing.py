@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, assume, settings
+from hypothesis import Phase, assume, reject, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
@@ -169,6 +169,7 @@ def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatc
     is none to other draws."""
     finding = KnownFinding("a/b", "torch", ">=2", ("torch-ddp",), "wrong", "", "", [{"accumulation": [2]}], None)
     monkeypatch.setattr(findings, "everything", lambda: [finding])
+    monkeypatch.setattr(findings, "known", findings.known.__wrapped__)
     made, seen = Trials(pool, subject), []
     assert made.nearest(Scenario(accumulation=2, clip=1.0)) == Scenario(clip=1.0)
 
@@ -179,6 +180,19 @@ def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatc
     assert set(seen) == {1}
     with pytest.raises(pytest.skip.Exception, match="all draws have the known finding a/b"):
         _drawn(lambda drawn: seen.append(made.nearest(Scenario(accumulation=2), "accumulation").accumulation))()
+    assert drawing.course().drawn == drawing.KNOWN_PATIENCE
+
+    def fails_or_is_known(drawn: int) -> None:
+        drawing.course().drawn += drawing.KNOWN_PATIENCE
+        if drawn > 10:
+            raise ValueError("a failure, which shrinks to draws that are known")
+        if drawing.course().failure is not None:
+            made.nearest(Scenario(accumulation=2), "accumulation")
+        reject()
+
+    with pytest.raises((ValueError, pytest.skip.Exception)) as caught:
+        _drawn(fails_or_is_known)()
+    assert isinstance(caught.value, ValueError)
 
 
 def test_a_draw_set_aside_counts_where_it_runs() -> None:

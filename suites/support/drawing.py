@@ -22,6 +22,8 @@ from zerobench.suites.support import tally
 Test = Callable[..., None]
 #: Draws after which an engine that offered none will offer none.
 PATIENCE = 10
+#: Draws after which known findings will describe all others, too.
+KNOWN_PATIENCE = 100
 #: How the message of a race begins.
 RACE = "differs between two runs of the same Scenario"
 
@@ -84,6 +86,14 @@ def give_up(reason: str) -> NoReturn:
     if not currently_in_test_context():
         pytest.skip(reason)
     if _course.drawn >= PATIENCE and not _course.offered:
+        pytest.skip(_course.usual_reason)
+    reject()
+
+
+def pass_over() -> NoReturn:
+    """Drop a draw because known findings describe it and all near it. If that is so for each of the first draws, skip
+    with the most frequent one."""
+    if _course.drawn >= KNOWN_PATIENCE and not _course.ran and _course.failure is None:
         pytest.skip(_course.usual_reason)
     reject()
 

@@ -29,7 +29,15 @@ from zerobench.ranks import Pool, RankFault, preload
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.subject import CONTRACT, Policies, Subject
-from zerobench.suites.support.drawing import give_up, note_beside, note_known, note_nearest, note_refusal, refuse
+from zerobench.suites.support.drawing import (
+    give_up,
+    note_beside,
+    note_known,
+    note_nearest,
+    note_refusal,
+    pass_over,
+    refuse,
+)
 from zerobench.suites.support.offered import nearest, nearest_unknown, obstacle
 from zerobench.suites.support.own_settings import set_up
 from zerobench.suites.support.rerun import pytest_command
@@ -113,7 +121,7 @@ class Trials:
         note_known(finding)
         beside = nearest_unknown(self.subject, found, fixed)
         if beside is None:
-            reject()
+            pass_over()
         note_beside(found, beside)
         return beside
 

@@ -70,7 +70,8 @@ class KnownFinding:
         return sum(described)
 
 
-def known(subject: type[Subject]) -> list[KnownFinding]:
+@functools.cache
+def known(subject: type[Subject]) -> Sequence[KnownFinding]:
     """Those of a subject, and of the subjects that it derives from, in the installed version."""
     names = {vars(each).get("name") for each in subject.__mro__}
     return [each for each in everything() if names & set(each.subjects) and each.installed]

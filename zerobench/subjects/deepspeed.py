@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zerobench.extras import is_installed
 from zerobench.oracles.optimizer import scheduler_of
 from zerobench.oracles.rules import state_keys
 from zerobench.scenario import Scenario
@@ -71,7 +71,7 @@ class DeepSpeed(Subject):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if importlib.util.find_spec("deepspeed") is None:
+        if not is_installed("deepspeed"):
             return "DeepSpeed is not installed; pip install 'zerobench[deepspeed]'"
         return deepspeed_options.unsupported(scenario) or deepspeed_config.unsupported(scenario, cls.torch_adam)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.cpp_extension import get_default_build_root
 
+from zerobench.extras import is_installed
 from zerobench.oracles.rules import hyperparameters
 from zerobench.scenario import Scenario
 from zerobench.subjects.deepspeed import DeepSpeed
@@ -32,7 +32,7 @@ class _OfKernel(DeepSpeed):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if importlib.util.find_spec("deepspeed") is not None and not _is_built(cls.file):
+        if is_installed("deepspeed") and not _is_built(cls.file):
             return f"{cls.kernel} is not compiled: {cls.build}"
         if scenario.optimizer_at != "cpu":
             return f"{cls.kernel} updates states in host memory: {_PAGE}"

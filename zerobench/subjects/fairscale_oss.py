@@ -5,7 +5,6 @@ The package is not maintained any more; the extra ``[peers]`` installs its last 
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerobench.extras import is_installed
 from zerobench.oracles.optimizer import groups, read_state
 from zerobench.oracles.rules import RULES, hyperparameters
 from zerobench.scenario import Scenario
@@ -76,7 +76,7 @@ class FairscaleOss(Plain):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if importlib.util.find_spec("fairscale") is None:
+        if not is_installed("fairscale"):
             return "fairscale is not installed; pip install 'zerobench[peers]'"
         if scenario.dtype != "fp32":
             return f"OSS keeps no fp32 masters of a model in 16 bits: {_SOURCE}"

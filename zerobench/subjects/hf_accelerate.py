@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from zerobench.extras import is_installed
 from zerobench.model_specs import Odd
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
@@ -69,7 +69,7 @@ class AccelerateDdp(TorchDdp):
 
     @classmethod
     def unsupported(cls, scenario: Scenario) -> str | None:
-        if importlib.util.find_spec("accelerate") is None:
+        if not is_installed("accelerate"):
             return "Accelerate is not installed; pip install 'zerobench[peers]'"
         if scenario.dtype != "fp32":
             return f"Accelerate casts operations, not the model, in 16 bits: {_PAGE}"
