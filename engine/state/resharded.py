@@ -18,18 +18,19 @@ from zerobench.engine.layout import Slot
 # fmt: off
 _METADATA = frozenset([
     "__dir__", "__len__", "_backward_hooks", "_backward_hooks=", "_grad", "_has_compatible_shallow_copy_type",
-    "_post_accumulate_grad_hooks",
-    "_post_accumulate_grad_hooks=", "_version", "device", "dim", "dtype", "element_size", "empty_like", "full_like",
-    "get_device", "grad", "grad=", "grad_fn", "is_complex", "is_conj", "is_cpu", "is_cuda", "is_floating_point",
-    "is_inference", "is_leaf", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_neg", "is_nested", "is_quantized",
-    "is_signed", "is_sparse", "is_sparse_csr", "is_xpu", "itemsize", "layout", "names", "nbytes", "ndim",
-    "ndimension", "nelement", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros",
-    "numel", "ones_like", "output_nr", "rand_like", "randn_like", "register_hook",
-    "register_post_accumulate_grad_hook", "requires_grad", "requires_grad=", "requires_grad_", "retain_grad",
-    "retains_grad", "shape", "size", "zeros_like",
+    "_post_accumulate_grad_hooks", "_post_accumulate_grad_hooks=", "_version", "dense_dim", "device", "dim", "dtype",
+    "element_size", "empty_like", "full_like", "get_device", "grad", "grad=", "grad_fn", "is_complex", "is_conj",
+    "is_cpu", "is_cuda", "is_distributed", "is_floating_point", "is_inference", "is_ipu", "is_leaf", "is_maia",
+    "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_neg", "is_nested", "is_pinned", "is_quantized", "is_same_size",
+    "is_shared", "is_signed", "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu", "itemsize", "layout",
+    "name", "names", "nbytes", "ndim", "ndimension", "nelement", "new_empty", "new_empty_strided", "new_full",
+    "new_ones", "new_tensor", "new_zeros", "numel", "ones_like", "output_nr", "rand_like", "randn_like",
+    "register_hook", "register_post_accumulate_grad_hook", "requires_grad", "requires_grad=", "requires_grad_",
+    "result_type", "retain_grad", "retains_grad", "shape", "size", "sparse_dim", "storage_type", "volatile",
+    "zeros_like",
 ])
 # fmt: on
-_STRIDES = frozenset(["is_contiguous", "storage_offset", "stride"])
+_STRIDES = frozenset(["dim_order", "is_contiguous", "storage_offset", "stride"])
 #: Conversions, by the dtype that each gives.
 _CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 
@@ -140,7 +141,7 @@ class Resharded:
         name = _name(func)
         if name in _STRIDES:
             return func(cls.binding.like, *args[1:], **(kwargs or {}))
-        if name in _METADATA and not _asked_by_a_collective(name):
+        if _asks_metadata(name, args, kwargs or {}):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         if name == "untyped_storage":
@@ -205,11 +206,18 @@ def _name(func: Any) -> str:
     return f"{func.__self__.__name__}=" if name == "__set__" else name
 
 
+def _asks_metadata(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call does not use the values; ``type`` without a dtype asks for the name of the parameter's own."""
+    if name == "type":
+        return len(args) == 1 and not kwargs
+    return name in _METADATA and not _asked_by_a_collective(name)
+
+
 def _asked_by_a_collective(name: str) -> bool:
     """Whether a collective of torch 2.11 is about to take the memory; those of later releases ask for the class."""
     if name != "is_complex":
         return False
-    caller = sys._getframe(2)  # beyond __torch_function__
+    caller = sys._getframe(3)  # beyond _asks_metadata and __torch_function__
     return bool(caller.f_globals["__name__"] == dist.distributed_c10d.__name__)
 
 
@@ -247,6 +255,11 @@ def _converted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
         device, dtype, _, _ = torch._C._nn._parse_to(*others, **kwargs)
     elif name in ("cpu", "cuda"):
         device = torch.device(name, *others)
+    elif name == "type":
+        wanted = kwargs.get("dtype", next(iter(others), None))
+        if not isinstance(wanted, torch.dtype):
+            return None
+        dtype = wanted
     elif dtype is None:
         return None
     with torch._C.DisableTorchFunctionSubclass():

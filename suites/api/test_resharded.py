@@ -167,6 +167,8 @@ def _asked(group: dist.ProcessGroup) -> None:
     assert (weight.device, weight.requires_grad, weight.grad) == (torch.device("cpu"), True, None)
     assert (weight.data.shape, weight.detach().numel(), weight.nbytes) == ((8, 8), 64, 256)
     assert weight.untyped_storage().nbytes() == 0
+    assert (torch.typename(weight), weight.dim_order(), weight.is_pinned()) == ("torch.FloatTensor", (0, 1), False)
+    assert "(0): Parameter containing: [torch.float32 of size 8x8]" in repr(nn.ParameterList([weight]))
     assert torch.zeros_like(weight).sum() == 0
     with pytest.raises(RuntimeError, match=_NAMED):
         copy.copy(weight).norm()
@@ -197,10 +199,12 @@ def _converted(group: dist.ProcessGroup) -> None:
     weight: Any = model.get_parameter("0.weight")
     for same in (weight.to("cpu"), weight.to("cpu:0", torch.float32), weight.to(dtype=torch.float32), weight.float()):
         assert same is weight
-    assert model.to("cpu").cpu().float() is model
+    assert weight.type(torch.float32) is weight.type(dtype=torch.float32) is weight
+    assert model.to("cpu").cpu().float().type(torch.float32) is model
     others: list[Callable[[], object]] = [
         model.half,
         weight.double,
+        lambda: model.type(torch.bfloat16),
         lambda: model.to(torch.bfloat16),
         lambda: weight.to("meta"),
         lambda: weight.to("cpu", copy=True),
