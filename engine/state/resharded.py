@@ -148,6 +148,8 @@ class Resharded:
             return cls.binding.storage()
         if _changes_nothing(name, args, kwargs or {}):
             return args[0]
+        if name in ("__eq__", "__ne__") and args[-1] is None:
+            return NotImplemented  # so that Python compares identities, as for any tensor
         with _whole(types) as used:
             if used:
                 return func(*args, **(kwargs or {}))

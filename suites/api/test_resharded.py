@@ -169,6 +169,7 @@ def _asked(group: dist.ProcessGroup) -> None:
     assert weight.untyped_storage().nbytes() == 0
     assert (torch.typename(weight), weight.dim_order(), weight.is_pinned()) == ("torch.FloatTensor", (0, 1), False)
     assert "(0): Parameter containing: [torch.float32 of size 8x8]" in repr(nn.ParameterList([weight]))
+    assert (weight == None, weight != None) == (False, True)  # noqa: E711
     assert torch.zeros_like(weight).sum() == 0
     with pytest.raises(RuntimeError, match=_NAMED):
         copy.copy(weight).norm()

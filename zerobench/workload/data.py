@@ -180,7 +180,10 @@ _FORMS: dict[str, tuple[Callable[[Scenario, int, int], tuple[Tensor, Tensor]], t
 
 def _window(region: Tensor, length: int, generator: torch.Generator) -> Tensor:
     if len(region) < length:
-        raise UsageError(f"the text is too short: {len(region)} bytes where a sample takes {length}; give a longer one")
+        raise UsageError(
+            f"the text is too short: its part for training or evaluation has {len(region)} bytes, and a sample takes "
+            f"{length}; give a text of at least {10 * length} bytes"
+        )
     start = int(torch.randint(len(region) - length + 1, (), generator=generator))
     return region[start : start + length].long()
 
@@ -197,7 +200,8 @@ def _region(scenario: Scenario, step: int) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _encoded(path: str) -> Tensor:
-    return torch.frombuffer(bytearray(text(path)), dtype=torch.uint8)
+    read = bytearray(text(path))
+    return torch.frombuffer(read, dtype=torch.uint8) if read else torch.empty(0, dtype=torch.uint8)
 
 
 def _route(scenario: Scenario, step: int, index: int) -> bool:

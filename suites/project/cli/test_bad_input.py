@@ -38,7 +38,8 @@ from zerobench.cli import commands
         ("run --clip -1", "--clip: expected a number of at least 0, got '-1'"),
         ("run --clip nan", "--clip: expected a number of at least 0, got 'nan'"),
         ("run --data no/such/file", "cannot read the data file 'no/such/file'"),
-        ("run --data short", "the text is too short"),
+        ("run --model nano --data short", "has 1 bytes, and a sample takes 33; give a text of at least 330 bytes"),
+        ("run --data empty", "the text is too short"),
         ("run --out short", "cannot write to 'short': 'short' is not a directory"),
         ("run --out short/below", "cannot write to 'short/below'"),
         ("run --out taken", "its 'report.md' is a directory"),
@@ -59,6 +60,7 @@ def test_bad_input(
     """One clear line, exit code 2, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     Path("short").write_text("too short")
+    Path("empty").touch()
     Path("taken/report.md").mkdir(parents=True)
     Path("unfinished.py").write_text("class Engine(\n")
     Path("json.py").write_text("class Engine: ...\n")
