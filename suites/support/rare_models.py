@@ -39,6 +39,19 @@ RARE_MODELS = {
         poison=((1, 0),),
         settings=("GradScaler", "optimizer(fused=True)"),
     ),
+    # so does one whose scale falls with it, and whose schedule counts the steps that are not left out
+    "scheduled overflow of a fused optimizer": Scenario(
+        steps=4,
+        dtype="fp16",
+        clip=0.5,
+        chunk=32,
+        optimizer=Optimizer(name="adamw", lr=1e-2),
+        lr_factors=(1.0, 0.5, 0.25, 0.125),
+        scheduled_by="engine",
+        loss_scale=LossScale(initial_power=4, hysteresis=1),
+        poison=((1, 0),),
+        settings=("optimizer(fused=True)",),
+    ),
     # for engines that have the setting: parameters of two groups, whose order is not the model's, leave the device
     "states that leave and come back": Scenario(
         steps=3,

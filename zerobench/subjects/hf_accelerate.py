@@ -71,8 +71,8 @@ class AccelerateDdp(TorchDdp):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if not is_installed("accelerate"):
             return "Accelerate is not installed; pip install 'zerobench[peers]'"
-        if scenario.dtype != "fp32":
-            return f"Accelerate casts operations, not the model, in 16 bits: {_PAGE}"
+        if scenario.saving == STATE and scenario.dtype != "fp32":
+            return f"{STATE} saves a model in 16 bits, and not the client's master weights: {_PAGE}"
         if COUNTS_STEPS in scenario.settings and not scenario.engine_schedules:
             return f"{COUNTS_STEPS} is of a scheduler: {_SCHEDULER}"
         if scenario.saving == STATE and scenario.loads_part:
@@ -90,9 +90,17 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             self.accelerator = _accelerator(scenario, self.looks_for_unused(scenario))
             super().__init__(model, scenario, group)
+            if scenario.dtype == "fp16":
+                self._scale_losses()
             made = _scheduler(scenario, self.optimizer)
             self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
             self.scheduler = None if made is None else self.accelerator.prepare_scheduler(made)
+
+    def _scale_losses(self) -> None:
+        """Give Accelerate its loss scaler, which it makes itself on an accelerator alone."""
+        self.scaler = plain_settings.grad_scaler(self.scenario, self.optimizer, self.group, sharded=False)
+        self.accelerator.scaler, self.accelerator.native_amp = self.scaler.scaler, True
+        self.scale = self._next_scale()
 
     @contextmanager
     def _own_states(self) -> Iterator[None]:
@@ -116,6 +124,7 @@ class AccelerateDdp(TorchDdp):
     def _train(self, batch: Batch) -> Tensor:
         with self.accelerator.accumulate(self.module):
             if self.micro_steps == 0:
+                self.scale = self._next_scale()
                 self._zero_grad()
             client_settings.before_micro_step(self.module, self.model, batch, self.scenario)
             self.micro_steps += 1
@@ -145,16 +154,28 @@ class AccelerateDdp(TorchDdp):
 
     def step(self) -> Outcome:
         norm, skipped = self._update()
-        return Outcome(None if norm is None else float(norm), skipped)
+        return Outcome(None if norm is None else float(norm), skipped, self.scale)
 
     @torch.no_grad()
     def _update(self) -> tuple[Tensor | None, bool]:
         self.micro_steps = 0
         with self._own_states():
+            self._give_gradients()
             norm = self._clip()
             self.optimizer.step()
             self._schedule()
-            return norm, bool(self.accelerator.optimizer_step_was_skipped)
+            skipped = bool(self.accelerator.optimizer_step_was_skipped)
+        if self.scaler is not None and (static := self.scenario.loss_scale.static):
+            self.scaler.scaler.update(static)
+        if self.masters is not self.working:
+            self._publish()
+        return norm, skipped
+
+    def _give_gradients(self) -> None:
+        """Give the client's masters, if it has some, their gradients in fp32."""
+        for name, p in self.working.items():
+            if self.masters is not self.working:
+                self.masters[name].grad = None if p.grad is None else p.grad.float()
 
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
@@ -216,7 +237,7 @@ def _exchanged(states: _States) -> _States:
 
 
 def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
-    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate import Accelerator, AutocastKwargs, DistributedDataParallelKwargs
     from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -234,5 +255,6 @@ def _accelerator(scenario: Scenario, looks_for_unused: bool) -> Any:
         cpu=scenario.device == "cpu",
         gradient_accumulation_plugin=plugin,
         dataloader_config=DataLoaderConfiguration(split_batches=counts_steps),
-        kwargs_handlers=[options],
+        mixed_precision="fp16" if scenario.dtype == "fp16" else "no",
+        kwargs_handlers=[options, AutocastKwargs(enabled=False)],  # the client casts the model
     )

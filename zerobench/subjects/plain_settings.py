@@ -378,6 +378,13 @@ def scaler(
     """The scaler of a Scenario; None if it has none. FSDP1 has its own, as its ranks have other gradients."""
     if not scenario.scales_dynamically and not set(SCALERS).intersection(scenario.settings):
         return None
+    return grad_scaler(scenario, optimizer, group, sharded=sharded)
+
+
+def grad_scaler(
+    scenario: Scenario, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup, *, sharded: bool
+) -> OptimizerScaler:
+    """A scaler of the Scenario's loss scale."""
     spec = scenario.loss_scale
     options: dict[str, Any] = {"init_scale": spec.static or 2.0**spec.initial_power, "growth_interval": spec.window}
     if sharded:
