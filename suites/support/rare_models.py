@@ -52,6 +52,16 @@ RARE_MODELS = {
         poison=((1, 0),),
         settings=("optimizer(fused=True)",),
     ),
+    # for engines that have the setting: several optimizers have one loss scale, which grows, and clip by one norm
+    "one loss scale of several optimizers": Scenario(
+        steps=5,
+        dtype="fp16",
+        clip=0.5,
+        chunk=32,
+        optimizer=Optimizer(name="adamw", lr=1e-2, second_group=True, third_group=True),
+        loss_scale=LossScale(initial_power=4, window=2),
+        settings=("an optimizer for each group",),
+    ),
     # for engines that have the setting: parameters of two groups, whose order is not the model's, leave the device
     "states that leave and come back": Scenario(
         steps=3,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.extras import is_installed
 from zerobench.model_specs import Odd
+from zerobench.oracles.optimizer import make_optimizer
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, Theory
 from zerobench.subjects import client_settings, ddp_settings, plain_settings
@@ -31,11 +33,15 @@ _PAGE = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/acc
 
 _SCHEDULER = "https://huggingface.co/docs/accelerate/v1.15.0/en/package_reference/torch_wrappers"
 
+_AMP = "https://docs.pytorch.org/docs/2.13/notes/amp_examples.html#working-with-multiple-models-losses-and-optimizers"
+
 #: A setting: the forward is in ``no_sync``, and the client asks for the reduction before the backward.
 TRIGGERED = "trigger_sync_in_backward"
 #: A setting: a scheduler counts steps. Otherwise it counts the micro-steps of all ranks, as its documentation says:
 #: "scheduler lengths should not be changed accordingly, Accelerate will always step the scheduler to account for it".
 COUNTS_STEPS = "split_batches and adjust_scheduler=False"
+#: A setting: each parameter group has an optimizer of its own, as the parts of a model that a client trains in turns.
+EACH = "an optimizer for each group"
 #: A way to save.
 STATE = "save_state"
 #: Settings of the client's code.
@@ -64,7 +70,7 @@ class AccelerateDdp(TorchDdp):
     whole_world = True
     takes_buffers_of_rank_0 = False  # DDP's constructor broadcasts no buffers without broadcast_buffers
     steps_scheduler = True
-    settings = (TRIGGERED, COUNTS_STEPS, ddp_settings.BUFFERS, *plain_settings.FORMS, *_CODE)
+    settings = (TRIGGERED, COUNTS_STEPS, EACH, ddp_settings.BUFFERS, *plain_settings.FORMS, *_CODE)
     savings = (STATE,)
 
     @classmethod
@@ -75,6 +81,8 @@ class AccelerateDdp(TorchDdp):
             return f"{STATE} saves a model in 16 bits, and not the client's master weights: {_PAGE}"
         if COUNTS_STEPS in scenario.settings and not scenario.engine_schedules:
             return f"{COUNTS_STEPS} is of a scheduler: {_SCHEDULER}"
+        if EACH in scenario.settings and (reason := _unsupported_several(scenario)) is not None:
+            return reason
         if scenario.saving == STATE and scenario.loads_part:
             return f"{STATE} and load_state take the whole state: {_PAGE}"
         if scenario.saving == STATE and isinstance(scenario.model, Odd) and scenario.model.buffers:
@@ -93,8 +101,16 @@ class AccelerateDdp(TorchDdp):
             if scenario.dtype == "fp16":
                 self._scale_losses()
             made = _scheduler(scenario, self.optimizer)
-            self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+            self.optimizer = self._prepared(self.optimizer)
             self.scheduler = None if made is None else self.accelerator.prepare_scheduler(made)
+
+    def _prepared(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Accelerate's optimizer, or one that steps several of them."""
+        if EACH not in self.scenario.settings:
+            return self.accelerator.prepare_optimizer(optimizer)
+        form = plain_settings.form(self.scenario)
+        each = [make_optimizer(self.scenario.optimizer, [group], **form) for group in optimizer.param_groups]
+        return _Optimizers([self.accelerator.prepare_optimizer(one) for one in each])
 
     def _scale_losses(self) -> None:
         """Give Accelerate its loss scaler, which it makes itself on an accelerator alone."""
@@ -202,6 +218,42 @@ class AccelerateDdp(TorchDdp):
             super().load(directory)
             if self.scheduler is not None and self.scenario.loads != "model":
                 self.scheduler.load_state_dict(torch.load(directory / _OWN, weights_only=True))
+
+
+@dataclass(frozen=True)
+class _Optimizers:
+    """Several optimizers of Accelerate's, which the client steps one after the other."""
+
+    each: Sequence[Any]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for one in self.each for group in one.param_groups]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        return {p: values for one in self.each for p, values in one.state.items()}
+
+    def step(self) -> None:
+        for one in self.each:
+            one.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"each": [one.state_dict() for one in self.each]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for one, of_one in zip(self.each, state["each"], strict=True):
+            one.load_state_dict(of_one)
+
+
+def _unsupported_several(scenario: Scenario) -> str | None:
+    """The reason against several optimizers, or None."""
+    spec, scale = scenario.optimizer, scenario.loss_scale
+    if scenario.engine_schedules or not (spec.second_group or spec.third_group):
+        return f"{EACH} is of several groups, without a scheduler of them all"
+    if scenario.dtype == "fp16" and (scenario.freezes_half or (scale.static or 2.0**scale.initial_power) >= 2**10):
+        return f"a GradScaler leaves out the steps of the optimizers alone whose gradients overflow: {_AMP}"
+    return None
 
 
 def _scheduler(scenario: Scenario, optimizer: torch.optim.Optimizer) -> LambdaLR | None:
