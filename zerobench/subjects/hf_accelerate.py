@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from zerobench.extras import is_installed
 from zerobench.model_specs import Odd
 from zerobench.oracles.optimizer import make_optimizer
 from zerobench.scenario import Scenario
-from zerobench.subject import Batch, Outcome, Theory
+from zerobench.subject import Batch, Outcome, State, Theory
 from zerobench.subjects import client_settings, ddp_settings, plain_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -77,8 +77,6 @@ class AccelerateDdp(TorchDdp):
     def unsupported(cls, scenario: Scenario) -> str | None:
         if not is_installed("accelerate"):
             return "Accelerate is not installed; pip install 'zerobench[peers]'"
-        if scenario.saving == STATE and scenario.dtype != "fp32":
-            return f"{STATE} saves a model in 16 bits, and not the client's master weights: {_PAGE}"
         if COUNTS_STEPS in scenario.settings and not scenario.engine_schedules:
             return f"{COUNTS_STEPS} is of a scheduler: {_SCHEDULER}"
         if EACH in scenario.settings and (reason := _unsupported_several(scenario)) is not None:
@@ -103,6 +101,8 @@ class AccelerateDdp(TorchDdp):
             made = _scheduler(scenario, self.optimizer)
             self.optimizer = self._prepared(self.optimizer)
             self.scheduler = None if made is None else self.accelerator.prepare_scheduler(made)
+            if self.masters is not self.working:
+                self.accelerator.register_for_checkpointing(_Masters(self.masters))
 
     def _prepared(self, optimizer: torch.optim.Optimizer) -> Any:
         """Accelerate's optimizer, or one that steps several of them."""
@@ -200,6 +200,11 @@ class AccelerateDdp(TorchDdp):
         norm: Tensor = self.accelerator.clip_grad_norm_(self.masters.values(), limit, norm_type)
         return norm
 
+    def _keep_static_scale(self) -> None:
+        """Give the scaler the client's scale, if that does not move, and not a saved one."""
+        if self.scaler is not None and (static := self.scenario.loss_scale.static):
+            self.scaler.scaler.load_state_dict({**self.scaler.scaler.state_dict(), "scale": static})
+
     def save(self, directory: Path) -> None:
         with self._own_states():
             if self.scenario.saving == STATE:
@@ -214,10 +219,26 @@ class AccelerateDdp(TorchDdp):
             if self.scenario.saving == STATE:
                 self.accelerator.load_state(str(directory))
                 self.accelerator.step = 0  # a step begins: reports/findings/accelerate/accumulation-after-load
+                self._keep_static_scale()
                 return
             super().load(directory)
             if self.scheduler is not None and self.scenario.loads != "model":
                 self.scheduler.load_state_dict(torch.load(directory / _OWN, weights_only=True))
+
+
+@dataclass(frozen=True)
+class _Masters:
+    """The client's master weights, which Accelerate saves beside the model."""
+
+    masters: Mapping[str, nn.Parameter]
+
+    def state_dict(self) -> State:
+        return {name: p.detach() for name, p in self.masters.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: State) -> None:
+        for name, p in self.masters.items():
+            p.copy_(state[name])
 
 
 @dataclass(frozen=True)
