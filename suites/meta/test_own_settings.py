@@ -48,6 +48,7 @@ _NEEDS: dict[str, dict[str, Any]] = {
     "Embedding(sparse=True)": {"model": Gpt(width=8, layers=1, heads=2), "optimizer": _PLAIN_SGD, "clip": 0.0},
     "safe_update_full_grad_vectorized": {"gradient_edits": (0,)},
     "fp16_compress_wrapper(allreduce_hook)": {"dtype": "fp16"},
+    "an optimizer for each group": {"optimizer": Optimizer(second_group=True)},
     "add_param_group": {"optimizer": Optimizer(second_group=True)},
     "ignored_params": {"model": Odd(frozen=True)},
     "a parameter group of frozen parameters": {"model": Odd(frozen=True)},
