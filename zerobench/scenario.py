@@ -272,6 +272,14 @@ class Scenario:
         return self.seed % 3 == 2
 
     @property
+    def saves_once_loaded(self) -> bool:
+        """Whether the client saves the state again right after a load, before a step, and loads that.
+
+        It does in every fifth Scenario, by the seed, if the load takes the whole state.
+        """
+        return self.seed % 5 == 3 and self.loads == "all"
+
+    @property
     def names_directories_relatively(self) -> bool:
         """Whether the client names the directory of a checkpoint relatively to the working directory.
 

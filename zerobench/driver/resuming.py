@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench.driver.building import model_for, wrap
-from zerobench.driver.reading import read_at
+from zerobench.driver.reading import evaluation, read_at
 from zerobench.driver.stepping import run_step
 from zerobench.scenario import Scenario
 from zerobench.subject import State, Subject
@@ -24,7 +24,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     """A subject that has loaded the state of ``subject`` before a step: a new one, or itself. A collective.
 
     The client may set parameters just before the save, and not again after the load, and may have saved the state
-    before it set them. It may move the directory for the load.
+    before it set them. It may move the directory for the load, and may save right after it, and load that.
     """
     if scenario.saves_before_edit(step):
         save(subject, scenario, directory, step)
@@ -32,12 +32,21 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
         subject.set_parameters(edited(scenario, step))
     save(subject, scenario, directory, step)
     with _moved(directory, group) if scenario.moves_checkpoints else nullcontext(directory) as there:
-        if scenario.loads_into == "same":
-            go_astray(subject, scenario, step, dist.get_rank(group))
-            subject.load(as_client_names(there, scenario))
-            return subject
-        subject.close()
-        return loaded(type(subject), scenario, group, there, step)
+        subject = _gone_back(subject, scenario, group, there, step)
+        if scenario.saves_once_loaded:
+            save(subject, scenario, there, step)
+            subject = _gone_back(subject, scenario, group, there, step)
+        return subject
+
+
+def _gone_back(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> Subject:
+    """The subject itself, or a new one, once it has loaded the state that was saved."""
+    if scenario.loads_into == "same":
+        go_astray(subject, scenario, step, dist.get_rank(group))
+        subject.load(as_client_names(directory, scenario))
+        return subject
+    subject.close()
+    return loaded(type(subject), scenario, group, directory, step)
 
 
 @contextmanager
@@ -59,13 +68,16 @@ def _rename(directory: Path, there: Path, group: dist.ProcessGroup) -> None:
 def go_astray(subject: Subject, scenario: Scenario, step: int, rank: int) -> None:
     """Take step ``step`` on other data, as before a client goes back to a saved state. A collective.
 
-    Overflows follow if the loss scale depends on them, and then the readings that follow the load, too.
+    Overflows follow if the loss scale depends on them, and then the readings that follow the load, too; in Scenarios of
+    an odd seed an evaluation comes last, which no other one need follow after the load.
     """
     other = scenario.but(seed=scenario.seed + 1, poison=())
     run_step(subject, other, step, rank)
     for _ in range(_overflows_astray(scenario, step)):
         run_step(subject, other.but(poison=((step, 0),)), step, rank)
     read_at(subject, scenario, step, 0)
+    if scenario.seed % 2:
+        evaluation(subject, scenario)
 
 
 def _overflows_astray(scenario: Scenario, step: int) -> int:
