@@ -18,7 +18,8 @@ The harness drives every engine through the same few calls, on every rank, in th
 All ranks make every reading call together. It returns full, unsharded values, so an engine may use collectives to
 answer. ``resident`` is local: it names the tensors that this rank holds.
 
-Subjects alternate in one process, a step of each: if an engine patches torch, it restores torch before a call returns.
+Subjects alternate in one process, a step of each, or a step of one within a step of another: if an engine patches
+torch, it restores torch before a call returns.
 """
 
 from __future__ import annotations

@@ -15,13 +15,15 @@ _ON = 2
 def in_turns(draw: st.DrawFn, pairs: st.SearchStrategy[tuple[Scenario, Scenario]]) -> tuple[Scenario, Scenario]:
     """A pair; the first one, which is judged, is built first or second, and lasts longer, as long or less.
 
-    The first one is built first if its seed is even (``train_in_turns`` in zerobench/bench/runner.py).
+    The first one is built first if its seed is even, and takes a step within each step of the other one if half of
+    its seed is odd (``train_in_turns`` in zerobench/bench/runner.py).
     """
     one, other = draw(pairs)
     second = draw(among("built", "first", "second")) == "second"
+    within = draw(among("turns", "within a step", "steps")) == "within a step"
     lasts = draw(among("lasts", "longer", "as long", "less", rare=True))
-    steps = max(one.steps, other.steps)
+    steps, seed = max(one.steps, other.steps), 4 * (one.seed // 4) + 2 * within + second
     return (
-        one.but(seed=2 * (one.seed // 2) + second, steps=other.steps + _ON if lasts == "longer" else steps),
+        one.but(seed=seed, steps=other.steps + _ON if lasts == "longer" else steps),
         other.but(steps=other.steps if lasts == "longer" else steps + _ON if lasts == "less" else steps),
     )

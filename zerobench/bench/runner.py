@@ -233,7 +233,8 @@ def train_in_turns(
 ) -> list[Trajectory]:
     """One rank's part of a Scenario and of another one by turns, a step of each, and then of the Scenario once more.
 
-    The recordings of both runs of the Scenario. An engine is closed as soon as its Scenario ends.
+    The recordings of both runs of the Scenario. An engine is closed as soon as its Scenario ends. If half of the
+    Scenario's seed is odd, a turn of the second engine comes within the step of the first, after its first backward.
     """
     evaluate = "evaluation" in reading.parts
     with refusals(subject):
@@ -243,11 +244,24 @@ def train_in_turns(
         runs = [first(), second()]
         done: list[Trajectory] = []
         while runs:
-            ended = [run for run in runs if not run.step()]
+            ended = _nested(runs) if scenario.seed // 2 % 2 else [run for run in runs if not run.step()]
             runs = [run for run in runs if run not in ended]
             done += [run.end() for run in ended]
     [got] = [each for each in done if each.scenario is scenario]
     return [replace(got, subject=subject), train(group, subject, scenario, reading)]
+
+
+def _nested(runs: Sequence[Run]) -> list[Run]:
+    """Make a step of each run, of the second one within that of the first; those that have ended, in order."""
+    ended: list[Run] = []
+    inner = list(runs[1:])
+
+    def take_turn(phase: str = "backward") -> None:
+        if inner and phase == "backward":
+            other = inner.pop()
+            ended.extend([] if other.step() else [other])
+
+    return [*([] if runs[0].step(take_turn) else [runs[0]]), *ended]
 
 
 def _follow(

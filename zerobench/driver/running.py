@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -74,14 +75,13 @@ class Run:
         self.subject = resumed(self.subject, self.scenario, self.group, self._saved, step)
         return loaded_client_state(self.subject, self.scenario, step)
 
-    def step(self) -> bool:
-        """Run the next step; returns whether another one follows."""
+    def step(self, mark: Callable[[str], None] = lambda phase: None) -> bool:
+        """Run the next step, with :func:`run_step`'s ``mark``; returns whether another one follows."""
         index = len(self.steps)
         loaded = self._resume(index) if index in self.scenario.resumes else {}
         ends = index == self.scenario.steps - 1
-        self.steps.append(
-            run_step(self.subject, self.scenario, index, self.rank, self.keep | (self.last if ends else frozenset()))
-        )
+        keep = self.keep | (self.last if ends else frozenset())
+        self.steps.append(run_step(self.subject, self.scenario, index, self.rank, keep, mark))
         self.steps[-1].progress |= loaded
         return not ends
 
