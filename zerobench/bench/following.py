@@ -28,6 +28,7 @@ from zerobench.driver import flat, labelled, to_cpu
 from zerobench.judge.bounds import excess, gamma, gradient_bound
 from zerobench.judge.difference import Difference, describe, is_optimizer_state, located, or_zeros, same_bits
 from zerobench.judge.parts import Part
+from zerobench.model_specs import Odd
 from zerobench.oracles import loading
 from zerobench.oracles.canonical_trainer import Trainer, arithmetic
 from zerobench.oracles.norms import norm_of
@@ -65,8 +66,8 @@ class _Expected:
 class _Follower:
     def __init__(self, got: Trajectory, policies: Policies) -> None:
         self.got, self.policies, self.scenario = got, policies, got.scenario
-        unwatched = got.scenario.but(reads=())
-        self.trainer = Trainer(unwatched, arithmetic(unwatched), magnitudes=True, policies=policies)
+        watched = got.scenario.but(reads=tuple(read for read in got.scenario.reads if self._on_the_way(read)))
+        self.trainer = Trainer(watched, arithmetic(watched), magnitudes=True, policies=policies)
         self.masters: State = {name: p.detach().clone() for name, p in self.trainer.masters.items()}
         self.states = self.trainer.states()
         self.counts = dict.fromkeys(self.masters, 0)
@@ -88,6 +89,7 @@ class _Follower:
                 yield self._found(index, "loss_scale", "", torch.tensor(step.loss_scale), torch.tensor(scale))
             within = self._readings(index, step)
             expected = self._expected(index)
+            within |= {name: values[self.got.rank] for name, values in self.trainer.reads.items()}
             yield from self._backward(index, step, expected)
             yield from self._still(index, step) if step.skipped else self._moved(index, step)
             yield from self._model(index, step)
@@ -117,6 +119,7 @@ class _Follower:
         divisor = scenario.leaves * trainer.scaler.scale
         fold = trainer.sum_by_micro_step if scenario.reduction == "micro_step" else trainer.sum_at_boundary
         accumulated = fold(index)
+        trainer.read(index, scenario.micro_steps_of(index))
         trainer.edit(accumulated, index)
         largest = max((float(m.max()) for m in trainer.leaves.magnitudes.values() if m.numel()), default=0.0)
         magnitudes, lost = (
@@ -216,17 +219,28 @@ class _Follower:
     def _readings(self, index: int, step: Step, *, after: bool = False) -> State:
         """The values of the readings in a step, or ``after`` it, on the engine's own weights, by their names.
 
-        An evaluation between micro-steps has buffers that are on their way. A reading after more micro-steps than the
-        step has does not take place.
+        The trainer makes an evaluation between micro-steps, whose buffers are on their way, as it trains the leaves. A
+        reading after more micro-steps than the step has does not take place.
         """
         found: State = {}
         for read in self.scenario.reads:
-            moving = read.what == "evaluation" and read.at > 0 and self.trainer.leaves.buffers[0]
             takes_place = read.step == index and read.at <= self.scenario.micro_steps_of(index)
-            if takes_place and (read.at < 0) == after and not moving:
+            if takes_place and (read.at < 0) == after and not self._moves(read):
                 for time in range(read.times):
                     found |= labelled(read, time, self._value(read, index, step))
         return found
+
+    def _moves(self, read: Read) -> bool:
+        """Whether it is an evaluation with buffers that are on their way."""
+        return read.what == "evaluation" and read.at > 0 and bool(self.trainer.leaves.buffers[0])
+
+    def _on_the_way(self, read: Read) -> bool:
+        """Whether it may be one that the trainer can make. If a forward begins with the buffers of rank 0, an engine
+        may leave that out in some forwards between the micro-steps."""
+        model = self.scenario.model
+        buffers = isinstance(model, Odd) and (model.buffers or model.has_rare_parts)
+        within = read.what == "evaluation" and read.at > 0
+        return buffers and within and self.policies.buffers_with not in self.scenario.settings
 
     def _value(self, read: Read, index: int, step: Step) -> State:
         if read.what == "evaluation":
