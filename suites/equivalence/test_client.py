@@ -14,6 +14,7 @@ from zerobench.recording import Trajectory
 from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import client
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.many_events import STEPS, eventful
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
 from zerobench.suites.support.trials import Trials
@@ -22,12 +23,16 @@ from zerobench.suites.support.trials import Trials
 _EVALUATION = (Read("evaluation"),)
 
 
+def _with_saves(one: Scenario) -> st.SearchStrategy[tuple[Scenario, tuple[int, ...]]]:
+    """The Scenario, and the steps before which it saves; in a run of many events counts are under way then."""
+    saves = [(3,), (3, 3, 6), (1, 3)] if one.steps == STEPS else [(1,), (0, 2), (1, 1, 2), (2,)]
+    return st.tuples(st.just(one), st.sampled_from(saves))
+
+
 @drawn_at_each_stage(
-    lambda stage: st.tuples(
-        scenarios(stage=stage, steps=3, reads=()), st.sampled_from([(1,), (0, 2), (1, 1, 2), (2,)])
-    ),
-    share=0.075,
-    of_bits=0.05,
+    lambda stage: eventful(stage=stage, steps=3, reads=()).flatmap(_with_saves),
+    share=0.1,
+    of_bits=0.075,
     least=0.25,
 )
 def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[int, ...]]) -> None:
@@ -41,7 +46,7 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
 
 
 @drawn_at_each_stage(
-    lambda stage: scenarios(
+    lambda stage: eventful(
         stage=stage,
         steps=4,
         clip=among("clip", 0.05, 1.0, 0.0),
@@ -49,7 +54,7 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
         reads=(),
     ),
     share=0.1,
-    of_bits=0.05,
+    of_bits=0.075,
 )
 def test_outcomes_need_no_reader(trials: Trials, scenario: Scenario) -> None:
     """If the client asks for the outcome of the last step alone, this step has the bits that it has if all are asked
@@ -80,8 +85,8 @@ def test_the_client_keeps_its_state(trials: Trials, scenario: Scenario) -> None:
     code goes on as without the engine. The engine keeps no value that the client sets: a later write to its memory
     changes nothing. A reading's values stay as they are until the client trains on, whatever it reads meanwhile."""
     one = trials.nearest(scenario, "reads")
-    saving, editing = client.offers_saving(trials.subject, one), client.offers_edits(trials.subject, one)
-    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, saving, editing)):
+    offers = client.Offers.of(trials.subject, one)
+    for rank, things in enumerate(trials.ask(ReplayCommand(one, trials.name), client.changed, offers)):
         if things:
             found = client.Changed(trials.name, one, rank, things[0])
             raise error_of_test(found, one, trials.name)

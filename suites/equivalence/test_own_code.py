@@ -15,6 +15,7 @@ from zerobench.judge.parts import PARTS_OF_STEPS, Part
 from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import own_code
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.many_events import eventful
 from zerobench.suites.support.own_code import Failing
 from zerobench.suites.support.rerun import error_of_test, pytest_command
 from zerobench.suites.support.strategies import drawn_at_each_stage, models, scenarios
@@ -24,7 +25,7 @@ from zerobench.suites.support.within_forwards import Moment, train_and_call
 pytestmark = pytest.mark.ci
 
 
-@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=3), share=0.05)
+@drawn_at_each_stage(lambda stage: eventful(stage=stage, steps=3), share=0.075)
 def test_threads_change_nothing(trials: Trials, scenario: Scenario) -> None:
     """An engine that is built in one thread and trains each step in another one has the bits of a single thread."""
     one = trials.nearest(scenario)
@@ -33,13 +34,14 @@ def test_threads_change_nothing(trials: Trials, scenario: Scenario) -> None:
 
 
 @drawn_at_each_stage(
-    lambda stage: scenarios(
+    lambda stage: eventful(
         stage=stage,
         world=among("world", 2, 3, 1),
         steps=3,
         resumes=among("resumes", (1,), ()),
+        loads=among("load part", "all", "model"),
     ),
-    share=0.05,
+    share=0.1,
 )
 def test_a_group_of_other_ranks(trials: Trials, scenario: Scenario) -> None:
     """An engine whose group has the last processes of a job, and not the first, has the same bits: it takes each rank's
@@ -55,7 +57,7 @@ def test_a_group_of_other_ranks(trials: Trials, scenario: Scenario) -> None:
 
 @drawn_at_each_stage(
     lambda stage: st.tuples(
-        scenarios(
+        eventful(
             stage=stage,
             steps=3,
             resumes=among("resumes", (1,), ()),

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zerobench import subjects
+from zerobench import findings, subjects
 from zerobench.driver import (
     ALL,
     Keep,
@@ -117,7 +117,23 @@ def offers_edits(subject: type[Subject], scenario: Scenario) -> bool:
     return subject.not_offered(scenario.but(edits=(1,))) is None
 
 
-def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: bool, editing: bool) -> list[str]:
+@dataclass(frozen=True)
+class Offers:
+    """The calls between steps that the engine offers: saves, loads of what it has saved itself, and edits."""
+
+    saves: bool
+    returns: bool
+    edits: bool
+
+    @classmethod
+    def of(cls, subject: type[Subject], scenario: Scenario) -> Offers:
+        """Those in a Scenario; of the loads, those that no known finding describes."""
+        resumed = scenario.but(resumes=(1,), loads_into="same")
+        returns = offers_returning(subject, scenario) and findings.matching(subject, resumed) is None
+        return cls(offers_saving(subject, scenario), returns, offers_edits(subject, scenario))
+
+
+def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, offers: Offers) -> list[str]:
     """One rank's part: the client's objects that a call of the engine has changed, as ``object, by call``.
 
     The client draws random numbers before each call, as a data loader does. Up to the evaluation of each step one
@@ -146,13 +162,13 @@ def changed(group: dist.ProcessGroup, name: str, scenario: Scenario, saving: boo
             found += _changed_by("gradients", within, {}, subject.gradients)
             found += _changed_by("step", within, {}, subject.step)
             found += _differing("a step", marks, _attributes(model))
-            for call, make in _calls_between_steps(subject, directory if saving else None).items():
+            for call, make in _calls_between_steps(subject, directory, offers).items():
                 found += _changed_by(call, state, {}, partial(readings.make, call, make))
             first_block(model).train()
             batch = held_out(scenario)
             found += _changed_by("evaluate", state, batch, partial(subject.evaluate, batch))
             found += readings.changed()
-            found += _changed_by_edit(subject, state, edited(scenario, index)) if editing else ()
+            found += _changed_by_edit(subject, state, edited(scenario, index)) if offers.edits else ()
         before = _of_process()
     return found + _differing("close", before, _of_process())
 
@@ -182,14 +198,25 @@ class _Readings:
         return [f"{name}, by a later call" for name, pair in self._kept.items() if not same_bits(*pair)]
 
 
-def _calls_between_steps(subject: Subject, directory: Path | None) -> dict[str, Callable[[], object]]:
-    """The calls after the update, in order."""
+def _calls_between_steps(subject: Subject, directory: Path, offers: Offers) -> dict[str, Callable[[], object]]:
+    """The calls after the update, in order; a load is of the state that has just been saved."""
     made: dict[str, Callable[[], object]] = {
         "parameters": subject.parameters,
         "model_parameters": subject.model_parameters,
         "optimizer_state": subject.optimizer_state,
     }
-    return made if directory is None else made | {"save": lambda: subject.save(directory)}
+    made |= {"save": lambda: subject.save(directory)} if offers.saves else {}
+    return made | ({"load": lambda: _load(subject, directory)} if offers.saves and offers.returns else {})
+
+
+def _load(subject: Subject, directory: Path) -> None:
+    """Load the state; if a load sets the random generators, the client sets them to their states before it."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - the global generator
+    subject.load(directory)
+    if subject.restores_generators:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002 - the global generator
 
 
 def _changed_by(
