@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 
+from zerobench.driver import ALL
+from zerobench.judge.judgement import across_ranks
+from zerobench.judge.parts import ALL_PARTS
 from zerobench.ranks import Pool
+from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
 from zerobench.suites.support.offered import PLAINEST, at_offered_stage
-from zerobench.suites.support.rare_values import AT_STAGE_0, OF_BITS, RARE_VALUES, REQUIRED, SEVEN_RANKS, SHARES
+from zerobench.suites.support.rare_values import (
+    AT_STAGE_0,
+    LARGE_MODEL,
+    NINE_RANKS,
+    OF_BITS,
+    RARE_VALUES,
+    REQUIRED,
+    SHARES,
+)
+from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.strategies import STAGES, drawn
 from zerobench.suites.support.trials import IDLE, Trials
 
@@ -37,16 +53,26 @@ def test_rare_values(trials: Trials, name: str) -> None:
     check()
 
 
-def test_seven_ranks(trials: Trials) -> None:
+def test_nine_ranks(trials: Trials) -> None:
     """The same on more ranks than any draw has."""
-    with Pool(SEVEN_RANKS.world, idle=IDLE) as ranks:
-        of_seven = Trials(ranks, trials.name)
+    with Pool(NINE_RANKS.world, idle=IDLE) as ranks:
+        of_nine = Trials(ranks, trials.name)
 
-        @drawn(_at(STAGES, SEVEN_RANKS), share=0.05)
+        @drawn(_at(STAGES, NINE_RANKS), share=0.05)
         def check(scenario: Scenario) -> None:
-            _demand(of_seven, of_seven.nearest(at_offered_stage(of_seven.subject, scenario), "world"))
+            _demand(of_nine, of_nine.nearest(at_offered_stage(of_nine.subject, scenario), "world"))
 
         check()
+
+
+def test_a_large_model(trials: Trials) -> None:
+    """The same of a model that no bucket of the usual 25 MiB holds whole, whatever size the Scenario gives."""
+
+    @drawn(_at(STAGES, LARGE_MODEL), share=0.025)
+    def check(scenario: Scenario) -> None:
+        _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario)))
+
+    check()
 
 
 def _at(stages: st.SearchStrategy[int], scenario: Scenario) -> st.SearchStrategy[Scenario]:
@@ -54,8 +80,21 @@ def _at(stages: st.SearchStrategy[int], scenario: Scenario) -> st.SearchStrategy
 
 
 def _demand(trials: Trials, scenario: Scenario) -> None:
-    """The bits of the contract, or of each step by itself if the engine does not promise them."""
+    """The bits of the contract; or, if the engine does not promise them, of each step by itself, and those of the same
+    run of which nobody reads a state: what an engine puts off until a reading is there without one, too."""
     if trials.subject.promises_bits:
         trials.agree(*trials.run_beside_canonical(scenario))
-    else:
-        trials.follows(scenario)
+        return
+    trials.follows(scenario)
+    if not trials.offers(unread := scenario.but(reads=())):
+        return
+    expected = [_with_the_last_states(each) for each in trials.run(unread, keep=ALL)]
+    found = across_ranks(trials.run(unread), expected, ALL_PARTS)
+    if found is not None:
+        raise error_of_test(found, unread, trials.name)
+
+
+def _with_the_last_states(run: Trajectory) -> Trajectory:
+    """The recording with the states of its last step alone."""
+    nothing: dict[str, Any] = {"gradients": {}, "parameters": {}, "model_parameters": {}, "optimizer_state": {}}
+    return replace(run, steps=[*(replace(step, **nothing) for step in run.steps[:-1]), run.steps[-1]])

@@ -65,6 +65,19 @@ RARE_STEPS = {
         momentum_factors=(1.0, 0.0),
         resumes=(2,),
     ),
+    # every hyperparameter of three groups changes in steps before which the client sets it, and in steps in which it
+    # does so between the last backward and the update
+    "schedules of three groups": Scenario(
+        model=Odd(width=5, hidden=(7, 2), scalar=True),
+        world=3,
+        steps=5,
+        chunk=32,
+        optimizer=Optimizer(lr=0.1, weight_decay=0.1, second_group=True, third_group=True),
+        lr_factors=(1.0, 0.5, 2.0, 0.25, 1.0, 0.5, 2.0),
+        weight_decay_factors=(1.0, 2.0, 0.0, 0.5, 2.0, 0.0, 1.0),
+        momentum_factors=(1.0, 0.5, 0.25, 1.0, 0.5, 1.0, 0.25),
+        eps_factors=(1.0, 2.0**20, 0.25, 2.0**20, 1.0, 0.25, 2.0**20),
+    ),
     # steps that end early count like any other for a scale that grows, or that an overflow in one of them lowers
     "growth over short steps": Scenario(
         model=Odd(width=3, hidden=(2, 7)),

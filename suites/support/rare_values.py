@@ -372,10 +372,10 @@ RARE_VALUES |= {
     **RARE_STEPS,
 }
 
-#: More ranks than any draw has, and a number of them that divides nothing.
-SEVEN_RANKS = Scenario(
-    model=Odd(width=9, hidden=(7, 3), tied=True, scalar=True),
-    world=7,
+#: More ranks than any draw has, and than a node of eight, and a number of them that divides nothing.
+NINE_RANKS = Scenario(
+    model=Odd(width=10, hidden=(7, 4), tied=True, scalar=True),
+    world=9,
     steps=2,
     accumulation=2,
     chunk=32,
@@ -383,4 +383,11 @@ SEVEN_RANKS = Scenario(
     reduce_bucket=64,
     prefetch_bucket=100,
     optimizer=Optimizer(second_group=True),
+)
+#: More bytes of gradients than the buckets of 25 MiB have that engines make if nobody gives a size.
+LARGE_MODEL = Scenario(
+    model=Odd(width=1000, hidden=(2400,), norm=False, activation="relu"),
+    steps=1,
+    micro_batch=1,
+    optimizer=Optimizer(name="sgd", lr=0.1),
 )
