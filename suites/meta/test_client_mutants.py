@@ -27,13 +27,21 @@ from zerobench.suites.meta.mutants.parts import PARTS
 from zerobench.suites.meta.mutants.returned import RETURNED_LOSSES, RETURNED_READINGS
 from zerobench.suites.meta.mutants.seldom_metered import IN_FAILED_LOADS
 from zerobench.suites.meta.mutants.together import TOGETHER_IN_DRAWS
+from zerobench.suites.meta.mutants.two_at_once import (
+    GROUPS_AT_ONCE,
+    IN_LOADS,
+    MODES_AT_ONCE,
+    SAVING_AT_ONCE,
+    THREADS_AT_ONCE,
+    UNREAD_AT_ONCE,
+)
 from zerobench.suites.meta.power.catching import catch
 from zerobench.suites.support.trials import Trials
 
 _CASES = [
-    *((mutant, test_client.test_saving_changes_nothing) for mutant in [*SAVING, *RETURNED_LOSSES]),
-    *((mutant, test_client.test_outcomes_need_no_reader) for mutant in [*UNREAD, *GIVEN_BATCHES]),
-    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in TOUCHING),
+    *((mutant, test_client.test_saving_changes_nothing) for mutant in [*SAVING, *RETURNED_LOSSES, *SAVING_AT_ONCE]),
+    *((mutant, test_client.test_outcomes_need_no_reader) for mutant in [*UNREAD, *GIVEN_BATCHES, *UNREAD_AT_ONCE]),
+    *((mutant, test_client.test_the_client_keeps_its_state) for mutant in [*TOUCHING, *IN_LOADS]),
     *(
         (mutant, test_client.test_the_client_keeps_its_state)
         for mutant in [*GIVEN_VALUES, *GIVEN_STRIDES, *RETURNED_READINGS]
@@ -42,9 +50,9 @@ _CASES = [
     *((mutant, test_loads.test_a_load_that_fails_changes_nothing) for mutant in [*FAILING, *IN_FAILED_LOADS]),
     *((mutant, test_loads.test_a_trained_engine_keeps_what_a_load_leaves_out) for mutant in PARTS),
     *((mutant, test_neighbours.test_torch_is_left_as_it_was) for mutant in HOOKS),
-    *((mutant, test_own_code.test_threads_change_nothing) for mutant in IN_THREADS),
-    *((mutant, test_own_code.test_a_group_of_other_ranks) for mutant in IN_OTHER_GROUPS),
-    *((mutant, test_own_code.test_modes_of_the_client_change_nothing) for mutant in IN_MODES),
+    *((mutant, test_own_code.test_threads_change_nothing) for mutant in [*IN_THREADS, *THREADS_AT_ONCE]),
+    *((mutant, test_own_code.test_a_group_of_other_ranks) for mutant in [*IN_OTHER_GROUPS, *GROUPS_AT_ONCE]),
+    *((mutant, test_own_code.test_modes_of_the_client_change_nothing) for mutant in [*IN_MODES, *MODES_AT_ONCE]),
     *((mutant, test_own_code.test_a_failure_changes_nothing) for mutant in AFTER_FAILURES),
     *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
     *((mutant, test_own_code.test_hooks_that_come_late_hold) for mutant in WITHOUT_LATE_HOOKS),

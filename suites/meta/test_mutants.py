@@ -47,7 +47,7 @@ from zerobench.suites.meta.mutants.bytes import (
     GathersForEveryParameterRead,
     KeepsGradientsDuringBackward,
 )
-from zerobench.suites.meta.mutants.counts import COUNT_MUTANTS, AveragesOverFourRanks
+from zerobench.suites.meta.mutants.counts import COUNT_MUTANTS, AveragesOverEightRanks
 from zerobench.suites.meta.mutants.ddp import DDP
 from zerobench.suites.meta.mutants.ddp_rules import OF_READINGS
 from zerobench.suites.meta.mutants.edit import EDIT_MUTANTS
@@ -94,6 +94,7 @@ from zerobench.suites.meta.mutants.training_loop import (
     ForgetsMomentsOfALongRest,
     LosesAnEditAfterAnother,
 )
+from zerobench.suites.meta.mutants.two_at_once import OF_RARE_VALUES, ReducesTheLastBucketTwice
 from zerobench.suites.meta.mutants.values import VALUE_MUTANTS
 from zerobench.suites.meta.mutants.watched import (
     AT_A_MOMENT,
@@ -244,6 +245,7 @@ def test_wrong_rule_is_caught(pool: Pool, mutant: Any) -> None:
         *BEFORE_THE_BACKWARD,
         *REPLICAS,
         *TOGETHER,
+        *OF_RARE_VALUES,
     ],
     ids=lambda mutant: mutant.__name__,
 )
@@ -256,9 +258,16 @@ def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
 @pytest.mark.rotating
 def test_a_fault_of_many_ranks_is_caught(pool: Pool) -> None:
     """So it does on more ranks than any draw has."""
-    trials = Trials.of(pool, AveragesOverFourRanks)
-    failure = failure_of(partial(test_rare_values.test_seven_ranks, trials))
-    demand_caught(trials, AveragesOverFourRanks, failure, replayed=False)  # the pool has four ranks
+    trials = Trials.of(pool, AveragesOverEightRanks)
+    failure = failure_of(partial(test_rare_values.test_nine_ranks, trials))
+    demand_caught(trials, AveragesOverEightRanks, failure, replayed=False)  # the pool has four ranks
+
+
+@pytest.mark.rotating
+def test_a_fault_of_a_large_model_is_caught(pool: Pool) -> None:
+    """So it does on a model with more gradients than the usual bucket."""
+    trials = Trials.of(pool, ReducesTheLastBucketTwice)
+    demand_caught(trials, ReducesTheLastBucketTwice, failure_of(partial(test_rare_values.test_a_large_model, trials)))
 
 
 @pytest.mark.parametrize("name", RULES)

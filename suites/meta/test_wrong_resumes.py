@@ -36,6 +36,7 @@ from zerobench.suites.meta.mutants.loads import (
     LoadsMomentsOfEveryLoad,
 )
 from zerobench.suites.meta.mutants.offload import BETWEEN_PLACES
+from zerobench.suites.meta.mutants.two_at_once import SAVED_AT_ONCE
 from zerobench.suites.meta.mutants.used_engines import (
     USED,
     KeepsBuffersInTraining,
@@ -102,7 +103,7 @@ def test_a_load_of_settings_is_caught(pool: Pool, mutant: Any) -> None:
     demand_caught(trials, mutant, first_failure(trials, [test]))
 
 
-@pytest.mark.parametrize("mutant", USED, ids=_name)
+@pytest.mark.parametrize("mutant", [*USED, *SAVED_AT_ONCE], ids=_name)
 def test_wrong_load_into_a_used_engine_is_caught(pool: Pool, mutant: Any) -> None:
     """So it does if it keeps a state that the load should replace."""
     trials = Trials.of(pool, mutant)

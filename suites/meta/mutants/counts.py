@@ -244,13 +244,13 @@ class EndsItsScheduleAfterTenUpdates(ValueMutant):
         return outcome
 
 
-class AveragesOverFourRanks(Mutant):
-    """Counts at most four ranks."""
+class AveragesOverEightRanks(Mutant):
+    """Counts at most eight ranks, as a node has."""
 
     points_at = Points("gradients")
 
     def sabotage(self) -> None:
-        self.patch_leaves(lambda leaves: min(leaves, 4 * self.engine.gradient_accumulation_steps))
+        self.patch_leaves(lambda leaves: min(leaves, 8 * self.engine.gradient_accumulation_steps))
 
 
 #: Each is caught by the Scenario that it names in ``rare``.

@@ -90,4 +90,18 @@ class ClosingChangesTheMastersOfOlderEngines(_Shared):
             each.edit_masters(lambda master: master.mul_(1 - 2**-10))
 
 
+class SharesTheMicroStepsToCome(_Shared):
+    """The micro-steps that are still to come in a short step are those of all engines of the process."""
+
+    shared: ClassVar[int | None] = None
+
+    @property
+    def to_come(self) -> int | None:
+        return type(self).shared
+
+    @to_come.setter
+    def to_come(self, number: int | None) -> None:
+        type(self).shared = number
+
+
 SHARED: list[type[Mutant]] = list(_Shared.__subclasses__())
