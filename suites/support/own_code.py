@@ -30,11 +30,15 @@ Place = Literal["first", "last", "backward"]
 
 
 def train_in_threads(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory:
-    """One rank's part: build the engine in this thread, and train each step in a thread of its own."""
+    """One rank's part: build the engine in this thread, and train each step in a thread of its own.
+
+    A new thread has torch's default number of threads for products, which round otherwise than with this one's.
+    """
+    as_here = partial(torch.set_num_threads, torch.get_num_threads())
     with closing(Run(subjects.load(name), scenario, group, last=ALL)) as run:
         more = True
         while more:
-            with ThreadPoolExecutor(1) as thread:
+            with ThreadPoolExecutor(1, initializer=as_here) as thread:
                 more = thread.submit(run.step).result()
         return run.recording()
 
