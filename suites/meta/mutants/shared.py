@@ -90,18 +90,25 @@ class ClosingChangesTheMastersOfOlderEngines(_Shared):
             each.edit_masters(lambda master: master.mul_(1 - 2**-10))
 
 
-class SharesTheMicroStepsToCome(_Shared):
-    """The micro-steps that are still to come in a short step are those of all engines of the process."""
+class StepsForTheEngineOfTheLastBackward(_Shared):
+    """The rates are twice as large if another engine of the process has had the last backward."""
 
-    shared: ClassVar[int | None] = None
+    last: ClassVar[Any] = None
 
-    @property
-    def to_come(self) -> int | None:
-        return type(self).shared
+    def micro_step(self, batch: Batch) -> Tensor:
+        type(self).last = self
+        return super().micro_step(batch)
 
-    @to_come.setter
-    def to_come(self, number: int | None) -> None:
-        type(self).shared = number
+    def step(self) -> Outcome:
+        factor = 1.0 if type(self).last is self else 2.0
+        self.scale_rates(factor)
+        outcome = super().step()
+        self.scale_rates(1 / factor)
+        return outcome
+
+    def close(self) -> None:
+        super().close()
+        type(self).last = None
 
 
 SHARED: list[type[Mutant]] = list(_Shared.__subclasses__())

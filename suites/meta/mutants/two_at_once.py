@@ -202,7 +202,7 @@ class EvaluatesWithTheBuffersOfTheStep(Ddp):
 class ReducesTheLastBucketTwice(TorchDdp):
     """What is beyond the first 25 MiB of gradients has the mean of the ranks once more."""
 
-    points_at = Points("gradients")
+    points_at = Points("optimizer_state", "parameters")
 
     def _unscale(self) -> None:
         size = 0
