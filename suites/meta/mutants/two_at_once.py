@@ -97,7 +97,7 @@ class ClipsByTheDefaultDtype(Mutant):
 
 
 class SetsModesInALoad(Mutant):
-    points_at = Points("client", name="the mode of blocks.0")
+    points_at = Points("client", name="the mode of blocks.0, by load")
 
     def load(self, directory: Path) -> None:
         super().load(directory)
@@ -105,7 +105,7 @@ class SetsModesInALoad(Mutant):
 
 
 class ClearsAttributesInALoad(Mutant):
-    points_at = Points("client", name="the attribute of")
+    points_at = Points("client", name="the attribute of stem.weight, by load")
 
     def load(self, directory: Path) -> None:
         super().load(directory)
