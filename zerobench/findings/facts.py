@@ -131,10 +131,19 @@ def evaluates_first(scenario: Scenario) -> bool:
 
 
 def reads_thawed(scenario: Scenario) -> bool:
-    """Whether the optimizer's states are read between the first forward of a block that was frozen and its update."""
-    thawed = next(step for step in itertools.count() if step not in scenario.frozen_steps)
-    reads = (read for read in scenario.reads if read.what == "optimizer_state")
-    return thawed > 0 and any(read.step == thawed and read.at >= 0 for read in reads)
+    """Whether the optimizer's states are read while a block trains that was frozen in each update so far: between its
+    first forward and its update, or after a step that is skipped."""
+    frozen = set(scenario.frozen_steps)
+    reads = {read.step for read in scenario.reads if read.what == "optimizer_state" and read.at >= 0}
+    return any(
+        step in reads | scenario.bad_steps and step not in frozen and _only(frozen, _applied(scenario, step))
+        for step in range(scenario.steps)
+    )
+
+
+def _only(steps: set[int], applied: list[int]) -> bool:
+    """Whether there were updates, and none in another step than these."""
+    return bool(applied) and steps.issuperset(applied)
 
 
 def raises_scale(scenario: Scenario) -> bool:
