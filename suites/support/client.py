@@ -210,9 +210,12 @@ def _calls_between_steps(subject: Subject, directory: Path, offers: Offers) -> d
 
 
 def _load(subject: Subject, directory: Path) -> None:
-    """Load the state; if a load sets the random generators, the client sets them to their states before it."""
+    """Load the state; if a load sets the random generators, the client sets them to their states before it. The client
+    saves its own state, and not the one that the load returns."""
+    own = subject.client_state
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - the global generator
     subject.load(directory)
+    subject.client_state = own
     if subject.restores_generators:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
