@@ -146,7 +146,7 @@ def evaluated_in_inference_mode(kind: type[Subject], scenario: Scenario) -> Scen
 def without_finding(kind: type[Subject], scenario: Scenario, default: Default) -> Default:
     """The default dtype, or the usual one if a known finding of the engine is of it."""
     sixteen = scenario.but(settings=(*scenario.settings, client_settings.SIXTEEN))
-    return "float32" if default == "bfloat16" and findings.matching(kind, sixteen) is not None else default
+    return "float32" if findings.matching(kind, sixteen) is not None else default
 
 
 def _in_modes(kind: type[Subject], default: Default) -> type[Subject]:
