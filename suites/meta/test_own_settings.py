@@ -15,7 +15,7 @@ from zerobench.errors import Disagreement
 from zerobench.model_specs import Gpt, Odd
 from zerobench.ranks import Pool
 from zerobench.scenario import LossScale, Optimizer, Scenario
-from zerobench.subjects import fsdp2_settings
+from zerobench.subjects import client_settings, deepspeed_config, fsdp2_settings
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.support import tally
 from zerobench.suites.support.own_settings import FIRST, set_up
@@ -102,6 +102,15 @@ def test_zeros_of_a_block_that_rests_in_a_short_step(short: tuple[tuple[int, int
     scenario = Scenario(model=model, world=1, stage=3, steps=2, accumulation=2, short_steps=short, settings=settings)
     scenario = scenario.but(seed=1)  # the first leaf of step 0
     assert (subjects.load("torch-fsdp2").not_offered(scenario) is None) == offered
+
+
+def test_a_filled_bucket_is_small() -> None:
+    """Where torch fills memory with NaN, a bucket of the default size would take gigabytes of each rank."""
+    sizes = [
+        deepspeed_config.config(Scenario(stage=2, settings=settings))["zero_optimization"]["reduce_bucket_size"]
+        for settings in ((), (client_settings.FILLED,))
+    ]
+    assert sizes == [500_000_000, 10_000_000]
 
 
 def test_a_small_seed_chooses_nothing() -> None:

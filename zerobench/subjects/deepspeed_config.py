@@ -24,6 +24,9 @@ _SCALER = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runti
 _READING = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/utils/tensor_fragment.py"
 _LINEAR = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/linear.py"
 _SAVING = "https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html"
+#: The most elements of a bucket that torch fills with NaN, as deterministic algorithms do: DeepSpeed makes two buckets
+#: in their full size, which would take 4 GB of each rank.
+_FILLED_BUCKET = 10_000_000
 
 
 def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
@@ -45,6 +48,8 @@ def config(scenario: Scenario, torch_adam: bool = True) -> dict[str, Any]:
         "allgather_bucket_size": scenario.allgather_bucket + scenario.allgather_bucket % 2,  # it must be even
         "stage3_max_reuse_distance": scenario.max_live,
     }
+    if client_settings.FILLED in scenario.settings:
+        out["zero_optimization"]["reduce_bucket_size"] = min(scenario.reduce_bucket, _FILLED_BUCKET)
     return out
 
 
