@@ -142,7 +142,8 @@ class LongRun:
 
 def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
     """One rank's part: train the Scenario and look at memory after ``after`` steps and after the last, with every call
-    that a client makes between steps in each round of three steps. Nobody asks for the outcome of the last few.
+    that a client makes between steps in each round of three steps. Nobody asks for the outcome of the step before the
+    first look, and of the last few: an engine may keep that of one step.
 
     The collector rests in the first half: a training loop must not depend on it.
     """
@@ -155,7 +156,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
                     for call in calls_between(engine, scenario, between, directory).values():
                         call()
             found.called[index] = called.traffic
-            if index >= scenario.steps - _UNREAD:
+            if index + 1 == after or index >= scenario.steps - _UNREAD:
                 run_steps(engine, scenario, index, rank, [draw_batches(scenario, index, rank)])
             else:
                 with TrafficMeter() as meter:  # an engine may keep what was read until it steps
