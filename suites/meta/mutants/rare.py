@@ -22,7 +22,8 @@ from zerobench.workload.data import takes_route
 class _Rare(Mutant):
     """Doubles the learning rates in the steps in which :meth:`applies`."""
 
-    points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters")
+    #: Its progress, too, if the engine schedules the rate: then it halves that of the next step.
+    points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters", "progress")
 
     def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
         self.scenario = scenario
