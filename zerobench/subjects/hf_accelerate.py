@@ -209,6 +209,7 @@ class AccelerateDdp(TorchDdp):
         with self._own_states():
             if self.scenario.saving == STATE:
                 self.accelerator.save_state(str(directory))
+                self.accelerator.wait_for_everyone()  # for rank 0, which alone writes the model
                 return
             if self.scheduler is not None and dist.get_rank() == 0:
                 torch.save(self.scheduler.state_dict(), directory / _OWN)
