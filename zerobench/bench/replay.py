@@ -75,6 +75,15 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float
         return _compare(runner, command)
 
 
+def known_finding(command: ReplayCommand) -> str:
+    """A line about the known finding of the subject that describes the Scenario; empty if there is none."""
+    found = findings.matching(load(command.subject), command.scenario)
+    if found is None:
+        return ""
+    text = f"known finding {found.slug} ({found.kind}): {found.explanation}"
+    return f"{text} See reports/findings/{found.slug}.\n"
+
+
 def _account(runner: Runner, command: ReplayCommand) -> Replayed:
     """Hold the bytes to their closed form."""
     assert command.account is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from zerobench import findings, subjects
 from zerobench.bench.replay import compare_again
 from zerobench.cli import commands
 from zerobench.errors import UsageError
@@ -87,6 +88,19 @@ def test_replay_of_what_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("reference: right, bit for bit ")
     assert commands.main(["replay", scenario, "--subject", "torch-ddp"]) == 0
     assert "torch-ddp does not offer this Scenario: torch-ddp is stage 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["wrong", "raised"])
+def test_replay_of_a_known_finding(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output names the finding, whether the subject is wrong or raises."""
+    known = findings.known(subjects.load("torch-ddp"))
+    found = next((each for each in known if each.kind == kind and each.scenario and not each.costs), None)
+    if found is None or found.scenario is None:
+        pytest.skip(f"this release of torch has no known finding of DDP that is {kind}")
+    assert commands.main(["replay", found.scenario.to_json(), "--subject", "torch-ddp"]) == 1
+    said = capsys.readouterr().out
+    assert f"known finding {found.slug} ({kind}): " in said
+    assert f"reports/findings/{found.slug}" in said
 
 
 def test_replay_of_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
