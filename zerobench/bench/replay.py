@@ -34,6 +34,9 @@ from zerobench.workload import models
 _ROOM = 2 << 30
 #: Gradient, master, the model's own and two of the optimizer: bytes of a parameter's states in one step.
 _STATES = 5 * 4
+#: Seconds in which no rank does anything after which a replay on the CPU hangs: more than in the suites, since a
+#: Scenario of a user may be large.
+_IDLE = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ def compare_again(command: ReplayCommand, pool: Pool | None = None, limit: float
     world = max(each.world for each in (command.scenario, *others))
     with ExitStack() as stack:
         if pool is None:
-            pool = stack.enter_context(Pool(world, command.scenario.device, threads_each(world)))
+            device = command.scenario.device
+            idle = _IDLE if device == "cpu" else math.inf  # a GPU may work while its process rests
+            pool = stack.enter_context(Pool(world, device, threads_each(world), idle))
         runner = stack.enter_context(closing(Runner(pool, lambda scenario: limit * scenario.steps)))
         if command.account:
             return _account(runner, command)
