@@ -6,8 +6,8 @@ and every engine can be held to bounds of a single step:
 1. the counters are those of the steps before it, and a load before it gave the client's state back;
    the losses are the model's on the engine's own weights, bit for bit;
 2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
-3. the step is skipped if a leaf was bad or the engine's own gradient is not finite, and only if a sum may overflow;
-   then nothing moves, bit for bit;
+3. the step is skipped if a leaf was bad, the leaf's own gradient overflows or the engine's is not finite, and only if
+   a sum may overflow; then nothing moves, bit for bit;
 4. the norm is that of the engine's own gradients, and parameters and states are those of the rule
    (zerobench/bench/update_rule.py), within their rounding bounds;
 5. the model's parameters are the fp32 values rounded, bit for bit;
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from zerobench.bench.update_rule import Before, updated
 from zerobench.driver import flat, labelled, to_cpu
-from zerobench.judge.bounds import excess, gamma, gradient_bound
+from zerobench.judge.bounds import excess, gamma, gradient_bound, is_used_once
 from zerobench.judge.difference import Difference, describe, is_optimizer_state, located, or_zeros, same_bits
 from zerobench.judge.parts import Part
 from zerobench.model_specs import Odd
@@ -36,6 +36,7 @@ from zerobench.oracles.rules import hyperparameters, state_keys
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Optimizer, Read, scaled
 from zerobench.subject import Policies, State
+from zerobench.workload.changes import without_gradient
 from zerobench.workload.data import DTYPES, held_out_in
 from zerobench.workload.groups import group_of, specs
 
@@ -125,7 +126,7 @@ class _Follower:
         magnitudes, lost = (
             {name: m / divisor for name, m in sums.items()} for sums in (trainer.leaves.magnitudes, trainer.leaves.lost)
         )
-        poisoned = index in scenario.bad_steps
+        poisoned = index in scenario.bad_steps or self._overflows(index)
         return _Expected(
             trainer.leaves.losses,
             trainer.scaled(accumulated, 1.0 / divisor),
@@ -133,6 +134,19 @@ class _Follower:
             must_skip=poisoned,
             may_skip=poisoned or not largest < self._limit(),
         )
+
+    def _overflows(self, index: int) -> bool:
+        """Whether a leaf's gradient overflows in fp16, which has the same bits in every engine: no loss is divided, the
+        forward uses the parameter once, and the client does not zero it."""
+        if self.scenario.dtype != "fp16" or self.scenario.accumulation > 1:
+            return False
+        zeroed = without_gradient(self.scenario, index) if self.scenario.edits_gradients(index) else []
+        own = (
+            m
+            for name, m in self.trainer.leaves.magnitudes.items()
+            if name not in zeroed and is_used_once(self.scenario, name)
+        )
+        return not all(bool(m.isfinite().all()) for m in own)
 
     def _limit(self) -> float:
         """The least sum that may overflow on its way."""
@@ -145,7 +159,7 @@ class _Follower:
         must_skip = expected.must_skip or not all(bool(g.isfinite().all()) for g in step.gradients.values())
         if (step.skipped and not expected.may_skip) or (not step.skipped and must_skip):
             yield self._found(index, "skipped", "", torch.tensor(step.skipped), torch.tensor(not step.skipped))
-        if not expected.may_skip:
+        if not (step.skipped and expected.may_skip):
             yield from self._gradients(index, step, expected)
 
     def _gradients(self, index: int, step: Step, expected: _Expected) -> Iterator[Difference]:
@@ -155,6 +169,9 @@ class _Follower:
                 got = torch.zeros_like(self.masters[name]) if got is None else got
                 right = torch.zeros_like(self.masters[name])
             bound = expected.bounds.get(name, torch.zeros(()))
+            if expected.may_skip and got is not None and right is not None:  # the oracle's own sum may overflow
+                finite = right.isfinite()
+                right, bound = torch.where(finite, right, got.to(right.dtype)), torch.where(finite, bound, torch.inf)
             yield from self._within(index, "gradients", name, got, right, bound)
 
     def _still(self, index: int, step: Step) -> Iterator[Difference]:

@@ -97,6 +97,11 @@ def excess(got: Tensor, expected: Tensor, bound: Tensor) -> Tensor:
     return ~((got.double() - expected.double()).abs() <= bound)
 
 
+def is_used_once(scenario: Scenario, name: str) -> bool:
+    """Whether a leaf uses a parameter once, so that its gradient is one value of autograd's."""
+    return _uses(scenario, name) == 1
+
+
 def _uses(scenario: Scenario, name: str) -> int:
     """The uses of a parameter in the forwards of a leaf."""
     return _uses_in_forward(scenario, name) * (2 if scenario.forwards == "two" else 1)

@@ -119,12 +119,25 @@ class LoadsTheScaleAlone(TorchDdp):
             grad_scaler.load_state_dict(grad_scaler.state_dict() | {"_growth_tracker": 0})
 
 
+class ClampsWhatOverflows(TorchDdp):
+    """A gradient that overflows in fp16 becomes the largest number, and the step is not skipped."""
+
+    points_at = Points("skipped", "gradients")
+
+    def micro_step(self, batch: Batch) -> Tensor:
+        loss = super().micro_step(batch)
+        for gradient in (each.grad for each in self.working.values() if each.grad is not None):
+            if gradient.dtype == torch.float16 and loss.isfinite():
+                gradient.clamp_(-65504, 65504)
+        return loss
+
+
 #: By the name of the property that catches them.
 BY_PROPERTY: dict[str, list[type[TorchDdp]]] = {
     "test_each_step_follows_between_readings": [SumsItsEvaluation],
     "test_overflow_on_one_rank": [TakesTheLargestOfNumbersAlone],
     "test_a_block_that_rests": [MovesTheSecondGroupAtRest],
-    "test_dynamic_loss_scale_follows": [UnscalesByTheFirstScale],
+    "test_dynamic_loss_scale_follows": [UnscalesByTheFirstScale, ClampsWhatOverflows],
     "test_each_step_follows_from_the_one_before": [ForgetsAMomentumAtZero],
 }
 #: In a load.
