@@ -149,6 +149,10 @@ class Subject(ABC):
     resumes: ClassVar[bool] = False
     #: :meth:`load` also takes a checkpoint of another number of ranks.
     resumes_at_any_world: ClassVar[bool] = False
+    #: It also takes one of another stage that the subject offers.
+    loads_other_stages: ClassVar[bool] = False
+    #: After a :meth:`load` the clipping and a static loss scale are those that the engine was built with.
+    keeps_settings: ClassVar[bool] = True
     #: :meth:`load` also loads a part of the state, as the Scenario's ``loads`` says.
     loads_parts: ClassVar[bool] = False
     #: Such a load also takes parameters that were frozen in the saved engine and train in this one, or the reverse.

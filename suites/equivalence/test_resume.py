@@ -23,6 +23,7 @@ from zerobench.scenario import LoadsInto, LossScale, OffloadTarget, Scenario
 from zerobench.suites.support import loads
 from zerobench.suites.support.client import Changed
 from zerobench.suites.support.covering import among
+from zerobench.suites.support.offered import at_offered_stage
 from zerobench.suites.support.rerun import error_of_test
 from zerobench.suites.support.scalers import of_a_scaler
 from zerobench.suites.support.sizes import WORLD_PAIRS, chunks, leaves_of, settings_of
@@ -264,24 +265,32 @@ def test_resume_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tu
     ),
     share=0.1,
 )
-def test_buffers_at_another_world_size(bits: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
-    """On another number of ranks each takes the buffers of the rank of its number, modulo those that have saved."""
-    bits.skip_unless_it_saves()
-    if bits.subject.name != "reference":
-        pytest.skip("a promise of the reference engine's checkpoints")
-    whole, (before, then), stage = scenario
-    one, other = whole.but(world=before), whole.but(world=then, stage=stage)
-    assume(bits.offers(one))
-    assume(bits.offers(other))
+def test_buffers_at_another_world_size(trials: Trials, scenario: tuple[Scenario, tuple[int, int], int]) -> None:
+    """On another number of ranks each takes the buffers of the rank of its number, modulo those that have saved. Of an
+    engine without a promise of bits, one rank has saved, and each takes its buffers."""
+    trials.skip_unless_it_saves()
+    if not trials.subject.resumes_at_any_world:
+        pytest.skip(f"{trials.name} does not resume on another number of ranks")
+    drawn_one, (before, then), stage = scenario
+    if trials.subject.promises_bits:
+        one, other = drawn_one.but(world=before), drawn_one.but(world=then, stage=stage)
+    else:
+        drawn_one = at_offered_stage(trials.subject, drawn_one.but(world=1, resumes=(1,)))
+        one = trials.nearest(drawn_one, "world", "resumes", "model", "loads")
+        one, other = (one.but(world=each, resumes=()) for each in (1, max(before, then)))
+    assume(trials.offers(one))
+    assume(trials.offers(other))
     with tempfile.TemporaryDirectory() as directory:
         saved, got = (
-            bits.ask(ReplayCommand(each, bits.name), task, Path(directory))
+            trials.ask(ReplayCommand(each, trials.name), task, Path(directory))
             for each, task in ((one, loads.evaluated_and_saved), (other, loads.loaded_and_evaluated))
         )
     for rank, loss in enumerate(got):
-        if not same_bits(loss, saved[rank % before]):
-            found = Changed(bits.name, other, rank, f"buffers of rank {rank % before}, by load", owner="a saved state")
-            raise error_of_test(found, one, bits.name)
+        if not same_bits(loss, saved[rank % one.world]):
+            found = Changed(
+                trials.name, other, rank, f"buffers of rank {rank % one.world}, by load", owner="a saved state"
+            )
+            raise error_of_test(found, one, trials.name)
 
 
 #: A parameter's 600,000 elements are three blocks of a file. Of three ranks the second one begins to read in the middle

@@ -20,7 +20,7 @@ from zerobench.judge.parts import Part
 from zerobench.oracles.canonical_trainer import canonical
 from zerobench.scenario import LossScale, Optimizer, Scenario
 from zerobench.suites.support.covering import among
-from zerobench.suites.support.offered import at_offered_stage
+from zerobench.suites.support.offered import at_offered_stage, offered_stages
 from zerobench.suites.support.scalers import of_a_scaler
 from zerobench.suites.support.sizes import EXACT_WORLD_PAIRS, WORLD_PAIRS, leaves_of
 from zerobench.suites.support.strategies import (
@@ -28,6 +28,7 @@ from zerobench.suites.support.strategies import (
     SMALL_DYADIC,
     STATIC,
     USED_ONCE,
+    after_loads,
     drawn,
     models,
     optimizers,
@@ -48,11 +49,11 @@ _OF_SEVERAL_LEAVES = among("load worlds", *WORLD_PAIRS)
 _INTO = among("load into", "new", "trained")
 
 
-def _resuming(saved: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
-    """Scenarios that resume before their last step, and whose states do not depend on a rank as buffers do."""
+def _resuming(saved: int = 1, after: int = 1, **fixed: Any) -> st.SearchStrategy[Scenario]:
+    """Scenarios that resume ``after`` steps before the end, and whose states do not depend on a rank as buffers do."""
     given = {
         "model": models(buffers=False),
-        "steps": saved + 1,
+        "steps": saved + after,
         "reads": (),
         "resumes": (saved,),
         "short_steps": (),
@@ -79,10 +80,34 @@ def _follows_after_load(trials: Trials, drawn_one: tuple[Scenario, tuple[int, in
     _follows(trials, command)
 
 
-@drawn(st.tuples(_resuming(saved=2, loss_scale=STATIC | DYNAMIC), _OF_SEVERAL_LEAVES), share=0.2)
+#: The client's events after a load: in the first step, which it may begin by a reading, or in the second one.
+_EVENTS: dict[str, Any] = {
+    "reads": after_loads((2,)),
+    "edits": among("edits", (), (2,), (3,)),
+    "gradient_edits": among("gradient_edits", (), (3,), (2,)),
+    "frozen_steps": among("frozen_steps", (), (3,), (2,)),
+    "short_steps": among("short_steps", (), ((2, 1),), ((3, 1),)),
+}
+
+
+@drawn(
+    st.tuples(
+        _resuming(
+            saved=2,
+            after=2,
+            loss_scale=STATIC | DYNAMIC,
+            loads=among("load part", "all", "model", "without_optimizer"),
+            **_EVENTS,
+        ),
+        _OF_SEVERAL_LEAVES,
+    ),
+    share=0.2,
+)
 def test_each_step_follows_after_a_load(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
     """Losses, gradients, loss scale, norm and update of each step after the load are right for the state before the
-    save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision."""
+    save, bit for bit or within a derived bound; so no state, step count or loss scale is lost, in any precision. So is
+    a step after a load of a part. The engine that loads has other buckets, and another clipping or stage if its
+    subject says that it may. After the load the client reads states, evaluates, edits, freezes and ends steps early."""
     _follows_after_load(trials, scenario)
 
 
@@ -142,12 +167,9 @@ def test_settings_are_those_of_the_engine_that_loads(bits: Trials, scenario: tup
     bits.skip_unless_it_saves()
     one, static, clip = scenario
     one = bits.nearest(one, "resumes", "dtype", "loss_scale")
-    [saved] = one.resumes
     other = one.but(resumes=(), loss_scale=LossScale(static=static), clip=clip)
     assume(bits.offers(other))
-    saved_by = one.but(resumes=(), steps=saved, poison=tuple(each for each in one.poison if each[0] < saved))
-    command = ReplayCommand(other, bits.name, saved_by=saved_by, each_step=True)
-    _follows(bits, command)
+    _follows(bits, ReplayCommand(other, bits.name, saved_by=_before_load(one), each_step=True))
 
 
 @drawn(
@@ -215,12 +237,41 @@ def _command(
     before, after = worlds if trials.subject.resumes_at_any_world else (worlds[0], worlds[0])
     kept = ("resumes", "loads", "dtype", "clip", "poison", "data", "world", "accumulation", *fixed)
     drawn_at = at_offered_stage(trials.subject, scenario, _PLAIN)
+    if drawn_at.loads != "all":  # an engine that has trained keeps what such a load leaves out
+        part = drawn_at.loads if trials.subject.loads_parts else "all"
+        drawn_at = drawn_at.but(loads=part, loads_into="new")
     near = trials.nearest(_on(drawn_at, before, leaves), *kept)
-    other = _on(near, after, leaves)
+    other = _elsewhere(trials, _on(near, after, leaves)) if "each_step" in compared else _on(near, after, leaves)
     assume(trials.offers(other))
-    [saved] = near.resumes
-    saved_by = near.but(resumes=(), steps=saved, poison=tuple(each for each in near.poison if each[0] < saved))
-    return ReplayCommand(other.but(resumes=()), trials.name, saved_by=saved_by, **compared)
+    resumes = () if other.loads == "all" else other.resumes
+    return ReplayCommand(other.but(resumes=resumes), trials.name, saved_by=_before_load(near), **compared)
+
+
+def _elsewhere(trials: Trials, scenario: Scenario) -> Scenario:
+    """With other buckets, and if the engine promises that, with another clipping and in half of the Scenarios at the
+    next stage."""
+    found = scenario.but(reduce_bucket=max(1, scenario.reduce_bucket // 3), overlap=not scenario.overlap)
+    if trials.subject.keeps_settings and scenario.clip:
+        found = found.but(clip=0.05 if scenario.clip == 1.0 else 1.0)
+    stages = offered_stages(trials.subject, _PLAIN) if trials.subject.loads_other_stages else ()
+    if scenario.seed % 2 and found.stage in stages:
+        found = found.but(stage=stages[(stages.index(found.stage) + 1) % len(stages)])
+    alternatives = found, found.but(stage=scenario.stage), scenario
+    return next((each for each in alternatives if trials.subject.not_offered(each) is None), scenario)
+
+
+def _before_load(scenario: Scenario) -> Scenario:
+    """The run that saves: the steps before the load, with their events."""
+    [saved] = scenario.resumes
+    kept: dict[str, Any] = {
+        name: tuple(each for each in getattr(scenario, name) if each[0] < saved) for name in ("poison", "short_steps")
+    }
+    kept |= {
+        name: tuple(each for each in getattr(scenario, name) if each < saved)
+        for name in ("edits", "gradient_edits", "frozen_steps")
+    }
+    reads = tuple(read for read in scenario.reads if read.step < saved)
+    return scenario.but(resumes=(), steps=saved, reads=reads, loads="all", **kept)
 
 
 def _on(scenario: Scenario, world: int, leaves: int) -> Scenario:

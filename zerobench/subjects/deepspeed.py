@@ -48,6 +48,7 @@ class DeepSpeed(Subject):
     whole_world = True
     resumes = True
     loads_parts = True
+    keeps_settings = False  # a load takes the saved ``clip_grad`` and loss scaler
     keeps_tags = True
     keeps_client_state = True
     schedules = True

@@ -38,6 +38,7 @@ class TorchFsdp2(Plain):
     resumes = True
     evaluates_in_inference_mode = False  # the finding fsdp2/inference-mode, which a setting draws
     loads_parts = True
+    loads_other_stages = True
     resumes_at_any_world = True  # "load-time resharding": see zerobench/subjects/saving.py
     settings = (
         *plain_settings.SETTINGS,
