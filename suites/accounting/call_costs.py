@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import directory_of, draw_batches, run_step, start
+from zerobench.driver import directory_of, draw_batches, model_for, wrap
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.ledger import Entry
 from zerobench.meters import PeakMeter, TrafficMeter
@@ -19,7 +21,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
 from zerobench.suites.accounting import bounds
 from zerobench.suites.accounting.ledger import demand_at_most
-from zerobench.suites.accounting.within import Held, bytes_received, moved_so_far
+from zerobench.suites.accounting.within import Held, bytes_received, carried, moved_so_far, temporary_files_in
 from zerobench.suites.support.client import offers_edits, offers_returning
 from zerobench.suites.support.loads import load_fails, spoil
 from zerobench.suites.support.trials import Trials
@@ -27,10 +29,13 @@ from zerobench.workload import models
 from zerobench.workload.changes import edited, without_gradient
 from zerobench.workload.data import DTYPES, held_out
 
+T = TypeVar("T")
+
 
 @dataclass
 class CallCost:
-    """What one call adds to memory at its peak, receives, reads and writes, in bytes.
+    """What one call adds to memory at its peak, receives, reads and writes, in bytes; ``carried`` are those that its
+    collectives may write, by the meters' count.
 
     ``read`` and ``written`` are 0 if the kernel does not count them. Messages are written, and received without reads.
     """
@@ -39,13 +44,14 @@ class CallCost:
     received: int
     read: int
     written: int
+    carried: int
     added: int = 0
 
 
 @dataclass(frozen=True)
 class Journey:
-    """One rank's costs of each call after a first step, in order; the bytes of each state that the engine has in files;
-    and all that the process holds after the first step and after the last."""
+    """One rank's costs of each call, in order, from the building of the engine to its closing; the bytes of each state
+    that the engine has in files; and all that the process holds after the first step and after the last."""
 
     calls: list[CallCost]
     in_files: Bytes
@@ -53,31 +59,53 @@ class Journey:
     late: Held
 
 
+@dataclass
+class _Meters:
+    """The meters around each call, which all ranks begin together."""
+
+    group: dist.ProcessGroup
+    peak: PeakMeter
+    found: list[CallCost] = field(default_factory=list)
+
+    def of(self, what: str, call: Callable[[], T]) -> T:
+        """The call's result."""
+        dist.barrier(self.group)
+        self.peak.restart()
+        before = moved_so_far()
+        with TrafficMeter() as meter:
+            result = call()
+        read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
+        self.peak.restart()
+        self.found.append(CallCost(what, bytes_received(meter), read, written, carried(meter, self.group.size())))
+        return result
+
+
 def journey(
     group: dist.ProcessGroup, name: str, scenario: Scenario, loads: bool, edits: bool, edits_gradients: bool
 ) -> Journey:
     """One rank's part: train three steps with every kind of call, those of them that the engine offers."""
-    found, rank = list[CallCost](), dist.get_rank(group)
+    rank, kind = dist.get_rank(group), subjects.load(name)
     with ExitStack() as stack:
         peak, directory = stack.enter_context(PeakMeter()), stack.enter_context(directory_of(group))
         saved = stack.enter_context(directory_of(group))
-        engine = start(subjects.load(name), scenario.but(nvme_path=str(directory)), group)
-        stack.enter_context(closing(engine))
-        run_step(engine, scenario, 0, rank)
-        early, in_files = Held.now(directory), dict(engine.offloaded().files)
-        for what, call in _calls(engine, scenario, group, saved, loads, edits, edits_gradients):
-            dist.barrier(group)
-            peak.restart()
-            before = moved_so_far()
-            with TrafficMeter() as meter:
-                call()
-            read, written = (now - then for now, then in zip(moved_so_far(), before, strict=True))
-            peak.restart()
-            found.append(CallCost(what, bytes_received(meter), read, written))
-        late = Held.now(directory)
-    for each, added in zip(found, peak.added[::2], strict=True):
+        stack.enter_context(temporary_files_in(directory))
+        meters, scenario = _Meters(group, peak), scenario.but(nvme_path=str(directory))
+        model = model_for(kind, scenario, rank)
+        engine = meters.of("building", lambda: wrap(model, kind, scenario, group))
+        with ExitStack() as after_failure:
+            after_failure.callback(engine.close)
+            for batch in draw_batches(scenario, 0, rank):
+                meters.of("first micro-step", partial(engine.micro_step, batch))
+            meters.of("first update", engine.step)
+            early, in_files = Held.now(directory), dict(engine.offloaded().files)
+            for what, call in _calls(engine, scenario, group, saved, loads, edits, edits_gradients):
+                meters.of(what, call)
+            late = Held.now(directory)
+            after_failure.pop_all()
+        meters.of("closing", engine.close)
+    for each, added in zip(meters.found, peak.added[::2], strict=True):
         each.added = added
-    return Journey(found, in_files, early, late)
+    return Journey(meters.found, in_files, early, late)
 
 
 def _calls(
@@ -152,7 +180,11 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
     every, saved = 1 + states, (1 + states) * whole
     own = saved // ranks + whole // 2
     by_torch = scenario.optimizer.name in _BY_TORCH
+    passes = Most(None, world * lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files)
+    update = Most(blocks * (1 + by_torch), updated + _SMALL, all_files * (1 + scenario.pipeline_read), all_files)
     return {
+        "building": Most(own + 2 * whole + blocks, 2 * whole + bounds.AGREEMENT, None, all_files + _SMALL),
+        "closing": Most(blocks, _SMALL, _SMALL, all_files),
         "evaluation": Most(blocks, unsharded, parameters, _SMALL),
         "reading of parameters": Most(2 * whole + blocks, 2 * lacking, all_files, _SMALL),
         "reading of optimizer state": Most(saved + blocks, 2 * states * lacking, every * all_files, _SMALL),
@@ -162,8 +194,10 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
         "edit of gradients": Most(whole + blocks, 2 * lacking, 2 * all_files),
         "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, own + 2 * _PLAN),
         "load": Most(saved // ranks + blocks, gathered + _PLAN, own + 2 * all_files + _PLAN, all_files + _SMALL),
-        "micro-step": Most(None, world * lacking + 3 * unsharded + _SMALL, 2 * parameters + all_files, all_files),
-        "update": Most(blocks * (1 + by_torch), updated + _SMALL, all_files * (1 + scenario.pipeline_read), all_files),
+        "micro-step": passes,
+        "update": update,
+        "first micro-step": replace(passes, read=None),  # the first ones read the code of libraries
+        "first update": replace(update, read=None),
     }
 
 
@@ -186,12 +220,18 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
         for call in found.calls:
             for number, verb in _NUMBERS.items():
                 bound = getattr(most[call.name], number)
-                if bound is None or (number == "written" and scenario.world > 1):  # messages are writes, too
+                if bound is None:
                     continue
                 size, bound = getattr(call, number), bound * times
+                bound += call.carried if number == "written" else 0  # messages are writes, too
                 entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)
                 demand_at_most(trials, scenario, rank, entry, size, bound, f"the bound of one {call.name}, {verb}")
-        for what, beside in (("tensors", room), ("descriptors", 0)):  # threads for files come as they are needed
+        for what, beside in (
+            ("tensors", room),
+            ("descriptors", 0),
+            ("files", 0),
+            ("processes", 0),
+        ):  # threads for files come as they are needed
             size, bound = getattr(found.late, what), getattr(found.early, what) + beside
             entry = Entry("left", f"{size} {what} after the last step", what)
             demand_at_most(trials, scenario, rank, entry, size, bound, "as after the first step, and a block")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 import torch.distributed as dist
 
@@ -16,6 +18,7 @@ from zerobench import subjects
 from zerobench.bench.ledger import settled
 from zerobench.driver import directory_of, draw_batches, model_for, run_step, save, start, wrap
 from zerobench.meters import PeakMeter, TrafficMeter, read_so_far, written_so_far
+from zerobench.recording import Traffic
 from zerobench.scenario import Loads, Scenario
 from zerobench.subject import State, Subject
 from zerobench.suites.support.own_code import Place, broken, fail
@@ -248,21 +251,38 @@ def bytes_received(meter: TrafficMeter) -> int:
     return sum(each.received for each in meter.traffic.values())
 
 
+def carried(meter: TrafficMeter, world: int) -> int:
+    """The most bytes that a rank may write for these collectives: a tenth more than it sends, a kilobyte for each call,
+    and a broadcast to each other rank, since ranks pass it on."""
+    passed_on = meter.traffic.get("broadcast", Traffic())
+    size = sum(each.sent for each in meter.traffic.values()) + (world - 1) * (passed_on.sent + passed_on.received)
+    return size + size // 10 + 1024 * sum(each.calls for each in meter.traffic.values())
+
+
 @dataclass(frozen=True)
 class Held:
-    """All that a process has: bytes of living tensors, open descriptors, threads, and files in the directory."""
+    """All that a process has: bytes of living tensors, open descriptors, threads, processes that it has started, and
+    files in the directory."""
 
     tensors: int
     descriptors: int
     threads: int
     files: int = 0
+    processes: int = 0
 
     @classmethod
     def now(cls, directory: Path | None = None) -> Held:
         """Of this process, once it no longer changes."""
         tensors = settled()
         open_files, threads = (len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task"))
-        return cls(tensors, open_files, threads, len(list(directory.iterdir())) if directory else 0)
+        started = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+        files = len(list(directory.iterdir())) if directory else 0
+        return cls(tensors, open_files, threads, files, sum(map(len, started)))
+
+
+def temporary_files_in(directory: Path) -> AbstractContextManager[object]:
+    """Within the block Python makes temporary files in this directory, so that they are counted there."""
+    return mock.patch.object(tempfile, "tempdir", str(directory))
 
 
 def held_after_closing(
@@ -272,10 +292,10 @@ def held_after_closing(
     each pair of pipelines; each saves, if it can, and loads in turn what ``loads`` says: all that it has saved, or
     before its first step a part of what the one before it has saved.
 
-    The first one may leave memory that libraries allocate once.
+    Temporary files count, too. The first one may leave memory that libraries allocate once.
     """
     found, kind, parts = list[Held](), subjects.load(name), itertools.cycle(loads)
-    with directory_of(group) as directory, directory_of(group) as saved:
+    with directory_of(group) as directory, directory_of(group) as saved, temporary_files_in(directory):
         for read, write in each:
             one = scenario.but(nvme_path=str(directory), pipeline_read=read, pipeline_write=write)
             one = one.but(loads=next(parts, "all"))
