@@ -19,6 +19,8 @@ from zerobench.workload import models
 _FORMULA = "as in the same step of the same training without the"
 #: Bytes of a call that carries flags, counts or the ranks' agreement; these models have tens of parameters.
 _MESSAGE = 64
+#: What caches of libraries may take in the second half of a long run, which has 25 steps.
+_GROWN = {"bytes": 3 << 18, "objects": 200}
 #: Steps after which a long run has settled; by the third torch's engines have arranged their buckets.
 _EARLY = 3
 
@@ -149,6 +151,12 @@ def long_run(trials: Trials, scenario: Scenario) -> None:
         steps = scenario.steps // 2 - _EARLY
         entry = Entry("growth", f"bytes of tensors in reference cycles after {steps} steps", "cycles")
         demand(trials, scenario, rank, entry, found.cycles, 0, "a step frees its tensors without the collector")
+        for name, room in _GROWN.items():
+            size, before = getattr(found.last, name), getattr(found.half_way, name)
+            entry = Entry(
+                "growth", f"{size} {name} beside tensors after {scenario.steps} steps", f"{name} beside tensors"
+            )
+            demand_at_most(trials, scenario, rank, entry, size, before + room, "those half-way, and few")
         _demand_later_steps(trials, scenario, rank, found)
 
 

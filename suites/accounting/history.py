@@ -14,7 +14,7 @@ import torch.distributed as dist
 from zerobench import subjects
 from zerobench.bench.ledger import sizes_of_gradients
 from zerobench.driver import directory_of, draw_batches, model_for, run_step, run_steps, save, start, wrap
-from zerobench.meters import TrafficMeter, in_cycles, resident_states
+from zerobench.meters import TrafficMeter, beside_tensors, in_cycles, resident_states
 from zerobench.recording import Traffic
 from zerobench.scenario import Scenario
 from zerobench.subject import Bytes, Subject
@@ -127,17 +127,38 @@ _NOTHING = Held(0, 0, 0)
 _UNREAD = 8
 
 
+@dataclass(frozen=True)
+class BesideTensors:
+    """What a process has that is no tensor: bytes in use, 0 if they cannot be counted, and objects that the collector
+    knows."""
+
+    bytes: int = 0
+    objects: int = 0
+
+    @classmethod
+    def now(cls, recorded: int) -> BesideTensors:
+        """Without the objects that this test has recorded."""
+        return cls(beside_tensors() or 0, len(gc.get_objects()) - recorded)
+
+
 @dataclass
 class LongRun:
-    """The memory of the process after some steps and after the last, the bytes of tensors that only the collector
-    frees, the traffic of the steps that were applied and cost as much as others, by step, and that of the calls before
-    a step."""
+    """The memory of the process after some steps and after the last, that beside tensors half-way and at the end, the
+    bytes of tensors that only the collector frees, the traffic of the steps that were applied and cost as much as
+    others, by step, and that of the calls before a step."""
 
     early: Held = _NOTHING
     late: Held = _NOTHING
+    half_way: BesideTensors = BesideTensors()
+    last: BesideTensors = BesideTensors()
     cycles: int = 0
     traffic: dict[int, Costs] = field(default_factory=dict)
     called: dict[int, Costs] = field(default_factory=dict)
+
+    @property
+    def recorded(self) -> int:
+        """The number of objects of the traffic."""
+        return sum(1 + len(costs) for by_step in (self.traffic, self.called) for costs in by_step.values())
 
 
 def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: int) -> LongRun:
@@ -169,7 +190,8 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
             if index + 1 == scenario.steps // 2:
                 found.cycles = in_cycles()
                 gc.enable()
-        found.late = Held.now()
+                found.half_way = BesideTensors.now(found.recorded)
+        found.late, found.last = Held.now(), BesideTensors.now(found.recorded)
     return found
 
 
