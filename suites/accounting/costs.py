@@ -22,6 +22,7 @@ from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.call_costs import each_call
 from zerobench.suites.accounting.calls import changing
 from zerobench.suites.accounting.eventful import after_events
+from zerobench.suites.accounting.forward import forward, gathered
 from zerobench.suites.accounting.histories import (
     after_evaluation,
     after_evaluation_in_a_step,
@@ -132,7 +133,8 @@ def updating(trials: Trials, scenario: Scenario) -> None:
 
 def evaluation(trials: Trials, scenario: Scenario) -> None:
     """The memory that an evaluation adds."""
-    _within(trials, scenario, "evaluation", bounds.of_ten_blocks(models.shapes(scenario)), "ten blocks")
+    most = bounds.of_ten_blocks(models.shapes(scenario)) + gathered(trials, scenario)
+    _within(trials, scenario, "evaluation", most, "ten blocks")
 
 
 def within_building(trials: Trials, scenario: Scenario) -> None:
@@ -349,6 +351,7 @@ COSTS: Mapping[str, Cost] = {
         update,
         updating,
         evaluation,
+        forward,
         saving,
         within_building,
         written,

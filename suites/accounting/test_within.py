@@ -9,6 +9,7 @@ from zerobench.bench.ledger import COUNTED
 from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Dtype, LossScale, Read, Scenario
 from zerobench.suites.accounting import calls, costs
+from zerobench.suites.accounting.forward import forward
 from zerobench.suites.accounting.ledger import judge
 from zerobench.suites.support.offered import nearest
 from zerobench.suites.support.trials import Trials
@@ -83,10 +84,18 @@ def test_an_update_copies_no_states(reference: Trials, stage: int, dtype: Dtype)
     judge(reference, scenario.but(poison=((1, 0),)) if dtype == "fp16" else scenario, costs.updating, "dtype")
 
 
-@pytest.mark.parametrize(("stage", "dtype"), [(3, "fp32"), (3, "bf16"), (0, "fp32")])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", range(4))
 def test_an_evaluation_holds_few_blocks(trials: Trials, stage: int, dtype: Dtype) -> None:
     """An evaluation adds at most ten blocks of 32: each rank has all parameters, or gathers few at a time."""
     judge(trials, _DEEP.but(stage=stage, dtype=dtype), costs.evaluation, "dtype")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_forward_holds_few_blocks(trials: Trials, stage: int, dtype: Dtype) -> None:
+    """The forward of a micro-step adds at most ten blocks of 32 to what it adds without an engine."""
+    judge(trials, _DEEP.but(stage=stage, dtype=dtype, accumulation=2), forward, "dtype")
 
 
 @pytest.mark.parametrize("stage", [0, 3])
