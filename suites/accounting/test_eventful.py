@@ -12,7 +12,7 @@ from hypothesis import assume
 
 from zerobench.model_specs import Gpt
 from zerobench.scenario import Read, Readable, Scenario
-from zerobench.suites.accounting import call_costs, eventful
+from zerobench.suites.accounting import call_costs, costs, eventful
 from zerobench.suites.accounting.ledger import offers
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn_at_each_stage, scenarios
@@ -129,6 +129,16 @@ def test_a_call_has_its_bounds_in_any_setting(trials: Trials, scenario: Scenario
         pytest.skip("a rule of engines that promise the contract's bits")
     assume(offers(trials, scenario, call_costs.each_call))
     call_costs.each_call(trials, scenario)
+
+
+@pytest.mark.ci
+@drawn_at_each_stage(lambda stage: _any_setting(stage=stage), share=0.1, of_others=0.2)
+def test_little_is_undeclared_in_any_setting(trials: Trials, scenario: Scenario) -> None:
+    """In any precision, with any optimizer, clipping, offload and accumulation, the living tensors that the engine does
+    not declare take less than half a shard, and as many bytes of tensors are alive after eight steps as after three."""
+    assume(offers(trials, scenario, costs.undeclared) and offers(trials, scenario, costs.growth))
+    costs.undeclared(trials, scenario)
+    costs.growth(trials, scenario)
 
 
 @pytest.mark.ci

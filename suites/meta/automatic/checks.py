@@ -112,6 +112,7 @@ DRAWN: dict[Any, int] = {
     test_history.test_cost_of_a_skipped_step: 4,
     test_memory.test_nothing_is_hidden_whatever_the_scenario: 4,
     test_eventful.test_a_call_has_its_bounds_in_any_setting: 4,
+    test_eventful.test_little_is_undeclared_in_any_setting: 4,
     test_eventful.test_a_step_costs_the_same_whatever_came_before: 4,
     test_eventful.test_a_step_that_does_less_costs_no_more: 4,
 }
@@ -144,6 +145,7 @@ FIXED: tuple[Any, ...] = (
     test_within.test_events_leave_little,
     test_within.test_an_edit_holds_few_blocks,
     test_within.test_building_holds_few_blocks,
+    test_within.test_a_forward_holds_few_blocks,
     test_within.test_a_reading_holds_what_it_returns,
     test_within.test_loads_and_edits_receive_little,
     test_within.test_a_saved_state_has_each_state_once,
