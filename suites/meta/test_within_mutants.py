@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from zerobench.ranks import Pool
-from zerobench.suites.accounting import test_bounds, test_history, test_memory, test_wire, test_within
+from zerobench.scenario import Scenario
+from zerobench.suites.accounting import (
+    call_costs,
+    costs,
+    test_bounds,
+    test_eventful,
+    test_history,
+    test_memory,
+    test_wire,
+    test_within,
+)
 from zerobench.suites.meta.demand import demand_caught
 from zerobench.suites.meta.mutants.different import RightWithBarriers
 from zerobench.suites.meta.mutants.events import (
@@ -35,6 +45,13 @@ from zerobench.suites.meta.mutants.last_event import (
     AFTER_A_SKIP,
     AFTER_A_SKIP_UNSHARDED,
     AFTER_AN_EVALUATION,
+)
+from zerobench.suites.meta.mutants.moments import (
+    BESIDE_TENSORS_OF_EACH_STEP,
+    IN_A_FORWARD,
+    IN_ANY_CALL,
+    OF_A_PAIR_OF_SETTINGS,
+    OUTSIDE_THE_ENGINE,
 )
 from zerobench.suites.meta.mutants.own_code import LEFT_BY_FAILURES
 from zerobench.suites.meta.mutants.seldom_metered import (
@@ -101,7 +118,25 @@ _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leave
 
 
 _EVALUATION = test_within.test_an_evaluation_holds_few_blocks
+_SETTINGS = Scenario(model=test_eventful._DEEP, stage=2, steps=3, chunk=256, micro_batch=1, max_live=0).but(
+    **test_eventful._OF_A_BLOCK
+)
+
+
+def _any_call(trials: Trials) -> None:
+    call_costs.each_call(trials, _SETTINGS)
+
+
+def _pair_of_settings(trials: Trials) -> None:
+    costs.undeclared(trials, _SETTINGS.but(dtype="bf16", accumulation=2))
+
+
 _CASES: list[tuple[Any, Check]] = [
+    *((mutant, _any_call) for mutant in IN_ANY_CALL),
+    *((mutant, _at(test_within.test_a_forward_holds_few_blocks, 1, "fp32")) for mutant in IN_A_FORWARD),
+    *((mutant, _at(_LONG_RUN, 1)) for mutant in BESIDE_TENSORS_OF_EACH_STEP),
+    *((mutant, _at(test_within.test_nothing_is_left_of_a_closed_engine, 1)) for mutant in OUTSIDE_THE_ENGINE),
+    *((mutant, _pair_of_settings) for mutant in OF_A_PAIR_OF_SETTINGS),
     *((mutant, _at(test_within.test_an_update_holds_its_shard, 2)) for mutant in IN_AN_UPDATE),
     *((mutant, _at(test_within.test_an_update_holds_nothing_of_a_reading, 2)) for mutant in AFTER_A_READING),
     *((m, _at(test_within.test_an_update_holds_nothing_of_a_reading, 1)) for m in OFFLOADED_AFTER_A_READING),
