@@ -141,7 +141,8 @@ def _calls(
             yield "load", lambda: load_fails(engine, saved, group)
     for step in (1, 2):
         for each in draw_batches(scenario, step, dist.get_rank(group)):
-            yield "micro-step", lambda each=each: engine.micro_step(each)  # type: ignore[misc]
+            what = "micro-step" if step == 1 else "micro-step after a step"
+            yield what, lambda each=each: engine.micro_step(each)  # type: ignore[misc]
         if step == 2:
             if edits_gradients:
                 yield "edit of gradients", lambda: engine.zero_gradients(without_gradient(scenario, 0))
@@ -177,6 +178,8 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
     all_files, parameters = (
         size + size // 10 + _SMALL for size in (sum(in_files.values()), in_files.get("parameters", 0))
     )
+    # those of two forwards, two backwards and a recomputation; before it no call has begun to read other states
+    alone = 5 * parameters + in_files.get("gradients", 0) * 11 // 10 + _SMALL
     every, saved = 1 + states, (1 + states) * whole
     own = saved // ranks + whole // 2
     by_torch = scenario.optimizer.name in _BY_TORCH
@@ -195,6 +198,7 @@ def bounds_of_calls(scenario: Scenario, in_files: Bytes) -> dict[str, Most]:
         "save": Most(saved // world + blocks, world * _PLAN, every * all_files + _PLAN, own + 2 * _PLAN),
         "load": Most(saved // ranks + blocks, gathered + _PLAN, own + 2 * all_files + _PLAN, all_files + _SMALL),
         "micro-step": passes,
+        "micro-step after a step": replace(passes, read=alone + (all_files if scenario.pipeline_read else 0)),
         "update": update,
         "first micro-step": replace(passes, read=None),  # the first ones read the code of libraries
         "first update": replace(update, read=None),
