@@ -169,7 +169,6 @@ def test_a_known_finding_is_set_aside(pool: Pool, monkeypatch: pytest.MonkeyPatc
     is none to other draws."""
     finding = KnownFinding("a/b", "torch", ">=2", ("torch-ddp",), "wrong", "", "", [{"accumulation": [2]}], None)
     monkeypatch.setattr(findings, "everything", lambda: [finding])
-    monkeypatch.setattr(findings, "known", findings.known.__wrapped__)
     made, seen = Trials(pool, subject), []
     assert made.nearest(Scenario(accumulation=2, clip=1.0)) == Scenario(clip=1.0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -70,11 +70,15 @@ class KnownFinding:
         return sum(described)
 
 
-@functools.cache
 def known(subject: type[Subject]) -> Sequence[KnownFinding]:
     """Those of a subject, and of the subjects that it derives from, in the installed version."""
+    return _known(subject, everything)
+
+
+@functools.cache
+def _known(subject: type[Subject], read: Callable[[], Sequence[KnownFinding]]) -> Sequence[KnownFinding]:
     names = {vars(each).get("name") for each in subject.__mro__}
-    return [each for each in everything() if names & set(each.subjects) and each.installed]
+    return [each for each in read() if names & set(each.subjects) and each.installed]
 
 
 def matching(subject: type[Subject], scenario: Scenario, cost: str = "") -> KnownFinding | None:
