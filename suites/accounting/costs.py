@@ -22,7 +22,7 @@ from zerobench.suites.accounting import bounds, held, kept, within
 from zerobench.suites.accounting.call_costs import each_call
 from zerobench.suites.accounting.calls import changing
 from zerobench.suites.accounting.eventful import after_events
-from zerobench.suites.accounting.forward import forward, gathered
+from zerobench.suites.accounting.forwards import forward, gathered
 from zerobench.suites.accounting.histories import (
     after_evaluation,
     after_evaluation_in_a_step,

@@ -123,8 +123,8 @@ def _step(engine: Subject, scenario: Scenario, index: int, found: History, betwe
 
 
 _NOTHING = Held(0, 0, 0)
-#: The steps at the end of a long run whose outcomes nobody reads.
-_UNREAD = 8
+#: The part of a long run, at its end, whose outcomes nobody reads.
+_UNREAD = 1 / 6
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def long_run(group: dist.ProcessGroup, subject: str, scenario: Scenario, after: 
                     for call in calls_between(engine, scenario, between, directory).values():
                         call()
             found.called[index] = called.traffic
-            if index + 1 == after or index >= scenario.steps - _UNREAD:
+            if index + 1 == after or index >= scenario.steps * (1 - _UNREAD):
                 run_steps(engine, scenario, index, rank, [draw_batches(scenario, index, rank)])
             else:
                 with TrafficMeter() as meter:  # an engine may keep what was read until it steps

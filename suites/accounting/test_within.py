@@ -9,7 +9,7 @@ from zerobench.bench.ledger import COUNTED
 from zerobench.model_specs import Gpt, Odd
 from zerobench.scenario import Dtype, LossScale, Read, Scenario
 from zerobench.suites.accounting import calls, costs
-from zerobench.suites.accounting.forward import forward
+from zerobench.suites.accounting.forwards import forward
 from zerobench.suites.accounting.ledger import judge
 from zerobench.suites.support.offered import nearest
 from zerobench.suites.support.trials import Trials

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.ci
 
 _DRAWS = 10
 _NO_MASTERS = "keeps no masters of a model in 16 bits, and has no loss scale"
+_EVEN = "needs an even number of ranks for its two replicas"
 _INEXACT = "resumes with Adam and AdamW, whose updates are not exact"
 _OF_SCALES = (
     "test_ranks_agree_on_overflow",
@@ -34,7 +35,8 @@ _NOT_OFFERED: dict[str, dict[str, str]] = {
     "torch-fsdp1": {},
     "torch-fsdp2": {},
     "torch-fsdp2-hybrid-deferred": {
-        "test_two_leaves_keep_their_bits": "needs an even number of ranks for its two replicas, and one rank has a leaf"
+        "test_two_leaves_keep_their_bits": f"{_EVEN}, and one rank has a leaf",
+        "test_buffers_at_another_world_size": f"{_EVEN}, and three ranks save or load",
     },
     "accelerate-ddp": dict.fromkeys(_OF_SCALES, _NO_MASTERS),
     "fairscale-oss": dict.fromkeys(_OF_SCALES, _NO_MASTERS),

@@ -75,7 +75,7 @@ def cells(engine: Json) -> dict[str, Cell]:
     return _grouped(engine, _words)
 
 
-def areas(engine: Json) -> dict[str, Cell]:
+def by_area(engine: Json) -> dict[str, Cell]:
     """The cells of an engine, by area: each has the parts of all properties of its area."""
     found = _grouped(engine, lambda name: area_of(_words(name)))
     return {area: found[area] for area in [*AREAS, *found] if area in found}

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from tabulate import tabulate
 
-from zerobench.conform.matrix import Cell, areas, cells, rows
+from zerobench.conform.matrix import Cell, by_area, cells, rows
 from zerobench.conform.running import slug
 from zerobench.conform.verdicts import FINDING, KNOWN, NOT_ENOUGH, NOT_OFFERED, PASS, Json
 from zerobench.report import markdown
@@ -51,7 +51,7 @@ def as_markdown(value: Json) -> str:
 
 def summary(value: Json, *, links: bool = True) -> str:
     """The matrix of areas as a Markdown table, whose links lead to sections of the same page."""
-    return _table(value, "area", areas, links=links)
+    return _table(value, "area", by_area, links=links)
 
 
 def _table(value: Json, title: str, cells_of: _Cells, *, links: bool = True) -> str:
@@ -68,7 +68,7 @@ def as_html(value: Json) -> str:
     body = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>zerobench conformance</title>',
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n<h1>Conformance</h1>",
-        _html_table(engines, areas),
+        _html_table(engines, by_area),
         f'<p class="legend">{escape(_LEGEND)}</p>',
         f'<h2 id="{_ALL}">Every property</h2>',
         _html_table(engines, cells),

@@ -126,7 +126,7 @@ def test_an_area_adds_its_properties() -> None:
     steps = [_record(property="x::test_exact_steps[3]", failure=_FAILURE), _record(property="x::test_exact_data[2]")]
     reads = [_record(property=f"x::test_{name}_changes_nothing", **known) for name in ("reading", "evaluation")]
     [engine] = verdicts.compose([[_HEADER, *reads, *steps, _record(property="x::test_of_a_later_release")]])["engines"]
-    assert {area: cell.text for area, cell in matrix.areas(engine).items()} == {
+    assert {area: cell.text for area, cell in matrix.by_area(engine).items()} == {
         "training steps": "finding in 1 of 2",
         "readings and evaluations": "pass 4, 1 known",
         "of a later release": "pass 2",
