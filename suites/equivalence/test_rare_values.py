@@ -68,7 +68,7 @@ def test_nine_ranks(trials: Trials) -> None:
 def test_a_large_model(trials: Trials) -> None:
     """The same of a model that no bucket of the usual 25 MiB holds whole, whatever size the Scenario gives."""
 
-    @drawn(_at(STAGES, LARGE_MODEL), share=0.025)
+    @drawn(_at(STAGES, LARGE_MODEL), share=0.05)
     def check(scenario: Scenario) -> None:
         _demand(trials, trials.nearest(at_offered_stage(trials.subject, scenario)))
 
