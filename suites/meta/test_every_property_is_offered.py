@@ -38,7 +38,7 @@ _NOT_OFFERED: dict[str, dict[str, str]] = {
         "test_two_leaves_keep_their_bits": f"{_EVEN}, and one rank has a leaf",
         "test_buffers_at_another_world_size": f"{_EVEN}, and three ranks save or load",
     },
-    "accelerate-ddp": dict.fromkeys(_OF_SCALES, _NO_MASTERS),
+    "accelerate-ddp": {},
     "fairscale-oss": dict.fromkeys(_OF_SCALES, _NO_MASTERS),
     "deepspeed": {},
     "deepspeed-universal": {
