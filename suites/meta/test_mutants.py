@@ -256,18 +256,18 @@ def test_rare_values_are_caught(pool: Pool, mutant: Any) -> None:
 
 
 @pytest.mark.rotating
-def test_a_fault_of_many_ranks_is_caught(pool: Pool) -> None:
-    """So it does on more ranks than any draw has."""
-    trials = Trials.of(pool, AveragesOverEightRanks)
-    failure = failure_of(partial(test_rare_values.test_nine_ranks, trials))
-    demand_caught(trials, AveragesOverEightRanks, failure, replayed=False)  # the pool has four ranks
-
-
-@pytest.mark.rotating
-def test_a_fault_of_a_large_model_is_caught(pool: Pool) -> None:
-    """So it does on a model with more gradients than the usual bucket."""
-    trials = Trials.of(pool, ReducesTheLastBucketTwice)
-    demand_caught(trials, ReducesTheLastBucketTwice, failure_of(partial(test_rare_values.test_a_large_model, trials)))
+@pytest.mark.parametrize(
+    ("mutant", "check", "replayed"),
+    [
+        (AveragesOverEightRanks, test_rare_values.test_nine_ranks, False),  # the pool has four ranks
+        (ReducesTheLastBucketTwice, test_rare_values.test_a_large_model, True),
+    ],
+    ids=_name,
+)
+def test_a_fault_of_a_size_is_caught(pool: Pool, mutant: Any, check: Any, replayed: bool) -> None:
+    """So it does on more ranks than any draw has, and on a model with more gradients than the usual bucket."""
+    trials = Trials.of(pool, mutant)
+    demand_caught(trials, mutant, failure_of(partial(check, trials)), replayed=replayed)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -118,8 +118,8 @@ _BETWEEN_MICRO_STEPS = test_history.test_an_evaluation_between_micro_steps_leave
 
 
 _EVALUATION = test_within.test_an_evaluation_holds_few_blocks
-_SETTINGS = Scenario(model=test_eventful._DEEP, stage=2, steps=3, chunk=256, micro_batch=1, max_live=0).but(
-    **test_eventful._OF_A_BLOCK
+_SETTINGS = Scenario(model=test_eventful.DEEP, stage=2, steps=3, chunk=256, micro_batch=1, max_live=0).but(
+    **test_eventful.OF_A_BLOCK
 )
 
 

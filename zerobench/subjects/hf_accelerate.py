@@ -187,12 +187,6 @@ class AccelerateDdp(TorchDdp):
             self._publish()
         return norm, skipped
 
-    def _give_gradients(self) -> None:
-        """Give the client's masters, if it has some, their gradients in fp32."""
-        for name, p in self.working.items():
-            if self.masters is not self.working:
-                self.masters[name].grad = None if p.grad is None else p.grad.float()
-
     def _clip(self) -> Tensor | None:
         if not self.scenario.clip:
             return None

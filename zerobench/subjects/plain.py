@@ -246,11 +246,15 @@ class Plain(Subject):
         plain_settings.step(self.optimizer, self.scenario)
         return False
 
-    def _unscale(self) -> None:
-        """Give the masters their gradients in fp32, the loss scale divided out."""
+    def _give_gradients(self) -> None:
+        """Give the masters, if they are not the working parameters, their gradients in fp32."""
         for name, p in self.working.items():
             if self.masters is not self.working:
                 self.masters[name].grad = None if p.grad is None else p.grad.float()
+
+    def _unscale(self) -> None:
+        """Give the masters their gradients in fp32, the loss scale divided out."""
+        self._give_gradients()
         if self.scaler is not None:
             if not self._steps_scaled:
                 self.scaler.scaler.unscale_(self.optimizer)

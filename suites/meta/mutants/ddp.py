@@ -25,6 +25,11 @@ class Ddp(TorchDdp):
     points_at: ClassVar[Points] = Points("optimizer_state", "parameters", "model_parameters")
 
 
+def count_good_steps(scaler: torch.amp.GradScaler, number: int) -> None:
+    """Set the good steps in a row that torch's scaler has counted."""
+    scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": number})
+
+
 class AddsNothingToTheNorm(Ddp):
     """The clip coefficient is that of the norm alone, without the 1e-6 that the contract adds."""
 

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from zerobench.subject import Batch, State
 from zerobench.subjects.torch_ddp import TorchDdp
-from zerobench.suites.meta.mutants.ddp import Ddp
+from zerobench.suites.meta.mutants.ddp import Ddp, count_good_steps
 from zerobench.suites.meta.points import Points
 
 _STEPPED = Points("optimizer_state", "parameters", "model_parameters")
@@ -115,8 +115,7 @@ class LoadsTheScaleAlone(TorchDdp):
     def _load_scale(self, directory: Path) -> None:
         super()._load_scale(directory)
         if self.scaler is not None:
-            grad_scaler = self.scaler.scaler
-            grad_scaler.load_state_dict(grad_scaler.state_dict() | {"_growth_tracker": 0})
+            count_good_steps(self.scaler.scaler, 0)
 
 
 class ClampsWhatOverflows(TorchDdp):

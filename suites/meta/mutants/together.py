@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.subject import Batch, State
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2
-from zerobench.suites.meta.mutants.ddp import Ddp
+from zerobench.suites.meta.mutants.ddp import Ddp, count_good_steps
 from zerobench.suites.meta.points import VALUES
 from zerobench.workload.changes import first_block
 from zerobench.workload.data import DTYPES
@@ -134,9 +134,8 @@ class CountsNoShortStepTowardsGrowth(Ddp):
     def _step(self, norm: Tensor | None) -> bool:
         skipped = super()._step(norm)
         if self._moving_scaler is not None and not skipped and self.boundary < self.scenario.accumulation:
-            grad_scaler = self._moving_scaler.scaler
-            good_steps = max(0, grad_scaler._get_growth_tracker() - 1)
-            grad_scaler.load_state_dict(grad_scaler.state_dict() | {"_growth_tracker": good_steps})
+            scaler = self._moving_scaler.scaler
+            count_good_steps(scaler, max(0, scaler._get_growth_tracker() - 1))
         return skipped
 
 

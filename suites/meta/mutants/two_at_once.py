@@ -18,7 +18,7 @@ from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.client import LATER
-from zerobench.suites.meta.mutants.ddp import Ddp
+from zerobench.suites.meta.mutants.ddp import Ddp, count_good_steps
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES, Points
 
@@ -52,8 +52,7 @@ class SavingForgetsGoodSteps(TorchDdp):
     def save(self, directory: Path) -> None:
         super().save(directory)
         if self.scenario.scales_dynamically and self.scaler is not None:
-            grad_scaler = self.scaler.scaler
-            grad_scaler.load_state_dict(grad_scaler.state_dict() | {"_growth_tracker": 0})
+            count_good_steps(self.scaler.scaler, 0)
 
 
 class KeepsTheHysteresisInItsThread(Mutant):
