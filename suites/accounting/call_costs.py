@@ -230,12 +230,8 @@ def each_call(trials: Trials, scenario: Scenario) -> None:
                 bound += call.carried if number == "written" else 0  # messages are writes, too
                 entry = Entry("within", f"{size} bytes {verb} within one {call.name}", call.name)
                 demand_at_most(trials, scenario, rank, entry, size, bound, f"the bound of one {call.name}, {verb}")
-        for what, beside in (
-            ("tensors", room),
-            ("descriptors", 0),
-            ("files", 0),
-            ("processes", 0),
-        ):  # threads for files come as they are needed
+        # threads for files come as they are needed
+        for what, beside in {"tensors": room, "descriptors": 0, "files": 0, "processes": 0}.items():
             size, bound = getattr(found.late, what), getattr(found.early, what) + beside
             entry = Entry("left", f"{size} {what} after the last step", what)
             demand_at_most(trials, scenario, rank, entry, size, bound, "as after the first step, and a block")

@@ -19,9 +19,9 @@ from zerobench.suites.support.strategies import UNDISTURBED, USUAL_STEPS, drawn_
 from zerobench.suites.support.trials import Trials
 
 #: Of its blocks ten are less than a third.
-_DEEP = Gpt(vocab=64, context=16, width=32, layers=32, heads=2)
+DEEP = Gpt(vocab=64, context=16, width=32, layers=32, heads=2)
 #: Of its blocks one is a tenth of the model.
-_OF_EIGHT = replace(_DEEP, layers=8)
+_OF_EIGHT = replace(DEEP, layers=8)
 _LAST = 4
 _PLAIN: dict[str, Any] = {
     **UNDISTURBED,
@@ -39,7 +39,7 @@ _FIXED: dict[str, Any] = _PLAIN | {
     "forwards": among("eventful forwards", "one", "two", "dropped", "no_grad"),
 }
 #: Buckets of a block, and nothing gathered ahead or kept.
-_OF_A_BLOCK: dict[str, Any] = {
+OF_A_BLOCK: dict[str, Any] = {
     "reduce_bucket": 13_000,
     "allgather_bucket": 13_000,
     "prefetch_bucket": 0,
@@ -53,7 +53,7 @@ _ALONE = among("alone", False, True)
 @st.composite
 def _any_setting(draw: st.DrawFn, /, **fixed: Any) -> Scenario:
     """Trainings with any setting that leaves the bounds of calls as they are."""
-    scenario = draw(scenarios(**_PLAIN | {"model": _DEEP, "steps": 3, "chunk": 256} | fixed)).but(**_OF_A_BLOCK)
+    scenario = draw(scenarios(**_PLAIN | {"model": DEEP, "steps": 3, "chunk": 256} | fixed)).but(**OF_A_BLOCK)
     return scenario.but(world=1) if draw(_ALONE) else scenario
 
 

@@ -138,9 +138,8 @@ def test_a_block_that_rests(trials: Trials, scenario: Scenario) -> None:
         lr_factors=OFTEN_SCHEDULED,
         loss_scale=st.builds(
             LossScale,
-            initial_power=among(
-                "initial_power", 18, 3, 14, 8
-            ),  # the large ones overflow in some elements, on some ranks
+            # the large ones overflow in some elements, on some ranks
+            initial_power=among("initial_power", 18, 3, 14, 8),
             window=st.sampled_from([1, 2, 1000]),  # the last one never grows the scale, but overflows lower it
             hysteresis=st.integers(1, 2),
             consecutive_hysteresis=st.booleans(),

@@ -91,10 +91,10 @@ def rows(columns: Sequence[dict[str, Cell]]) -> Iterator[tuple[str, list[Cell | 
 
 def _grouped(engine: Json, row: Callable[[str], str]) -> dict[str, Cell]:
     """The parts of an engine as cells, by the row that a test's name belongs to."""
-    found: dict[str, tuple[Json, ...]] = {}
+    found: dict[str, list[Json]] = {}
     for part in engine["properties"]:
-        found[row(part["name"])] = (*found.get(row(part["name"]), ()), part)
-    return {words: Cell(engine["subject"], words, parts) for words, parts in found.items()}
+        found.setdefault(row(part["name"]), []).append(part)
+    return {words: Cell(engine["subject"], words, tuple(parts)) for words, parts in found.items()}
 
 
 def _properties(parts: Iterable[Json]) -> set[str]:

@@ -22,7 +22,6 @@ _LEGEND = (
     "hold, at these stages, or in so many properties of the area. not offered: the engine documents that it is "
     "missing. not enough: too few Scenarios ran to say anything."
 )
-_ALL = "every-property"
 _Cells = Callable[[Json], dict[str, Cell]]
 _LINK = re.compile(r"https?://[^\s]+")
 
@@ -45,7 +44,7 @@ def as_markdown(value: Json) -> str:
         f'## <a id="{anchor}"></a>{markdown.escape(title)}\n\n{markdown.fence(text)}'
         for title, anchor, text in _notes(value["engines"])
     )
-    whole = [f'### <a id="{_ALL}"></a>Every property', _table(value, "property", cells)]
+    whole = ["### Every property", _table(value, "property", cells)]
     return "\n\n".join(["# Conformance", summary(value), _LEGEND, *whole, *sections]) + "\n"
 
 
@@ -70,7 +69,7 @@ def as_html(value: Json) -> str:
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n<h1>Conformance</h1>",
         _html_table(engines, by_area),
         f'<p class="legend">{escape(_LEGEND)}</p>',
-        f'<h2 id="{_ALL}">Every property</h2>',
+        "<h2>Every property</h2>",
         _html_table(engines, cells),
         *(_section(title, anchor, text) for title, anchor, text in _notes(engines)),
         "</main>\n</body>\n</html>\n",

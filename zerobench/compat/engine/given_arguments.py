@@ -69,7 +69,7 @@ def _parameters(given: Any) -> list[Any]:
     found = [each[1] if _is_named(each) else each for each in given]
     for each in found:
         if not isinstance(each, Tensor | dict):
-            raise _refused("model_parameters", each, "an iterable of parameters or of groups", "have ")
+            raise _refused("model_parameters", each, "an iterable of parameters or of groups", "have something")
     return found
 
 
@@ -86,7 +86,6 @@ def _is_data(given: Any) -> bool:
     return hasattr(given, "__getitem__") or hasattr(given, "__iter__")
 
 
-def _refused(name: str, given: Any, expected: str, verb: str = "") -> ConfigError:
+def _refused(name: str, given: Any, expected: str, says: str = "is") -> ConfigError:
     what = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
-    says = f"{name} of deepspeed.initialize() {verb or 'is '}{'something ' if verb else ''}{what}"
-    return ConfigError(f"{says}; give {expected}")
+    return ConfigError(f"{name} of deepspeed.initialize() {says} {what}; give {expected}")
