@@ -161,15 +161,16 @@ def test_a_dynamic_loss_scale_follows_after_a_load(trials: Trials, scenario: tup
     ),
     share=0.1,
 )
-def test_settings_are_those_of_the_engine_that_loads(bits: Trials, scenario: tuple[Scenario, float, float]) -> None:
+def test_settings_are_those_of_the_engine_that_loads(trials: Trials, scenario: tuple[Scenario, float, float]) -> None:
     """If the client builds the engine that loads with another static loss scale or another clipping, its steps follow
-    with these, and not with those of the engine that saved."""
-    bits.skip_unless_it_saves()
+    with these, and not with those of the engine that saved; unless its subject says that a load takes these."""
+    trials.skip_unless_it_saves()
     one, static, clip = scenario
-    one = bits.nearest(one, "resumes", "dtype", "loss_scale")
-    other = one.but(resumes=(), loss_scale=LossScale(static=static), clip=clip)
-    assume(bits.offers(other))
-    _follows(bits, ReplayCommand(other, bits.name, saved_by=_before_load(one), each_step=True))
+    one = trials.nearest(one, "resumes", "clip")
+    scale = LossScale(static=static) if one.dtype == "fp16" else one.loss_scale
+    other = one.but(loss_scale=scale, clip=clip) if trials.subject.keeps_settings else one
+    assume(trials.offers(other))
+    _follows(trials, ReplayCommand(other.but(resumes=()), trials.name, saved_by=_before_load(one), each_step=True))
 
 
 @drawn(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zerobench.engine.checkpoint.apply import Values, set_states
 from zerobench.engine.checkpoint.record import read
+from zerobench.engine.state.unit import UnitState
 from zerobench.subject import Batch, State
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import Points
@@ -235,7 +236,7 @@ class GathersNothingAfterALoad(Mutant):
     points_at = _ANYTHING
 
     def load(self, directory: Path) -> None:
-        with mock.patch("zerobench.engine.checkpoint.apply._gather", return_value=[]):
+        with mock.patch.object(UnitState, "gather_own", return_value=[]):
             super().load(directory)
 
 
