@@ -65,9 +65,9 @@ TRAINED = "ignore_frozen_params"
 #: Of an engine whose usual way is torch.save.
 DISTRIBUTED = "torch.distributed.checkpoint"
 SHARDED_SAVINGS = (FULL, BROADCAST, BROADCAST_AT_ONCE, FLAT, COPIED, ASYNC, TRAINED)
-#: They send over the default group, as set_state_dict takes no other.
-BROADCASTS = frozenset([BROADCAST, BROADCAST_AT_ONCE])
-_OF_RANK_0 = BROADCASTS | {FULL}
+#: Rank 0 of the job gets the whole state and sends it to all ranks of the job, also if it has no part of the model:
+#: reports/findings/fsdp2/full-state-of-a-group.
+OF_RANK_0 = frozenset([FULL, BROADCAST, BROADCAST_AT_ONCE])
 _FILE = "full.pt"
 
 
@@ -78,7 +78,7 @@ def save_sharded(
     there."""
     with warnings.catch_warnings(action="ignore"):  # of a directory with an earlier state
         state = _state(model, optimizer, saving)
-        if saving not in _OF_RANK_0:
+        if saving not in OF_RANK_0:
             from torch.distributed.checkpoint.state_dict_saver import save
 
             if saving == ASYNC:
@@ -142,7 +142,7 @@ def _loaded(
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    if scenario.saving not in _OF_RANK_0:
+    if scenario.saving not in OF_RANK_0:
         whole, options = scenario.loads == "all", _options(scenario.saving)
         shards: dict[str, Any] = (
             _state(model, optimizer, scenario.saving)
@@ -168,7 +168,7 @@ def _options(saving: str, *, loads: bool = False) -> Any:
     """The options of a state dict; a whole one is gathered on rank 0 alone."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    full = saving in _OF_RANK_0
+    full = saving in OF_RANK_0
     return StateDictOptions(
         full_state_dict=full,
         cpu_offload=saving == COPIED or (full and not loads),

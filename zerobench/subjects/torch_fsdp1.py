@@ -31,7 +31,7 @@ from zerobench.subject import Batch, Policies, State
 from zerobench.subjects import client_settings, fsdp1_saving, fsdp1_settings, group_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import OF_RANK_0, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups, layers_of
 
@@ -121,7 +121,7 @@ class TorchFsdp1(Plain):
 
     @classmethod
     def needs_whole_world(cls, scenario: Scenario) -> bool:
-        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS
+        return super().needs_whole_world(scenario) or scenario.saving in OF_RANK_0
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}

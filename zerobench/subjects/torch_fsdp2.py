@@ -18,7 +18,7 @@ from zerobench.subject import Batch, Theory
 from zerobench.subjects import client_settings, fsdp2_chunks, fsdp2_settings, group_settings, plain_settings
 from zerobench.subjects.device_mesh import fsdp_mesh
 from zerobench.subjects.plain import Plain, storages, tensors_of
-from zerobench.subjects.saving import BROADCASTS, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
+from zerobench.subjects.saving import OF_RANK_0, SHARDED_SAVINGS, load_sharded, not_saved, save_sharded
 from zerobench.theory import peers
 from zerobench.workload.data import DTYPES
 from zerobench.workload.models.blocks import block_groups, layers_of
@@ -75,7 +75,7 @@ class TorchFsdp2(Plain):
     @classmethod
     def needs_whole_world(cls, scenario: Scenario) -> bool:
         makes_group = fsdp2_settings.SECOND_MESH in scenario.settings
-        return super().needs_whole_world(scenario) or scenario.saving in BROADCASTS or makes_group
+        return super().needs_whole_world(scenario) or scenario.saving in OF_RANK_0 or makes_group
 
     def _take_masters(self) -> dict[str, nn.Parameter]:
         return {}
