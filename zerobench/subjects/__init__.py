@@ -47,6 +47,7 @@ REGISTRY: dict[str, str] = {
     "deepspeed-zero-to-fp32": "zerobench.subjects.deepspeed_consolidated:DeepSpeedConsolidated",
     "deepspeed-universal": "zerobench.subjects.deepspeed_universal:DeepSpeedUniversal",
     "accelerate-ddp": "zerobench.subjects.hf_accelerate:AccelerateDdp",
+    "accelerate-fsdp2": "zerobench.subjects.accelerate_fsdp2:AccelerateFsdp2",
     "fairscale-oss": "zerobench.subjects.fairscale_oss:FairscaleOss",
     "compute-only": "zerobench.subjects.plain:ComputeOnly",
 }

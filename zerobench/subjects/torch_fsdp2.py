@@ -51,7 +51,7 @@ class TorchFsdp2(Plain):
         *fsdp2_settings.SETTINGS,
         *fsdp2_chunks.SETTINGS,
     )
-    savings = SHARDED_SAVINGS
+    savings: ClassVar[tuple[str, ...]] = SHARDED_SAVINGS
     adds_reduced = True
     #: Ranks over which a parameter stays sharded from forward to backward at stage 3; 0 means all.
     reshard: ClassVar[int] = 0
@@ -87,11 +87,11 @@ class TorchFsdp2(Plain):
             # fully_shard demands that modules with a tied weight be one group
             for blocks in fsdp2_settings.grouped(block_groups(self.model), scenario):
                 for layer in self._layers(blocks):
-                    unit(layer, mp_policy=_policy(scenario), **self._kept())
-                unit(blocks, mp_policy=_policy(scenario), **self._kept())
+                    unit(layer, mp_policy=mixed_precision(scenario), **self._kept())
+                unit(blocks, mp_policy=mixed_precision(scenario), **self._kept())
         for layer in fsdp2_settings.first_layer(self.model, scenario):
-            unit(layer, mp_policy=_policy(scenario), **self._kept())
-        unit(self.model, mp_policy=_policy(scenario, root=True))
+            unit(layer, mp_policy=mixed_precision(scenario), **self._kept())
+        unit(self.model, mp_policy=mixed_precision(scenario, root=True))
         fsdp2_settings.fill(self.model, scenario, kept)
         fsdp2_settings.set_up(self.model, scenario)
         self.chunk = fsdp2_chunks.chunk(self.model, unit, scenario)
@@ -186,7 +186,8 @@ class TorchFsdp2(Plain):
         }
 
 
-def _policy(scenario: Scenario, *, root: bool = False) -> MixedPrecisionPolicy:
+def mixed_precision(scenario: Scenario, *, root: bool = False) -> MixedPrecisionPolicy:
+    """The dtypes of a unit's parameters and of its reduction."""
     return MixedPrecisionPolicy(
         param_dtype=None if scenario.dtype == "fp32" else DTYPES[scenario.dtype],  # a dtype casts inputs as well
         reduce_dtype=DTYPES[scenario.communication_dtype or scenario.dtype],
