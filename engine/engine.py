@@ -40,6 +40,9 @@ from zerobench.engine.validate import check_gathers, check_same
 # unit.
 _TRAVELS_TOGETHER = {"cpu": 1 << 21, "cuda": 1 << 25}
 
+#: The error of a call that trains.
+NO_OPTIMIZER = "this engine has no optimizer, so it only evaluates; give config['optimizer'] or pass a torch optimizer"
+
 
 class Engine(CheckpointCalls):
     """Trains ``module`` on the ranks of a process group; created by :func:`zerobench.initialize`.
@@ -256,9 +259,7 @@ class Engine(CheckpointCalls):
 
     def _check_trains(self) -> None:
         if not self.optimizer.trains:
-            raise RuntimeError(
-                "this engine has no optimizer, so it only evaluates; give config['optimizer'] or pass a torch optimizer"
-            )
+            raise RuntimeError(NO_OPTIMIZER)
         if self._lost is not None:
             raise RuntimeError(
                 f"parameter {self._lost!r} belongs to a later engine, so steps of this one would not reach it; if two "

@@ -95,7 +95,9 @@ def _discarding(ranks: Ranks, made: Sequence[Path]) -> Iterator[None]:
 def _check_same(texts: Sequence[str]) -> None:
     for rank, text in enumerate(texts):
         if text != texts[0]:
-            raise CheckpointError(f"rank {rank} saves a checkpoint with {text}, and rank 0 with {texts[0]}")
+            raise CheckpointError(
+                f"rank {rank} saves a checkpoint with {text}, and rank 0 with {texts[0]}; give every rank the same"
+            )
 
 
 def _check_seen(folder: Path) -> None:

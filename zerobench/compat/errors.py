@@ -19,6 +19,10 @@ class MissingCheckpoint(CheckpointError, AssertionError):
     """Of ``load_checkpoint()``: DeepSpeed raises an AssertionError."""
 
 
+class SavingError(CheckpointError, AssertionError):
+    """Of ``save_checkpoint()``: DeepSpeed raises an AssertionError if the ranks give different tags."""
+
+
 class MissingWeights(CheckpointError, FileNotFoundError, ValueError):
     """Of a checkpoint that is read without an engine: DeepSpeed raises a FileNotFoundError or a ValueError."""
 

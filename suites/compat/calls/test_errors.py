@@ -99,6 +99,11 @@ def _caught(group: dist.ProcessGroup, stage: int, folder: str) -> list[str]:
     }
     if stage > 1:
         calls["no_sync"] = lambda: engine.no_sync().__enter__()
+    calls["tags of the ranks"] = lambda: engine.save_checkpoint(folder, f"of_rank_{dist.get_rank()}")
+    bare: Any = {name: value for name, value in loops.config(stage).items() if name not in ("optimizer", "scheduler")}
+    evaluates, *_ = loops.deepspeed().initialize(model=nn.Linear(5, 5), config=bare)
+    calls["backward without an optimizer"] = lambda: evaluates.backward(evaluates(torch.ones(2, 5)).sum())
+    calls["step without an optimizer"] = evaluates.step
     others = []
     for name, call in calls.items():
         try:
@@ -108,6 +113,7 @@ def _caught(group: dist.ProcessGroup, stage: int, folder: str) -> list[str]:
         except Exception as error:  # noqa: BLE001
             others.append(f"{name}: {type(error).__name__}")
     engine.destroy()
+    evaluates.destroy()
     return others
 
 

@@ -50,3 +50,12 @@ def test_strings_in_a_schedule() -> None:
     numbers = {"cycle_min_lr": 1e-3, "cycle_max_lr": [0.01], "cycle_first_step_size": 20, "cycle_momentum": False}
     found = resolve({**_BATCH, "scheduler": {"type": "OneCycle", "params": {**texts, "warmup_type": "log"}}})
     assert found.section("scheduler")["params"] == {**numbers, "warmup_type": "log"}
+
+
+@pytest.mark.parametrize("value", ["foo", 3, None])
+def test_a_wrong_tag_validation(value: Any) -> None:
+    """It is an error, although the key has no effect; the three values may be written in any case."""
+    with pytest.raises(ConfigError, match=r"checkpoint\.tag_validation: Input should be 'Warn', 'Fail' or 'Ignore'"):
+        resolve({**_BATCH, "checkpoint": {"tag_validation": value}})
+    for fits in ("Warn", "FAIL", "ignore"):
+        resolve({**_BATCH, "checkpoint": {"tag_validation": fits, "load_universal": False}})

@@ -52,7 +52,7 @@ def _check_sections(raw: dict[str, Any]) -> None:
     for name in (*schema.SECTIONS, *surface.Surface.model_fields):
         if raw.get(name, 0) is None:
             del raw[name]
-    for name in (*schema.SECTIONS, *surface.SECTIONS):
+    for name in (*schema.SECTIONS, *surface.SECTIONS, "checkpoint"):
         if not isinstance(raw.get(name, {}), dict):
             raise ConfigError(f"{name} is a section, which is an object of keys and values, got {raw[name]!r}")
     for name in ("optimizer", "scheduler"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -124,6 +124,19 @@ class ZeroFlags(BaseModel):
     stage3_gather_16bit_weights_on_model_save: bool = False
 
 
+class CheckpointFlags(BaseModel):
+    """The key of ``checkpoint`` that is checked; no key of the section has an effect."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tag_validation: Literal["Warn", "Fail", "Ignore"] = "Warn"
+
+    @field_validator("tag_validation", mode="before")
+    @classmethod
+    def _in_any_case(cls, value: Any) -> Any:
+        return value.capitalize() if isinstance(value, str) else value
+
+
 class Surface(BaseModel):
     """The surface's keys of the top level; the engine and the lists have the others."""
 
@@ -145,6 +158,7 @@ class Surface(BaseModel):
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing()
     fp16: Fp16Flags = Fp16Flags()
     zero_optimization: ZeroFlags = ZeroFlags()
+    checkpoint: CheckpointFlags = CheckpointFlags()
 
 
 #: The sections whose keys are all the surface's.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zerobench.compat.checkpoint.export import in_order_of, save_whole
 from zerobench.compat.checkpoint.zero_to_fp32 import write_scripts
 from zerobench.compat.engine.edits import Edits
-from zerobench.compat.errors import MissingCheckpoint, raised_as
+from zerobench.compat.errors import MissingCheckpoint, SavingError, raised_as
 from zerobench.compat.log import notice
 from zerobench.compat.zero.gathered import GatheredParameters
 from zerobench.engine import Engine
@@ -61,11 +61,16 @@ class CheckpointMethods:
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save a checkpoint; a collective. Rank 0 puts scripts that read its weights beside it."""
+        """Save a checkpoint; a collective. Rank 0 puts scripts that read its weights beside it.
+
+        Raises:
+            SavingError: the ranks give different arguments, or a file cannot be written; it is a CheckpointError.
+        """
         if self._engine.accumulation.begun:
             notice("a checkpoint was saved within a step: the gradients of the step until then are not in it")
         self._edits.keep()
-        self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
+        with raised_as(SavingError):
+            self._engine.save_checkpoint(save_dir, tag, client_state or {}, save_latest, exclude_frozen_parameters)
         if self._engine.ranks.rank == 0:
             write_scripts(Path(save_dir))
         return True

@@ -40,6 +40,7 @@ from zerobench.compat.profiling.timers import SynchronizedWallClockTimer, Throug
 from zerobench.compat.runtime.loader import DeepSpeedDataLoader
 from zerobench.compat.zero.status import mark
 from zerobench.engine import Engine
+from zerobench.engine.engine import NO_OPTIMIZER
 
 
 class DeepSpeedEngine(
@@ -140,6 +141,7 @@ class DeepSpeedEngine(
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
         """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
+        self._check_trains()
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise LossError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
@@ -150,6 +152,10 @@ class DeepSpeedEngine(
         with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
+
+    def _check_trains(self) -> None:
+        if not self._engine.optimizer.trains:
+            raise CallError(NO_OPTIMIZER)
 
     @contextmanager
     def _around_backward(self) -> Iterator[None]:
@@ -167,8 +173,10 @@ class DeepSpeedEngine(
         """Update at the accumulation boundary, otherwise count the micro-step; a collective.
 
         Raises:
-            RuntimeError: the call is inside no_sync() or coalesce_grad_reduction(), or gives ``lr_kwargs``.
+            RuntimeError: the engine has no optimizer, or the call is inside no_sync() or coalesce_grad_reduction(), or
+                gives ``lr_kwargs``.
         """
+        self._check_trains()
         self._direct.check_ended()
         self._check_step()
         if lr_kwargs:
