@@ -60,10 +60,12 @@ def _modules(name: str) -> Iterator[ModuleType]:
 
 
 def _named(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    assigned = _assigned(module)
+    assigned, functions = _assigned(module), _functions(module)
     for name, value in sorted(vars(module).items()):
         if not name.startswith("_"):
             kind = [value] if name in assigned and _is_constant(value) else _kind(module, value)
+            if kind is None and name in functions:
+                kind = "function"  # a decorator has put an object of another module in its place
             if kind is not None:
                 yield name, kind
 
@@ -82,9 +84,17 @@ def _kind(module: ModuleType, value: Any) -> str | None:
 
 def _assigned(module: ModuleType) -> set[str]:
     """The names that the module's own source assigns."""
-    body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
-    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    targets = [target for node in _source(module) if isinstance(node, ast.Assign) for target in node.targets]
     return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _functions(module: ModuleType) -> set[str]:
+    """The functions that the module's own source defines."""
+    return {node.name for node in _source(module) if isinstance(node, ast.FunctionDef)}
+
+
+def _source(module: ModuleType) -> list[ast.stmt]:
+    return ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
 
 
 def _is_constant(value: Any) -> bool:

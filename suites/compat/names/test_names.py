@@ -41,6 +41,7 @@ for name, names in recorded().items():
     for each in names:
         getattr(module, each)
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.comm.coalesced_collectives import reduce_scatter_coalesced  # of a decorator in another module
 from deepspeed.runtime.constants import ROUTE_TRAIN
 from deepspeed.utils import DeprecatedException
 from deepspeed.runtime.zero.partition_parameters import ZeroParamType
