@@ -56,11 +56,22 @@ def _trained(group: dist.ProcessGroup, stage: int, sections: dict[str, Any]) -> 
         after = loops.masters(net)
         summary = comm.log_summary(show_straggler=True, return_dict=True)
         count = comm.get_comm_operation_count()
+        _check_profiler(engine)
         engine.destroy()
     comms_logger.configure({"enabled": False})
     counted = sum(each["count"] for sizes in summary["summary"].values() for each in sizes.values())
     assert counted == count
     return printed.getvalue(), after, summary["summary"]
+
+
+def _check_profiler(engine: Any) -> None:
+    """After the report the engine's profiler has its numbers; without its section there is none."""
+    if not engine.flops_profiler_enabled():
+        with pytest.raises(AttributeError, match="flops_profiler is not offered: enable the section flops_profiler"):
+            engine.flops_profiler  # noqa: B018
+        return
+    profiler = engine.flops_profiler
+    assert (profiler.params, profiler.macs, profiler.flops) == (147, _FLOPS // 2, _FLOPS)
 
 
 def _at_two_stages(group: dist.ProcessGroup) -> list[tuple[str, bool, dict[str, Any], dict[str, Any]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from zerobench.compat.config.deepspeed_config import DeepSpeedConfig
 from zerobench.compat.profiling.monitors import MonitorMaster, get_monitor_config
 
 _EVENTS = [("Train/Samples/lr", 0.5, 16), ("Train/Samples/lr", 0.25, 32)]
@@ -68,6 +69,27 @@ def test_each_by_its_name(tmp_path: Path) -> None:
     assert master.csv_monitor.enabled
     master.csv_monitor.write_events([("a/b", 1.5, 4)])
     assert (tmp_path / "DeepSpeedJobName" / "a_b.csv").read_text().split() == ["step,b", "4,1.5"]
+
+
+def test_their_sections_to_read(tmp_path: Path) -> None:
+    """Each is an attribute, given or not, with DeepSpeed's defaults."""
+    given = {"csv_monitor": {"enabled": True, "output_path": str(tmp_path)}, "wandb": {"enabled": False, "team": "t"}}
+    read = DeepSpeedConfig({"train_batch_size": 8, **given}).monitor_config
+    for config in (read, get_monitor_config(given)):
+        assert (config.enabled, config.csv_monitor.enabled, config.csv_monitor.output_path) == (
+            True,
+            True,
+            str(tmp_path),
+        )
+        assert config.csv_monitor.job_name == config.tensorboard.job_name == "DeepSpeedJobName"
+        assert (config.tensorboard.enabled, config.tensorboard.output_path) == (False, "")
+        assert (config.wandb.enabled, config.wandb.team, config.wandb.project) == (False, "t", "deepspeed")
+        assert (config.comet.enabled, config.comet.samples_log_interval) == (False, 100)
+        with pytest.raises(
+            AttributeError, match="no monitor 'tensorbord'; the monitors are tensorboard, wandb, csv_mon"
+        ):
+            config.tensorbord  # noqa: B018
+    assert not get_monitor_config({}).enabled
 
 
 def test_calls_of_comet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,37 +8,13 @@ from typing import Any
 import torch.distributed as dist
 
 from zerobench.compat.config.defaults import WITHOUT_EFFECT, ZERO_WITHOUT_EFFECT
+from zerobench.compat.config.monitor_config import MonitorConfig, get_monitor_config
+from zerobench.compat.config.readable import Section
 from zerobench.compat.config.settings import Settings, resolve
 from zerobench.compat.config.surface import Surface
 from zerobench.compat.errors import SettingsError, raised_as
 from zerobench.engine.config.schema import Config, accumulation_steps, load
 from zerobench.engine.errors import ConfigError
-
-
-class Section:
-    """The keys of one section as attributes: the given values, and the defaults.
-
-    A section within it, such as ``offload_optimizer``, is None if it is not given, as in DeepSpeed.
-    """
-
-    def __init__(self, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-        self._given, self._defaults = given, defaults
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        for key in (name, f"stage3_{name}"):
-            default = self._defaults.get(key)
-            if key in self._given:
-                value = self._given[key]
-                return Section(value, default or {}) if isinstance(value, dict) else value
-            if key in self._defaults:
-                return None if isinstance(default, dict) else default
-        raise AttributeError(f"the section has no key {name!r}; it has {', '.join({**self._defaults, **self._given})}")
-
-    def __repr__(self) -> str:
-        keys = (key.removeprefix("stage3_") for key in self._defaults)
-        return f"{type(self).__name__}({', '.join(f'{key}={getattr(self, key)!r}' for key in keys)})"
 
 
 class DeepSpeedConfig:
@@ -78,6 +54,7 @@ class DeepSpeedConfig:
         self.zero_enabled = self.zero_optimization_stage > 0
         self.zero_config, self.float16_config = self._section("zero_optimization"), self._section("fp16")
         self.bfloat16_config = self._section("bf16")
+        self.monitor_config: MonitorConfig = get_monitor_config(self._param_dict)
         self.fp16_enabled, self.bfloat16_enabled = config.fp16.enabled, config.bf16.enabled
         self.gradient_clipping = config.gradient_clipping
         optimizer, scheduler = settings.section("optimizer"), settings.section("scheduler")

@@ -22,6 +22,7 @@ REFUSED_ATTRIBUTES: dict[str, str] = {
     "loaded_checkpoint_mp_world_size": _SIZES,
     "engine_timers": _TIMES,
     "engine_timers_cache": _TIMES,
+    "flops_profiler": "enable the section flops_profiler",
     "module_forward_pre_hook": _HOOKS,
     "module_forward_post_hook": _HOOKS,
 }

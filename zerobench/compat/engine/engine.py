@@ -35,6 +35,7 @@ from zerobench.compat.parallelism import Parallelism
 from zerobench.compat.patches.clipping import watch_clipping
 from zerobench.compat.patches.lookups import watch_lookups
 from zerobench.compat.patches.wrappers import watch_wrappers
+from zerobench.compat.profiling.flops_profiler import FlopsProfiler
 from zerobench.compat.profiling.monitors import MonitorMaster
 from zerobench.compat.profiling.timers import SynchronizedWallClockTimer, ThroughputTimer
 from zerobench.compat.runtime.loader import DeepSpeedDataLoader
@@ -141,13 +142,13 @@ class DeepSpeedEngine(
 
     def backward(self, loss: Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Tensor:
         """Backward of one micro-step; returns the loss, divided by the micro-steps if ``scale_wrt_gas`` is set."""
-        self._check_trains()
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise LossError(f"backward() takes a scalar loss, got {shape}; reduce it, for example by mean()")
         if not loss.requires_grad:
             raise CallError("the loss has no graph: its forward ran under no_grad, or no parameter of it trains")
         self._given.check_lives()
+        self._check_trains()
         self._direct.check_ended()
         with self._around_backward():
             self._engine.backward(loss, retain_graph, scale_wrt_gas)
@@ -176,12 +177,12 @@ class DeepSpeedEngine(
             RuntimeError: the engine has no optimizer, or the call is inside no_sync() or coalesce_grad_reduction(), or
                 gives ``lr_kwargs``.
         """
-        self._check_trains()
         self._direct.check_ended()
         self._check_step()
         if lr_kwargs:
             raise RuntimeError(f"step() takes no lr_kwargs, got {lr_kwargs}; call the scheduler's step() with them")
         self._given.check()
+        self._check_trains()
         self._direct.adopt()
         with self._progress.timing("step"), comms_logger.recording(), self._hooks_of_step():
             before = self._engine.global_steps
@@ -241,6 +242,13 @@ class DeepSpeedEngine(
     def monitor(self) -> MonitorMaster:
         """The monitors; the caller may write events of its own."""
         return self._progress.monitor
+
+    @property
+    def flops_profiler(self) -> FlopsProfiler:
+        """The profiler of the section ``flops_profiler``; there is none if the section is not enabled."""
+        if self._progress.profiler is None:
+            raise AttributeError(name="flops_profiler")  # __getattr__ has the reason
+        return self._progress.profiler
 
     @property
     def device(self) -> torch.device:

@@ -40,7 +40,8 @@ class Progress:
         self.throughput = ThroughputTimer(None, engine.train_batch_size(), steps_per_output=engine.steps_per_print())
         self._measured = engine.wall_clock_breakdown()
         self._section = engine._settings.section("flops_profiler")
-        self._profiler: FlopsProfiler | None = None
+        self.profiler = self._new_profiler() if self._section.get("enabled") else None
+        self._profiled = self._reports = False
         self.monitor = MonitorMaster(get_monitor_config(engine.config))
         if self._measured:
             reducer: Any = engine._engine.reducer
@@ -77,27 +78,31 @@ class Progress:
     def profiling(self) -> Iterator[None]:
         """Count the FLOPs of a forward, if it is the first one of the step that the configuration names."""
         named = self._engine.global_steps == self._section.get("profile_step", 1)
-        if not (self._section.get("enabled") and named and self._profiler is None and self._engine.module.training):
+        if self.profiler is None or not named or self._profiled or not self._engine.module.training:
             yield
             return
-        factor = self._section.get("recompute_fwd_factor", 0.0)
-        self._profiler = FlopsProfiler(self._engine.module, self._engine, factor)
-        with self._profiler.profiling():
+        self._profiled = self._reports = True
+        with self.profiler.profiling():
             yield
+
+    def _new_profiler(self) -> FlopsProfiler:
+        factor = self._section.get("recompute_fwd_factor", 0.0)
+        return FlopsProfiler(self._engine.module, self._engine, factor)
 
     def _print_profile(self) -> None:
         """The report on rank 0 at the end of its step."""
-        if self._profiler is not None and self._profiler.started:
+        if self.profiler is not None and self._reports:
+            self._reports = False
             if self._engine.global_rank == 0:
                 given = self._section
-                self._profiler.print_model_profile(
+                self.profiler.print_model_profile(
                     profile_step=given.get("profile_step", 1),
                     module_depth=given.get("module_depth", -1),
                     top_modules=given.get("top_modules", 1),
                     detailed=given.get("detailed", True),
                     output_file=given.get("output_file"),
                 )
-            self._profiler.end_profile()
+            self.profiler.end_profile()
 
     def forward(self, training: bool) -> None:
         """A forward begins."""

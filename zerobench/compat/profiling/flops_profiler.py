@@ -106,6 +106,21 @@ class FlopsProfiler:
         found = self._times.of(self.model) or self._duration
         return duration_to_string(found) if as_string else found
 
+    @property
+    def flops(self) -> int:
+        """The FLOPs; they stay after the end of the profile."""
+        return int(self._counter.get_total_flops())
+
+    @property
+    def macs(self) -> int:
+        """Half of the FLOPs."""
+        return self.flops // 2
+
+    @property
+    def params(self) -> int:
+        """The model's parameters, whole."""
+        return self._of_parameters()
+
     def get_total_params(self, as_string: bool = False) -> Any:
         """The model's parameters, whole."""
         return params_to_string(self._of_parameters()) if as_string else self._of_parameters()

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from zerobench.compat.config.monitor_config import JOB, get_monitor_config
 from zerobench.compat.errors import MissingLibrary
 
-_JOB = "DeepSpeedJobName"
+__all__ = ["MonitorMaster", "get_monitor_config"]
 
 
 class _Monitor(ABC):
@@ -31,12 +32,6 @@ class _Monitor(ABC):
         """Record events."""
         for event in event_list:
             self.write(*event)
-
-
-def get_monitor_config(param_dict: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections of the enabled monitors."""
-    given = {name: param_dict.get(name) for name in _MONITORS}
-    return {name: each for name, each in given.items() if isinstance(each, dict) and each.get("enabled")}
 
 
 class MonitorMaster:
@@ -72,7 +67,7 @@ class MonitorMaster:
 
 
 def _folder(section: dict[str, Any]) -> Path:
-    return Path(section.get("output_path") or "") / str(section.get("job_name", _JOB))
+    return Path(section.get("output_path") or "") / str(section.get("job_name", JOB))
 
 
 def _library(name: str, section: str) -> Any:
