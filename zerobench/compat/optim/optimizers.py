@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -39,7 +41,7 @@ class DeepSpeedZeroOptimizer_Stage3(metaclass=_OfStages):
 
 
 class _Taken(Optimizer):
-    """Parameter groups of a rule; the engine steps them.
+    """Parameter groups of a rule. The engine that gets them steps them; until then the optimizer steps by itself.
 
     Args:
         rule: a type of the configuration's optimizer.
@@ -48,16 +50,51 @@ class _Taken(Optimizer):
     """
 
     def __init__(self, rule: str, params: Any, **defaults: Any) -> None:
-        self._rule = of_type(rule)
+        self._rule, self._is_taken = of_type(rule), False
         super().__init__(params, defaults)
 
     def taken(self) -> ZeroOptimizer:
-        """The engine's optimizer with the same groups."""
+        """The engine's optimizer with the same groups.
+
+        Raises:
+            ConfigError: the optimizer has stepped.
+        """
+        if self.state:
+            raise ConfigError("the optimizer has stepped already; the engine starts from fresh state: pass a new one")
+        self._is_taken = True
         return ZeroOptimizer(self._rule, self.param_groups, dict(self.defaults))
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Refuse: only the engine has the gradients of all ranks."""
-        raise RuntimeError(f"{type(self).__name__} steps inside the engine; call engine.step()")
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step the parameters by their ``grad``, as an optimizer of torch; returns the closure's loss.
+
+        Raises:
+            RuntimeError: an engine has the parameters, and only it has the gradients of all ranks.
+        """
+        if self._is_taken:
+            raise RuntimeError(f"this {type(self).__name__} was given to an engine, which steps it; call engine.step()")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, parameter.grad, group)
+        return loss
+
+    @torch.no_grad()
+    def _step(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """In fp32, as the engine: the parameter is rounded to its dtype, and its states are fp32."""
+        state, names = self.state[parameter], self._rule.state_names(self.param_groups)
+        if not state:
+            state.update(step=0, **{name: torch.zeros_like(parameter, dtype=torch.float32) for name in names})
+        state["step"] += 1
+        states = [state[name].to(torch.float32, copy=True).flatten() for name in names]
+        master = parameter.to(torch.float32, copy=True).flatten()
+        factor, values = torch.ones(1, device=master.device), self._rule.values(group, int(state["step"]))
+        self._rule.update(master, gradient.flatten(), states, None, factor, values)
+        parameter.copy_(master.view_as(parameter))
+        state.update({name: each.view_as(parameter) for name, each in zip(names, states, strict=True)})
 
 
 class DeepSpeedCPUAdam(_Taken):
