@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -105,11 +106,25 @@ def _function(module: str, name: str) -> Any:
     return refusing
 
 
+class _Refusing(ABCMeta):
+    """The class of a class that refuses: its own methods, such as ``apply`` of a Function, are the same error.
+
+    It is an AttributeError, so that ``hasattr()`` is False. A script may give its own class an abstract one beside it.
+    """
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name)
+        refused = next(each for each in cls.__mro__ if "_refuses" in vars(each))
+        raise AttributeError(f"{refused.__module__}.{refused.__name__}.{name} is not offered: {_STANDS_IN}", name=name)
+
+
 def _class(module: str, name: str) -> Any:
     def refusing(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse(f"{module}.{name}")
 
-    return type(name, (), {"__module__": module, "__doc__": "Refuses; no object is one.", "__init__": refusing})
+    given = {"__module__": module, "__doc__": "Refuses; no object is one.", "__init__": refusing, "_refuses": True}
+    return _Refusing(name, (), given)
 
 
 def _exception(module: str, name: str) -> Any:

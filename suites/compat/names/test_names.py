@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from abc import ABC
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,19 @@ def test_a_refused_method() -> None:
     for each in REASONS:
         with pytest.raises(NotImplementedError, match=rf"engine.{each}\(\) is not offered: "):
             getattr(DeepSpeedEngine, each)(None, 1)
+
+
+def test_a_method_of_a_refused_class() -> None:
+    """It is not there, for ``hasattr()``, too, and the error says so; the class can be a base beside an abstract."""
+    refused: Any = unoffered._name("deepspeed.runtime.sequence_parallel.ulysses_sp", "TiledMLP")
+    own: Any = type("Own", (refused, ABC), {"name": "own"})
+    for each in (refused, own):
+        with pytest.raises(AttributeError, match=r"ulysses_sp\.TiledMLP\.apply is not offered: .*drop-in\.md"):
+            each.apply(1)
+        assert not hasattr(each, "apply")
+        with pytest.raises(NotImplementedError, match=r"TiledMLP is not offered"):
+            each()
+    assert own.name == "own"
 
 
 def test_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
