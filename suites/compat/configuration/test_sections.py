@@ -59,3 +59,25 @@ def test_a_wrong_tag_validation(value: Any) -> None:
         resolve({**_BATCH, "checkpoint": {"tag_validation": value}})
     for fits in ("Warn", "FAIL", "ignore"):
         resolve({**_BATCH, "checkpoint": {"tag_validation": fits, "load_universal": False}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"dtype": "float32"}, r"torch_autocast\.dtype must be 'bfloat16', got 'float32'"),
+        ({"dtype": "torch.float16"}, r"torch_autocast\.dtype = 'torch.float16' is refused: it needs a loss scale"),
+        ({"lower_precision_safe_modules": ["torch.nn.Linaer"]}, r"safe_modules: there is no 'torch\.nn\.Linaer'; give"),
+        ({"lower_precision_safe_modules": ["Linear"]}, r"safe_modules: there is no 'Linear'; give"),
+        ({"lower_precision_safe_modules": ["no_such.Linear"]}, r"safe_modules: there is no 'no_such\.Linear'; give"),
+    ],
+)
+def test_mistakes_in_autocast(keys: dict[str, Any], message: str) -> None:
+    """They are errors if the section is enabled; what DeepSpeed takes is taken."""
+    with pytest.raises(ConfigError, match=message):
+        resolve({**_BATCH, "torch_autocast": {"enabled": True, **keys}})
+    resolve({**_BATCH, "torch_autocast": {"enabled": False, **keys}})
+    fits = {
+        "dtype": "torch.bfloat16",
+        "lower_precision_safe_modules": ["torch.nn.Linear", "torch.nn.modules.conv.Conv2d"],
+    }
+    resolve({**_BATCH, "torch_autocast": {"enabled": True, **fits}})
