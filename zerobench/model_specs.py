@@ -84,6 +84,7 @@ class Odd:
     high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
     persistent: bool = True  # they are in the state dict
+    order: Literal["listed", "turned"] = "listed"  # of the calls of blocks, in leaves with ``route`` false
     rare_parts: Literal["none", "all"] = "none"  # if ``transposed``: see zerobench.workload.models.rare_parts
     dropout: float = 0.0
     recompute: Recompute = "none"
@@ -104,6 +105,11 @@ class Odd:
     def has_rare_parts(self) -> bool:
         """Whether it has them: one has the strides that engines refuse in a transposed parameter."""
         return self.transposed and self.rare_parts == "all"
+
+    @property
+    def turned(self) -> bool:
+        """Whether some leaves call the blocks from the last to the first."""
+        return self.order == "turned"
 
     @property
     def by_route(self) -> bool:

@@ -20,7 +20,7 @@ from zerobench.placement import Mesh, Placement
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 OffloadTarget = Literal["none", "cpu", "nvme"]
-PoisonedBy = Literal["inf", "nan"]
+PoisonedBy = Literal["inf", "nan", "backward"]
 ScheduledBy = Literal["client", "engine"]
 Forwards = Literal["one", "two", "dropped", "no_grad", "metric"]
 Loads = Literal["all", "without_optimizer", "model"]
@@ -123,7 +123,8 @@ class Scenario:
     max_in_cpu: int = 0
     data: Literal["random", "dyadic", "text"] = "random"
     data_path: str = ""
-    poison: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is multiplied by ``poison_by``
+    # (step, leaf): that leaf's loss is multiplied by ``poison_by``, or the first layer's gradients alone are undefined
+    poison: tuple[tuple[int, int], ...] = ()
     poison_by: PoisonedBy = "inf"
     zeroed: tuple[tuple[int, int], ...] = ()  # (step, leaf): that leaf's loss is zero, and so are its gradients
     reads: tuple[Read, ...] = ()  # in the middle of training; an engine must not depend on them
@@ -131,6 +132,7 @@ class Scenario:
     gradient_edits: tuple[int, ...] = ()  # in these the client zeroes gradients of some parameters before the update
     frozen_steps: tuple[int, ...] = ()  # in these, no parameter of the first block requires a gradient
     freezes_half: bool = False  # or none of every second parameter of the model, as if the client trained biases alone
+    freezes_stem: bool = False  # or none of the first layer, as if the client froze embeddings
     ranks_differ: bool = False  # the ranks build different models; the engine takes that of rank 0
     resumes: tuple[int, ...] = ()  # before these steps a new engine loads the state that the last one saved
     loads: Loads = "all"  # the part of the state that it loads (docs/reference/contract.md, Loads)
@@ -254,6 +256,11 @@ class Scenario:
         It does in half of the Scenarios, by the seed.
         """
         return self.seed // 2 % 2 == 1
+
+    @property
+    def changes_neighbours(self) -> bool:
+        """Whether the client edits neighbours, in every third Scenario by the seed; or every second parameter."""
+        return self.seed % 3 == 1
 
     @property
     def carries_client_state(self) -> bool:

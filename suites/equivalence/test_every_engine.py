@@ -225,7 +225,7 @@ def test_dynamic_scale_equals_static(trials: Trials, scenario: Scenario) -> None
 
 @drawn_at_each_stage(
     lambda stage: st.tuples(
-        scenarios(stage=stage, steps=3, reads=(), poison_by=among("poison_by", "inf", "nan")),
+        scenarios(stage=stage, steps=3, reads=(), poison_by=among("poison_by", "inf", "nan", "backward")),
         st.integers(0, 2),
         st.integers(0, 11),
     ),

@@ -63,6 +63,16 @@ RARE_LOADS = {
         chunk=32,
         clip=0.05,
     ),
+    # the state of no step has states and counts, all of them zero, for an engine that has others
+    "state of no step": Scenario(
+        model=Odd(width=5, hidden=(7, 2), buffers=True),
+        steps=2,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-2, second_group=True),
+        resumes=(0,),
+        loads_into="trained",
+        reads=(Read("optimizer_state", 0, 0), Read("evaluation", 0, 0)),
+    ),
     # a second copy of the shards, which a load must renew
     "shards in groups": Scenario(world=4, steps=3, resumes=(2,), settings=("zero_hpz_partition_size",)),
 }

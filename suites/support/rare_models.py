@@ -93,6 +93,18 @@ RARE_MODELS = {
         freezes_half=True,
         max_live=500_000_000,
     ),
+    # blocks of one shape, in the order of their list or from the last to the first, by the micro-step; evaluations have
+    # the order of the list
+    "blocks in turned order": Scenario(
+        model=Odd(width=5, hidden=(7, 7, 7), order="turned", routes="micro_steps"),
+        world=3,
+        steps=3,
+        accumulation=2,
+        chunk=32,
+        prefetch_bucket=150,
+        optimizer=Optimizer(lr=1e-2),
+        reads=(Read("evaluation", 0, 1), Read("evaluation", 1, -1)),
+    ),
     "image model": Scenario(
         model=Vit(width=16, layers=1, heads=2, image=8, patch=4), steps=2, accumulation=2, chunk=32
     ),

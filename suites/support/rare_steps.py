@@ -89,4 +89,57 @@ RARE_STEPS = {
         loss_scale=LossScale(initial_power=4, window=3, hysteresis=1),
         poison=((3, 0),),
     ),
+    # after one step all gradients are zero, and second moments of a short memory go down to subnormal numbers, below
+    # an eps that no bound of an engine may raise
+    "moments that fade": Scenario(
+        model=Odd(width=5, hidden=(7,), norm=False, activation="tanh"),
+        steps=10,
+        chunk=32,
+        optimizer=Optimizer(name="adam", lr=1e-12, eps=1e-12, betas=(0.5, 1e-4), weight_decay=0.0),
+        zeroed=tuple((step, leaf) for step in range(1, 10) for leaf in range(2)),
+    ),
+    # without a first moment, as in RMSprop, but with both corrections of the bias; or with the first one alone
+    "no first moment": Scenario(
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(name="adam", betas=(0.0, 0.999), second_group=True),
+    ),
+    "no second moment": Scenario(
+        steps=3, chunk=32, optimizer=Optimizer(name="adamw", betas=(0.9, 0.0), eps=1e-3, third_group=True)
+    ),
+    # losses are finite, and so are all gradients but those that the backward makes last, in weights that have the range
+    # of fp32: on one rank, in one micro-step
+    "overflow at the end of a backward": Scenario(
+        model=Odd(width=5, hidden=(7, 2)),
+        world=3,
+        dtype="bf16",
+        steps=4,
+        accumulation=2,
+        chunk=32,
+        clip=0.05,
+        reduce_bucket=64,
+        poison=((1, 2), (3, 4)),
+        poison_by="backward",
+    ),
+    # zeros of both signs and subnormal numbers that the client sets stay as they are where no step or no forward comes
+    "zeros that a client sets": Scenario(
+        model=Odd(width=5, hidden=(7, 2), unused=True),
+        steps=3,
+        chunk=32,
+        optimizer=Optimizer(name="sgd", lr=0.1, second_group=True),
+        edits=(1, 2),
+        reads=(Read("parameters", 1, 0), Read("model_parameters", 2, 0)),
+    ),
+    # the first layer rests, as embeddings do: no gradient comes where a backward ends
+    "first layer at rest": Scenario(
+        model=Odd(width=5, hidden=(7, 2), scalar=True),
+        world=3,
+        steps=4,
+        accumulation=2,
+        chunk=32,
+        reduce_bucket=64,
+        optimizer=Optimizer(name="adam", lr=1e-2, weight_decay=0.1, second_group=True),
+        frozen_steps=(0, 2),
+        freezes_stem=True,
+    ),
 }

@@ -208,6 +208,7 @@ _GROWN = Scenario(
 REQUIRED = {
     "overflow on the wire": ("poison",),
     "overflow in the accumulator": ("poison",),
+    "overflow at the end of a backward": ("poison",),
     "overflow that the client takes away": ("dtype", "loss_scale", "gradient_edits"),
     "replicas of the shards": ("replicate", "clip"),
     "growth over short steps": ("dtype", "loss_scale"),
@@ -221,7 +222,7 @@ SHARES = {"hundreds of steps": 0.05, "hundreds of leaves": 0.05}
 #: engines divide before they send.
 OF_BITS = ("large gradients", "overflow of fp32 on the wire")
 #: Those in which others are held at stage 0 alone: some engines that shard freeze a unit as a whole.
-AT_STAGE_0 = ("biases alone",)
+AT_STAGE_0 = ("biases alone", "first layer at rest")
 
 RARE_VALUES |= {
     # two short steps in a row, three saves to one directory, and an edit between two evaluations without a step between

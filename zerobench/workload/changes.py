@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from zerobench.recording import State
 from zerobench.scenario import Scenario
 from zerobench.workload import models
 
+#: Values whose bits a sum with zeros or a kernel that flushes would change, in parameters of several elements.
+_RARE = (-0.0, 0.0, 1e-40, -1e-40)
+_SEVERAL = 3 * len(_RARE)
+
 
 def edited(scenario: Scenario, step: int) -> State:
-    """The values that the client sets before ``step``: of every second trained parameter, those of another seed.
+    """The values that the client sets before ``step``: of some trained parameters, those of another seed.
 
-    In memory a value has its dimensions in the reverse order, as the transpose of another one has.
+    In memory a value has its dimensions in the reverse order, as the transpose of another one has. But for exact data
+    one has zeros of both signs and subnormal numbers, if it has more elements than a few.
     """
     model = models.build(scenario.but(seed=scenario.seed + 2 + step))
-    trained = [(name, _reversed_in_memory(p.detach())) for name, p in model.named_parameters() if p.requires_grad]
-    return dict(trained[step % 2 :: 2])
+    values = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    chosen = {name: values[name] for name in _chosen(scenario, step, list(values))}
+    if scenario.data != "dyadic":
+        for value in chosen.values():
+            _set_rare(value)
+    return {name: _reversed_in_memory(value) for name, value in chosen.items()}
+
+
+def _chosen(scenario: Scenario, step: int, names: list[str]) -> list[str]:
+    """Every second parameter; or, if the client changes neighbours, all but every third."""
+    if scenario.changes_neighbours:
+        return [name for index, name in enumerate(names) if (index + step) % 3]
+    return names[step % 2 :: 2]
+
+
+def _set_rare(value: Tensor) -> None:
+    if value.numel() >= _SEVERAL:
+        numbers = value.flatten()
+        numbers[: len(_RARE)] = torch.tensor(_RARE)
+        value.copy_(numbers.view(value.shape))
 
 
 def _reversed_in_memory(value: Tensor) -> Tensor:
@@ -27,9 +51,9 @@ def _reversed_in_memory(value: Tensor) -> Tensor:
 
 
 def without_gradient(scenario: Scenario, step: int) -> list[str]:
-    """The parameters whose gradients the client zeroes in ``step``: every second trained one."""
+    """The parameters whose gradients the client zeroes in ``step``, some of those that train."""
     model = models.build(scenario)
-    return [name for name, p in model.named_parameters() if p.requires_grad][step % 2 :: 2]
+    return _chosen(scenario, step, [name for name, p in model.named_parameters() if p.requires_grad])
 
 
 def let_train(block: Iterable[nn.Parameter], scenario: Scenario, step: int) -> None:
@@ -42,7 +66,9 @@ def resting(model: nn.Module, scenario: Scenario) -> list[nn.Parameter]:
     """The trained parameters that the Scenario freezes in some steps; none if it freezes none."""
     if not scenario.frozen_steps:
         return []
-    return trained(model)[::2] if scenario.freezes_half else trained(first_block(model))
+    if scenario.freezes_half:
+        return trained(model)[::2]
+    return trained(model.get_submodule("stem") if scenario.freezes_stem else first_block(model))
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:

@@ -21,7 +21,11 @@ DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat1
 
 CHANNELS = 3  # of an image
 
-_POISONS: dict[PoisonedBy, float] = {"inf": math.inf, "nan": math.nan}
+_POISONS: dict[PoisonedBy, dict[str, float | bool]] = {
+    "inf": {"scale": math.inf},
+    "nan": {"scale": math.nan},
+    "backward": {"undefined": True},
+}
 _HELD_OUT = -1  # not a step of any training
 _BEFORE = 64  # elements of a larger tensor before a part of it
 _TRAINED = 0.9  # the share of a text that training sees
@@ -33,7 +37,8 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     A gpt's batch holds ``tokens`` and ``targets``, int64 [micro_batch, context]; a vit's ``images``, [micro_batch, 3,
     image, image] in the Scenario's dtype, and ``labels``, int64 [micro_batch]; an odd model's ``x`` and ``y``,
     [micro_batch, width] in the Scenario's dtype, and ``route``. A poisoned leaf also holds an infinite or
-    undefined ``scale`` of the loss, and a zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s //
+    undefined ``scale`` of the loss, or for an odd model ``undefined`` to spoil the gradients of its stem alone, and a
+    zeroed one a ``scale`` of zero. Sample s of a step (leaf ``s //
     micro_batch``) is the same however a step's samples are cut into leaves, except that dyadic targets are multiplied
     by the number of leaves, so that their mean over leaves is exact. Every second leaf of a ragged Scenario has half of
     the samples.
@@ -43,7 +48,7 @@ def leaf(scenario: Scenario, step: int, index: int) -> Batch:
     """
     batch, here = _batch(scenario, step, index), (step, index)
     if here in scenario.poison:
-        return batch | {"scale": _POISONS[scenario.poison_by]}
+        return batch | _POISONS[scenario.poison_by]
     return batch | ({"scale": 0.0} if here in scenario.zeroed else {})
 
 

@@ -95,8 +95,8 @@ class OddModel(nn.Module):
             count = torch.tensor(257)  # more than bfloat16 can count
             self.register_buffer("samples", count, persistent=self.spec.persistent)
 
-    def forward(self, x: Tensor, y: Tensor, route: bool, scale: float = 1.0) -> Tensor:
-        hidden = self._prologue(x)
+    def forward(self, x: Tensor, y: Tensor, route: bool, scale: float = 1.0, undefined: bool = False) -> Tensor:
+        hidden = self._prologue(x, undefined)
         for position, block in enumerate(self._calls(route)):
             output = self._call(block, hidden)
             stops = self.spec.stopped and not route and position == 0
@@ -110,8 +110,10 @@ class OddModel(nn.Module):
             out = out + self.empty.sum()  # zero, but with an empty gradient
         return self._loss(out, y) * scale
 
-    def _prologue(self, x: Tensor) -> Tensor:
+    def _prologue(self, x: Tensor, undefined: bool) -> Tensor:
         hidden: Tensor = self.stem(x)
+        if undefined and hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
         if self.spec.functional:
             hidden = hidden + F.linear(x, self.side.weight)
         if self.spec.transposed:  # its last column acts as a bias
@@ -141,9 +143,11 @@ class OddModel(nn.Module):
         return hidden - self.running_mean.to(hidden.dtype)
 
     def _calls(self, route: bool) -> Iterator[nn.Module]:
-        """The blocks in the order of a forward's calls; the routed one is the last."""
-        called = len(self.blocks) - (self.spec.routed and not route)
-        for index, block in enumerate(list(self.blocks)[:called]):
+        """The blocks in the order of a forward's calls; the routed one is the last in their list."""
+        called = list(self.blocks)[: len(self.blocks) - (self.spec.routed and not route)]
+        if self.spec.turned and not route:
+            called.reverse()
+        for index, block in enumerate(called):
             yield block
             if self.spec.reused and index == 0:
                 yield block
