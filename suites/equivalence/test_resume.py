@@ -202,13 +202,17 @@ def _elsewhere(draw: st.DrawFn, /) -> tuple[Scenario, Scenario]:
     place, then = draw(_PLACE_PAIRS)
     chunk = one.chunk if one.clip else draw(chunks(one.model))  # the norm alone depends on it
     other = one.but(stage=loads, steps=4, chunk=chunk, **draw(settings_of(one.model, one.world, chunk)))
-    return one.but(offload_optimizer=place), other.but(offload_optimizer=then)
+    other = other.but(offload_optimizer=then, loads=draw(among("load part", "all", "model", "without_optimizer")))
+    if other.loads == "all":
+        return one.but(offload_optimizer=place), other.but(loads_into=draw(among("load into", "new", "trained")))
+    return one.but(offload_optimizer=place), other.but(resumes=(one.steps,))
 
 
 @drawn(_elsewhere(), share=0.4)
 def test_resume_elsewhere(bits: Trials, scenario: tuple[Scenario, Scenario]) -> None:
     """If an engine of another stage, with other buckets and other offload, and without clipping of other chunks, loads
-    the saved state, it goes on with the same bits."""
+    the saved state, it goes on with the same bits, also if it has trained before. If a new engine loads a part of the
+    state, they are those after such a load of what an engine of its own stage and settings has saved."""
     bits.skip_unless_it_saves()
     one, other = scenario
     assume(bits.offers(one))

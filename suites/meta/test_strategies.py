@@ -39,6 +39,7 @@ NOT_DRAWN: dict[str, str] = {
     "Odd.persistent": "the same",
     "Odd.rare_parts": "suites/support/rare_values.py has them",
     "Odd.order": "the same",
+    "Odd.buffers_by": "the same",
     "Scenario.freezes_half": "the same",
     "Scenario.freezes_stem": "the same",
     "Scenario.settings": "suites/support/own_settings.py chooses them for an engine that has some",

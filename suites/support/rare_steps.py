@@ -35,6 +35,19 @@ RARE_STEPS = {
         resumes=(1,),
         reads=(Read("evaluation", 1, 1), Read("evaluation", 3, -1)),
     ),
+    # a forward binds new tensors to the names of its buffers, as ``self.mean = ...`` does; an engine that has kept the
+    # objects from when it was built saves old values, or loads into nothing
+    "buffers that a forward replaces": Scenario(
+        model=Odd(width=5, hidden=(7, 2), buffers=True, buffers_by="binding"),
+        world=3,
+        steps=4,
+        accumulation=2,
+        chunk=32,
+        optimizer=Optimizer(lr=1e-2),
+        resumes=(1, 3),
+        loads_into="same",
+        reads=(Read("evaluation", 1, 0), Read("evaluation", 2, 1), Read("evaluation", 3, -1)),
+    ),
     # for engines that have the setting: each rank loads buffers of its own, and a forward begins with those of rank 0
     "buffers of rank 0 after a load": Scenario(
         model=Odd(width=5, hidden=(7, 2), buffers=True),

@@ -45,10 +45,15 @@ def resume_at(
 ) -> Trajectory:
     """Load the saved state, and train a Scenario from step ``first`` on; the recording of these steps.
 
+    In some Scenarios these ranks save it once more to the directory, right after a load, and load that.
+
     It holds the states in ``every`` of each step, those in ``last`` of the last one, and an evaluation after it if one
     is asked for.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
+    if scenario.saves_once_loaded:
+        with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
+            save(subject, scenario, directory, first)
     with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
         client_state = loaded_client_state(subject, scenario, first)
         kept = [every] * (scenario.steps - 1) + [every | last]

@@ -12,22 +12,24 @@ from zerobench.scenario import Scenario
 from zerobench.workload import models
 
 #: Values whose bits a sum with zeros or a kernel that flushes would change, in parameters of several elements.
-_RARE = (-0.0, 0.0, 1e-40, -1e-40)
-_SEVERAL = 3 * len(_RARE)
+_ZEROS = (-0.0, 0.0)
+_SUBNORMAL = (1e-40, -1e-40)
+_SEVERAL = 12
 
 
 def edited(scenario: Scenario, step: int) -> State:
     """The values that the client sets before ``step``: of some trained parameters, those of another seed.
 
     In memory a value has its dimensions in the reverse order, as the transpose of another one has. But for exact data
-    one has zeros of both signs and subnormal numbers, if it has more elements than a few.
+    one of more elements than a few has zeros of both signs, and subnormal numbers if no forward uses it: in others a
+    gradient might be so small that half of it is rounded.
     """
     model = models.build(scenario.but(seed=scenario.seed + 2 + step))
     values = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     chosen = {name: values[name] for name in _chosen(scenario, step, list(values))}
     if scenario.data != "dyadic":
-        for value in chosen.values():
-            _set_rare(value)
+        for name, value in chosen.items():
+            _set_rare(value, _ZEROS if not name.startswith("unused.") else _ZEROS + _SUBNORMAL)
     return {name: _reversed_in_memory(value) for name, value in chosen.items()}
 
 
@@ -38,10 +40,10 @@ def _chosen(scenario: Scenario, step: int, names: list[str]) -> list[str]:
     return names[step % 2 :: 2]
 
 
-def _set_rare(value: Tensor) -> None:
+def _set_rare(value: Tensor, rare: tuple[float, ...]) -> None:
     if value.numel() >= _SEVERAL:
         numbers = value.flatten()
-        numbers[: len(_RARE)] = torch.tensor(_RARE)
+        numbers[: len(rare)] = torch.tensor(rare)
         value.copy_(numbers.view(value.shape))
 
 

@@ -138,6 +138,8 @@ class OddModel(nn.Module):
     def _center(self, hidden: Tensor) -> Tensor:
         if self.training:
             mean = hidden.detach().to(self.running_mean.dtype).mean(0)
+            if self.spec.buffers_by == "binding":
+                self.samples, self.running_mean = self.samples.clone(), self.running_mean.clone()
             self.samples += len(hidden)
             self.running_mean += (mean - self.running_mean) * (128 / self.samples.to(torch.float32))
         return hidden - self.running_mean.to(hidden.dtype)
