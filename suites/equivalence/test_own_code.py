@@ -14,6 +14,7 @@ from zerobench.judge.judgement import across_ranks
 from zerobench.judge.parts import PARTS_OF_STEPS, Part
 from zerobench.scenario import Read, Scenario
 from zerobench.suites.support import own_code
+from zerobench.suites.support.client import Changed
 from zerobench.suites.support.covering import among
 from zerobench.suites.support.many_events import eventful
 from zerobench.suites.support.own_code import Failing
@@ -107,6 +108,44 @@ def test_a_failure_changes_nothing(trials: Trials, scenario: tuple[Scenario, own
     got = trials.ask(ReplayCommand(one, trials.name), own_code.train_over_a_failure, failing)
     if whole := [each for each in got if each is not None]:
         _demand_same(trials, one, whole, trials.run(one, PARTS_OF_STEPS))
+
+
+@drawn_at_each_stage(
+    lambda stage: st.tuples(
+        scenarios(
+            stage=stage,
+            steps=3,
+            poison=(),
+            reads=st.just(Read("evaluation", 1, -1)).map(lambda one: (one, Read("evaluation", 2, -1))),
+        ),
+        among("failing at", "evaluation, last", "evaluation, first"),
+        st.integers(0, 5),
+    ),
+    share=0.1,
+)
+def test_a_failed_evaluation_changes_nothing(trials: Trials, scenario: tuple[Scenario, own_code.Place, int]) -> None:
+    """If the client's code raises in an evaluation on all ranks, before a step or within it, training and the
+    evaluations that follow have the bits of the run without it."""
+    if not trials.subject.survives_failures:
+        pytest.skip(f"{trials.name} does not promise that it goes on after an error of the client's code")
+    drawn_one, place, leaf = scenario
+    one = trials.nearest(drawn_one, "reads")
+    failing = Failing(place, leaf % (one.micro_steps_of(0) + one.micro_steps_of(1)))
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_over_a_failure, failing)
+    _demand_same(trials, one, [each for each in got if each is not None], trials.run(one, PARTS_OF_STEPS))
+
+
+@drawn_at_each_stage(lambda stage: scenarios(stage=stage, steps=2, reads=()), share=0.075)
+def test_inputs_with_gradients_change_nothing(trials: Trials, scenario: Scenario) -> None:
+    """If the client's inputs require gradients, as those of an adversary or of a model before this one do, each has one
+    after its micro-step, and the run has the bits of one whose inputs require none."""
+    one = trials.nearest(scenario)
+    got = trials.ask(ReplayCommand(one, trials.name), own_code.train_with_gradients_of_inputs)
+    for rank, (_, without) in enumerate(got):
+        if without:
+            found = Changed(trials.name, one, rank, f"the gradient of the input of micro-step {without[0]}")
+            raise error_of_test(found, one, trials.name)
+    _demand_same(trials, one, [run for run, _ in got], trials.run(one, PARTS_OF_STEPS))
 
 
 #: The observations of a step besides its loss.

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,8 @@ from zerobench.subjects import client_settings, plain_settings
 from zerobench.workload.changes import first_block
 
 #: Where the client's code raises: before the model's first module has run, after its last one, or at the end of a
-#: backward.
-Place = Literal["first", "last", "backward"]
+#: backward; or in an evaluation, before the first module or after the last one.
+Place = Literal["first", "last", "backward", "evaluation, first", "evaluation, last"]
 
 
 def train_in_threads(group: dist.ProcessGroup, name: str, scenario: Scenario) -> Trajectory:
@@ -76,8 +76,8 @@ def _failing(kind: type[Subject], failing: Failing) -> type[Subject]:
     def micro_step(self: Subject, batch: Batch) -> Tensor:
         now = next(leaves)
         if now == failing.leaf:
-            numbers = torch.get_rng_state()
-            fail(partial(kind.micro_step, self, broken(batch, failing.place)))
+            numbers, (call, place) = torch.get_rng_state(), _called(kind, failing.place)
+            fail(partial(call, self, broken(batch, place)))
             torch.set_rng_state(numbers)
         if now != failing.leaf or failing.place != "backward":
             return kind.micro_step(self, batch)
@@ -87,6 +87,12 @@ def _failing(kind: type[Subject], failing: Failing) -> type[Subject]:
             raise _RefusedError from error
 
     return type(kind.__name__, (kind,), {"micro_step": micro_step})
+
+
+def _called(kind: type[Subject], place: Place) -> tuple[Callable[..., Tensor], Place]:
+    """The call within which the client's code raises, and the place in its forward."""
+    within = {"evaluation, first": "first", "evaluation, last": "last"}
+    return (kind.evaluate, cast("Place", within[place])) if place in within else (kind.micro_step, place)
 
 
 def fail(make: Callable[[], object]) -> None:
@@ -110,6 +116,23 @@ def broken(batch: Batch, place: Place) -> Batch:
 
 def _raise(gradient: Tensor) -> None:
     raise _ClientError("the client's hook")
+
+
+def train_with_gradients_of_inputs(
+    group: dist.ProcessGroup, name: str, scenario: Scenario
+) -> tuple[Trajectory, list[int]]:
+    """One rank's part: train with inputs that require gradients; the micro-steps of the run that leave none."""
+    kind, without, leaves = subjects.load(name), list[int](), itertools.count()
+
+    def micro_step(self: Subject, batch: Batch) -> Tensor:
+        x = batch["x"].clone().requires_grad_()
+        loss, now = kind.micro_step(self, {**batch, "x": x}), next(leaves)
+        if x.grad is None:
+            without.append(now)
+        return loss
+
+    watched = type(kind.__name__, (kind,), {"micro_step": micro_step})
+    return drive(watched, scenario, group, last=ALL), without
 
 
 #: The default dtype that the client has set, as scripts do to build a model in 16 bits.

@@ -45,13 +45,14 @@ def resume_at(
 ) -> Trajectory:
     """Load the saved state, and train a Scenario from step ``first`` on; the recording of these steps.
 
-    In some Scenarios these ranks save it once more to the directory, right after a load, and load that.
+    In every second Scenario, by the seed, these ranks save it once more to the directory, by the same name if states
+    have names, right after a load, and load that.
 
     It holds the states in ``every`` of each step, those in ``last`` of the last one, and an evaluation after it if one
     is asked for.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
-    if scenario.saves_once_loaded:
+    if scenario.loads == "all" and scenario.seed // 2 % 2:
         with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
             save(subject, scenario, directory, first)
     with closing(loaded(subject_type, scenario, group, directory, first)) as subject:

@@ -56,6 +56,8 @@ AREAS = {
         "threads change nothing",
         "modes of the client change nothing",
         "a failure changes nothing",
+        "a failed evaluation changes nothing",
+        "inputs with gradients change nothing",
         "hooks of parameters hold",
         "hooks that come late hold",
         "calls within a forward",

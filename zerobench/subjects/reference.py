@@ -110,10 +110,11 @@ class Reference(Subject):
 
     def evaluate(self, batch: Batch) -> Tensor:
         self.engine.eval()
-        with torch.no_grad():
-            loss = self.engine(**batch)
-        self.engine.train()
-        return loss  # type: ignore[no-any-return]
+        try:
+            with torch.no_grad():
+                return self.engine(**batch)  # type: ignore[no-any-return]
+        finally:
+            self.engine.train()
 
     def parameters(self) -> State:
         return self._read(zero.safe_get_full_fp32_param)

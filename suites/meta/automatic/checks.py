@@ -93,6 +93,8 @@ DRAWN: dict[Any, int] = {
     test_client.test_outcomes_need_no_reader: 6,
     test_client.test_saving_changes_nothing: 4,
     test_own_code.test_a_failure_changes_nothing: 4,
+    test_own_code.test_a_failed_evaluation_changes_nothing: 2,
+    test_own_code.test_inputs_with_gradients_change_nothing: 2,
     test_own_code.test_hooks_of_parameters_hold: 2,
     test_own_code.test_hooks_that_come_late_hold: 3,
     test_own_code.test_calls_within_a_forward: 4,

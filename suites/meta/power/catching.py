@@ -87,6 +87,8 @@ _OF_OWN_CODE: list[Any] = [
     test_own_code.test_a_group_of_other_ranks,
     test_own_code.test_modes_of_the_client_change_nothing,
     test_own_code.test_a_failure_changes_nothing,
+    test_own_code.test_a_failed_evaluation_changes_nothing,
+    test_own_code.test_inputs_with_gradients_change_nothing,
     test_own_code.test_hooks_of_parameters_hold,
     test_own_code.test_hooks_that_come_late_hold,
     test_own_code.test_engines_train_side_by_side,
