@@ -35,6 +35,7 @@ from zerobench.suites.meta.mutants.two_at_once import (
     THREADS_AT_ONCE,
     UNREAD_AT_ONCE,
 )
+from zerobench.suites.meta.mutants.unmet import AFTER_FAILED_EVALUATIONS, WITHOUT_INPUTS
 from zerobench.suites.meta.power.catching import catch
 from zerobench.suites.support.trials import Trials
 
@@ -54,6 +55,8 @@ _CASES = [
     *((mutant, test_own_code.test_a_group_of_other_ranks) for mutant in [*IN_OTHER_GROUPS, *GROUPS_AT_ONCE]),
     *((mutant, test_own_code.test_modes_of_the_client_change_nothing) for mutant in [*IN_MODES, *MODES_AT_ONCE]),
     *((mutant, test_own_code.test_a_failure_changes_nothing) for mutant in AFTER_FAILURES),
+    *((mutant, test_own_code.test_a_failed_evaluation_changes_nothing) for mutant in AFTER_FAILED_EVALUATIONS),
+    *((mutant, test_own_code.test_inputs_with_gradients_change_nothing) for mutant in WITHOUT_INPUTS),
     *((mutant, test_own_code.test_hooks_of_parameters_hold) for mutant in WITHOUT_HOOKS),
     *((mutant, test_own_code.test_hooks_that_come_late_hold) for mutant in WITHOUT_LATE_HOOKS),
     *((mutant, test_own_code.test_engines_train_side_by_side) for mutant in SIDE_BY_SIDE),

@@ -37,6 +37,7 @@ from zerobench.suites.meta.mutants.loads import (
 )
 from zerobench.suites.meta.mutants.offload import BETWEEN_PLACES
 from zerobench.suites.meta.mutants.two_at_once import SAVED_AT_ONCE
+from zerobench.suites.meta.mutants.unmet import OF_ANOTHER_STAGE, OF_MORE_RANKS
 from zerobench.suites.meta.mutants.used_engines import (
     USED,
     KeepsBuffersInTraining,
@@ -117,9 +118,9 @@ def test_wrong_block_is_caught(pool: Pool, mutant: Any) -> None:
     demand_caught(trials, mutant, first_failure(trials, _BLOCKS, patience=(2,)))
 
 
-@pytest.mark.parametrize("mutant", BETWEEN_PLACES, ids=_name)
+@pytest.mark.parametrize("mutant", [*BETWEEN_PLACES, *OF_ANOTHER_STAGE], ids=_name)
 def test_wrong_load_at_another_place_is_caught(pool: Pool, mutant: Any) -> None:
-    """So it does if it goes wrong where the states of one place come to another."""
+    """So it does if it goes wrong where the states of one place, or of one stage, come to another."""
     trials = Trials.of(pool, mutant)
     demand_caught(trials, mutant, first_failure(trials, [test_resume.test_resume_elsewhere]))
 
@@ -149,7 +150,7 @@ def test_wrong_resume_elsewhere_is_caught(pool: Pool, mutant: Any, check: Any) -
     demand_caught(trials, mutant, first_failure(trials, [check]))
 
 
-@pytest.mark.parametrize("mutant", BEGUN_BY_OTHERS, ids=_name)
+@pytest.mark.parametrize("mutant", [*BEGUN_BY_OTHERS, *OF_MORE_RANKS], ids=_name)
 def test_a_directory_that_other_ranks_began_is_caught(pool: Pool, mutant: Any) -> None:
     """So it does if it takes a part of what other ranks have left in the directory for its own."""
     trials = Trials.of(pool, mutant)

@@ -20,6 +20,8 @@ from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.client import LATER
 from zerobench.suites.meta.mutants.ddp import Ddp, count_good_steps
 from zerobench.suites.meta.mutants.plain import Mutant
+from zerobench.suites.meta.mutants.unmet import UNMET
+from zerobench.suites.meta.mutants.values import ValueMutant
 from zerobench.suites.meta.points import VALUES, Points
 
 
@@ -219,4 +221,4 @@ GROUPS_AT_ONCE: list[Any] = [EditsOnTheFirstRankOfTheJob]
 MODES_AT_ONCE: list[Any] = [ClipsByTheDefaultDtype]
 IN_LOADS: list[Any] = [SetsModesInALoad, ClearsAttributesInALoad]
 SAVED_AT_ONCE: list[type[Mutant]] = [SavesNoMomentsOnceLoaded]
-OF_RARE_VALUES: list[type[Ddp]] = [PutsOffAShortStep, EvaluatesWithTheBuffersOfTheStep]
+OF_RARE_VALUES: list[type[Ddp] | type[ValueMutant]] = [PutsOffAShortStep, EvaluatesWithTheBuffersOfTheStep, *UNMET]
