@@ -167,8 +167,8 @@ class Subject(ABC):
     restores_generators: ClassVar[bool] = False
     #: If :meth:`load` raises, because a file is damaged or missing, all ranks raise, and the engine is as it was.
     survives_failed_loads: ClassVar[bool] = False
-    #: If the client's own code raises in a forward on all ranks, the engine is as it was before. After a backward that
-    #: has raised, it refuses to go on, or goes on as if that had not begun.
+    #: If the client's own code raises in a forward or an evaluation on all ranks, the engine is as it was before. After
+    #: a backward that has raised, it refuses to go on, or goes on as if that had not begun.
     survives_failures: ClassVar[bool] = False
     #: Hooks of the client on trained parameters change the gradients, if they are set before the engine is built.
     keeps_hooks: ClassVar[bool] = False
