@@ -3,7 +3,8 @@
 The oracle computes each step from the engine's own recorded values, so that a right engine's roundings do not add up,
 and every engine can be held to bounds of a single step:
 
-1. the counters are those of the steps before it, and a load before it gave the client's state back;
+1. the counters that it has in any step are those of the steps before it, and a load before it gave the client's state
+   back;
    the losses are the model's on the engine's own weights, bit for bit;
 2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
 3. the step is skipped if a leaf was bad, the leaf's own gradient overflows or the engine's is not finite, and only if
@@ -26,7 +27,16 @@ from torch import Tensor
 from zerobench.bench.update_rule import Before, updated
 from zerobench.driver import flat, labelled, to_cpu
 from zerobench.judge.bounds import excess, gamma, gradient_bound, is_used_once
-from zerobench.judge.difference import Difference, describe, is_optimizer_state, located, or_zeros, same_bits
+from zerobench.judge.difference import (
+    Difference,
+    describe,
+    is_optimizer_state,
+    kind_of_progress,
+    kinds_of_progress,
+    located,
+    or_zeros,
+    same_bits,
+)
 from zerobench.judge.parts import Part
 from zerobench.model_specs import Odd
 from zerobench.oracles import loading
@@ -72,6 +82,8 @@ class _Follower:
         self.masters: State = {name: p.detach().clone() for name, p in self.trainer.masters.items()}
         self.states = self.trainer.states()
         self.counts = dict.fromkeys(self.masters, 0)
+        self.has_norm = any(step.norm is not None for step in got.steps if not step.skipped)
+        self.counted = kinds_of_progress(got)
 
     def differences(self, before: Sequence[Step]) -> Iterator[Difference]:
         for index, step in enumerate(before):
@@ -110,8 +122,10 @@ class _Follower:
             self.counts = dict.fromkeys(self.masters, 0)
 
     def _progress(self, index: int, step: Step, right: State) -> Iterator[Difference]:
-        for name in (name for name in right if name in step.progress):
-            yield from self._same(index, "progress", name, step.progress[name], right[name])
+        """What an engine has in any step it has in each, and a hyperparameter of one group it has of every group."""
+        for name, value in right.items():
+            if name in step.progress or kind_of_progress(name) in self.counted:
+                yield from self._same(index, "progress", name, step.progress.get(name), value)
 
     def _expected(self, index: int) -> _Expected:
         """Train the step's leaves on the engine's weights, without the update."""
@@ -187,6 +201,8 @@ class _Follower:
             norm, right = torch.tensor(step.norm).double(), torch.tensor(own).double()
             yield from self._within(index, "norm", "", norm, right, doubt * right)
             own, doubt = step.norm, 0.0
+        elif self.has_norm:
+            yield self._found(index, "norm", "", None, torch.tensor(own))
         clip = self.scenario.clip
         factor = min(1.0, clip / (own + 1e-6)) if clip else 1.0
         for name in self.masters:

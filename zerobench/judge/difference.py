@@ -66,9 +66,9 @@ def first_difference(
 
     Steps are compared in order, in each the parts in the order of :data:`ALL_PARTS`; NaN equals NaN, -0 is not +0.
     ``expected`` is the canonical trainer's recording (leaf a * N + r is micro-step a on rank r), or one rank's
-    recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm or the
-    progress: not every subject has them. An optimizer state that one left out counts as zeros. With ``beyond``, a
-    tensor passes if its difference is at most that share of its 2-norm.
+    recording of another subject or Scenario. If only one of them recorded a value, it differs, except a norm, and
+    progress that it has in no step: not every subject has them. An optimizer state that one left out counts as zeros.
+    With ``beyond``, a tensor passes if its difference is at most that share of its 2-norm.
     """
     agreed: Agreed = {}
     for step in range(max(len(got.steps), len(expected.steps))):
@@ -111,6 +111,17 @@ def is_optimizer_state(reading: str) -> bool:
 def or_zeros(state: Tensor | None, like: Tensor) -> Tensor:
     """An optimizer state; zeros if the engine left it out, because it has none before a parameter's first update."""
     return torch.zeros_like(like) if state is None else state
+
+
+def kind_of_progress(name: str) -> str:
+    """What a value of the progress is of: a counter at any moment, or a hyperparameter of any group."""
+    return name.removesuffix(" before the step").partition(" of group ")[0]
+
+
+def kinds_of_progress(trajectory: Trajectory) -> set[str]:
+    """Those that a subject has in any step: the client's state, which loads alone give back, is not among them."""
+    found = {kind_of_progress(name) for step in trajectory.steps for name in step.progress}
+    return {kind for kind in found if not kind.startswith("client_state")}
 
 
 def _differs(got: Tensor, expected: Tensor) -> Tensor:
@@ -174,8 +185,8 @@ class _Comparison:
         got, expected = self._both()
         if self.part == "norm" and not (got and expected):
             return None
-        if self.part == "progress":  # a subject has the counters that its engine has
-            got, expected = ({name: both[name] for name in got if name in expected} for both in (got, expected))
+        if self.part == "progress":
+            got, expected = self._counted(got, expected)
         names = [name for name in expected | got if not _agree(got.get(name), expected.get(name), self.beyond)]
         if not names:
             return None
@@ -184,6 +195,13 @@ class _Comparison:
         active = _values_of(self.expected, "gradients", self.step, self.got)
         of_names = hints.of_names(self.part, names, shapes, self.got.scenario, active)
         return replace(found, hints=(*found.hints, *of_names))
+
+    def _counted(self, got: State, expected: State) -> tuple[State, State]:
+        """What both have in this step, or in any: a subject has the counters that its engine has, and in each step."""
+        kinds = kinds_of_progress(self.got) & kinds_of_progress(self.expected)
+        names = {name for name in got | expected if kind_of_progress(name) in kinds} | (got.keys() & expected.keys())
+        found, right = ({name: each for name, each in both.items() if name in names} for both in (got, expected))
+        return found, right
 
     def recorded(self) -> frozenset[str]:
         """The names of the values that both recordings have."""

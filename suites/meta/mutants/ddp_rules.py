@@ -5,6 +5,7 @@ Class of escape: a value that only the judgement of each step by itself sees.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 
-from zerobench.subject import Batch, State
+from zerobench.subject import Batch, Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.ddp import Ddp, count_good_steps
 from zerobench.suites.meta.points import Points
@@ -131,13 +132,27 @@ class ClampsWhatOverflows(TorchDdp):
         return loss
 
 
+class CountsFirstStepsAlone(TorchDdp):
+    """The engine has a counter of its steps, and after the second one it has none."""
+
+    points_at = Points("progress")
+    done = 0
+
+    def step(self) -> Outcome:
+        self.done += 1
+        return super().step()
+
+    def counters(self) -> Mapping[str, int]:
+        return {"global_steps": self.done} if self.done < 2 else {}
+
+
 #: By the name of the property that catches them.
 BY_PROPERTY: dict[str, list[type[TorchDdp]]] = {
     "test_each_step_follows_between_readings": [SumsItsEvaluation],
     "test_overflow_on_one_rank": [TakesTheLargestOfNumbersAlone],
     "test_a_block_that_rests": [MovesTheSecondGroupAtRest],
     "test_dynamic_loss_scale_follows": [UnscalesByTheFirstScale, ClampsWhatOverflows],
-    "test_each_step_follows_from_the_one_before": [ForgetsAMomentumAtZero],
+    "test_each_step_follows_from_the_one_before": [ForgetsAMomentumAtZero, CountsFirstStepsAlone],
 }
 #: In a load.
 OF_A_SCALER: list[type[TorchDdp]] = [LoadsTheScaleAlone]
