@@ -136,6 +136,27 @@ def test_step_counts_follow_after_a_load(trials: Trials, scenario: tuple[Scenari
 
 @drawn(
     st.tuples(
+        _resuming(
+            saved=2,
+            after=2,
+            resumes=(2, 3),
+            dtype=among("load dtype", "fp16", "fp32", "bf16"),
+            loss_scale=STATIC,
+            optimizer=optimizers(name=among("load rule", "adamw", "sgd", "adagrad", "lion"), momentum=0.9),
+            poison=(),
+        ),
+        _OF_SEVERAL_LEAVES,
+    ),
+    share=0.1,
+)
+def test_each_step_follows_after_two_loads(trials: Trials, scenario: tuple[Scenario, tuple[int, int]]) -> None:
+    """So does each step if what has come of the loaded state is saved, and loaded again by as many ranks. In fp16 the
+    engines that load have another static loss scale than the one that saved first."""
+    _follows_after_load(trials, scenario, "loss_scale", "optimizer")
+
+
+@drawn(
+    st.tuples(
         of_a_scaler(
             model=models(buffers=False, dropout=0.0),
             world=2,
@@ -244,16 +265,18 @@ def _command(
     near = trials.nearest(_on(drawn_at, before, leaves), *kept)
     other = _elsewhere(trials, _on(near, after, leaves)) if "each_step" in compared else _on(near, after, leaves)
     assume(trials.offers(other))
-    resumes = () if other.loads == "all" else other.resumes
+    resumes = other.resumes if other.loads_part else other.resumes[1:]
     return ReplayCommand(other.but(resumes=resumes), trials.name, saved_by=_before_load(near), **compared)
 
 
 def _elsewhere(trials: Trials, scenario: Scenario) -> Scenario:
-    """With other buckets, and if the engine promises that, with another clipping and in half of the Scenarios at the
-    next stage."""
+    """With other buckets, and if the engine promises that, with another clipping and static loss scale, and in half of
+    the Scenarios at the next stage."""
     found = scenario.but(reduce_bucket=max(1, scenario.reduce_bucket // 3), overlap=not scenario.overlap)
     if trials.subject.keeps_settings and scenario.clip:
         found = found.but(clip=0.05 if scenario.clip == 1.0 else 1.0)
+    if trials.subject.keeps_settings and scenario.dtype == "fp16" and (static := scenario.loss_scale.static):
+        found = found.but(loss_scale=LossScale(static=8.0 if static == 1024.0 else 1024.0))
     stages = offered_stages(trials.subject, _PLAIN) if trials.subject.loads_other_stages else ()
     if scenario.seed % 2 and found.stage in stages:
         found = found.but(stage=stages[(stages.index(found.stage) + 1) % len(stages)])
@@ -263,7 +286,7 @@ def _elsewhere(trials: Trials, scenario: Scenario) -> Scenario:
 
 def _before_load(scenario: Scenario) -> Scenario:
     """The run that saves: the steps before the load, with their events."""
-    [saved] = scenario.resumes
+    saved = scenario.resumes[0]
     kept: dict[str, Any] = {
         name: tuple(each for each in getattr(scenario, name) if each[0] < saved) for name in ("poison", "short_steps")
     }

@@ -22,7 +22,9 @@ from zerobench.suites.meta.mutants.ddp_rules import OF_A_SCALER
 from zerobench.suites.meta.mutants.deepspeed_layout import RIGHT, THROUGH_DEEPSPEED
 from zerobench.suites.meta.mutants.elsewhere import (
     KeepsStepCountsElsewhere,
+    KeepsTheSavedScale,
     RoundsAPartElsewhere,
+    RoundsItsSavesElsewhere,
     TakesBuffersOfTheFirstElsewhere,
 )
 from zerobench.suites.meta.mutants.loads import (
@@ -169,6 +171,8 @@ def test_wrong_resume_from_three_ranks_is_caught(pool: Pool, check: Any) -> None
     [
         (RoundsAPartElsewhere, test_resume.test_resume_at_another_world_size),
         (KeepsStepCountsElsewhere, test_resume_elsewhere.test_step_counts_follow_after_a_load),
+        (RoundsItsSavesElsewhere, test_resume_elsewhere.test_each_step_follows_after_two_loads),
+        (KeepsTheSavedScale, test_resume_elsewhere.test_each_step_follows_after_two_loads),
         (TakesBuffersOfTheFirstElsewhere, test_resume.test_buffers_at_another_world_size),
     ],
     ids=_name,

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import Keep, evaluation, loaded, loaded_client_state, run_step, save, start
-from zerobench.recording import Trajectory
+from zerobench.driver import Keep, evaluation, loaded, loaded_client_state, resumed, run_step, save, start
+from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 
 
@@ -43,7 +43,8 @@ def resume_at(
     last: Keep,
     evaluate: bool,
 ) -> Trajectory:
-    """Load the saved state, and train a Scenario from step ``first`` on; the recording of these steps.
+    """Load the saved state, and train a Scenario from step ``first`` on, over its later loads; the recording of these
+    steps.
 
     In every second Scenario, by the seed, these ranks save it once more to the directory, by the same name if states
     have names, right after a load, and load that.
@@ -55,10 +56,18 @@ def resume_at(
     if scenario.loads == "all" and scenario.seed // 2 % 2:
         with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
             save(subject, scenario, directory, first)
-    with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
-        client_state = loaded_client_state(subject, scenario, first)
-        kept = [every] * (scenario.steps - 1) + [every | last]
-        steps = [run_step(subject, scenario, index, rank, kept[index]) for index in range(first, scenario.steps)]
-        steps[0].progress |= client_state
+    subject = loaded(subject_type, scenario, group, directory, first)
+    client_state, steps = loaded_client_state(subject, scenario, first), list[Step]()
+    try:
+        for index in range(first, scenario.steps):
+            if index in scenario.resumes and index > first:
+                subject = resumed(subject, scenario, group, directory, index)
+                client_state = loaded_client_state(subject, scenario, index)
+            keep = every | last if index == scenario.steps - 1 else every
+            steps.append(run_step(subject, scenario, index, rank, keep))
+            steps[-1].progress |= client_state
+            client_state = {}
         evaluated = evaluation(subject, scenario) if evaluate else None
+    finally:
+        subject.close()
     return Trajectory(name, scenario, rank, steps, evaluated)

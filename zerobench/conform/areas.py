@@ -47,6 +47,7 @@ AREAS = {
         "resume changes nothing",
         "each step follows after a load",
         "step counts follow after a load",
+        "each step follows after two loads",
         "a dynamic loss scale follows after a load",
         "two leaves keep their bits",
         "exact sums keep their bits",

@@ -82,6 +82,7 @@ DRAWN: dict[Any, int] = {
     test_resume.test_each_step_follows_over_any_load: 8,
     test_resume_elsewhere.test_each_step_follows_after_a_load: 4,
     test_resume_elsewhere.test_step_counts_follow_after_a_load: 4,
+    test_resume_elsewhere.test_each_step_follows_after_two_loads: 4,
     test_resume_elsewhere.test_two_leaves_keep_their_bits: 4,
     test_resume_elsewhere.test_exact_sums_keep_their_bits: 4,
     test_resume_elsewhere.test_settings_are_those_of_the_engine_that_loads: 4,

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+import torch.distributed as dist
+
 from zerobench.engine.checkpoint.record import read
+from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.plain import Mutant
 from zerobench.suites.meta.points import VALUES, Points
 
@@ -51,3 +55,38 @@ class TakesBuffersOfTheFirstElsewhere(_Elsewhere):
     def spoil(self, steps: list[int]) -> None:
         for buffer in self.model.buffers():
             self.engine.ranks.broadcast(buffer.data)
+
+
+class RoundsItsSavesElsewhere(_Elsewhere):
+    """From then on each save rounds the masters to 16 bits."""
+
+    loaded_others = False
+
+    def spoil(self, steps: list[int]) -> None:
+        self.loaded_others = True
+
+    def save(self, directory: Path) -> None:
+        if self.loaded_others:
+            self.edit_masters(lambda master: master.copy_(master.bfloat16()))
+        super().save(directory)
+
+
+class KeepsTheSavedScale(TorchDdp):
+    """A static loss scale is that of the engine that has saved. It promises no bits."""
+
+    points_at = Points("loss_scale")
+    saved_scale = 0.0
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        if self.group.rank() == 0:
+            torch.save(self.scenario.loss_scale.static, directory / "scale.pt")
+        dist.barrier(self.group)
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.saved_scale = torch.load(directory / "scale.pt")
+
+    def _next_scale(self) -> float:
+        static = self.scenario.dtype == "fp16" and self.scenario.loss_scale.static
+        return self.saved_scale if static and self.saved_scale else super()._next_scale()
