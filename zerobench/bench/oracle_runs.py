@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 
 from zerobench.bench.rounds import Bench, CaseResult
 from zerobench.judge.judgement import Judgement, error_against, is_exact, is_yardstick, judge_recordings
+from zerobench.judge.outcomes import may_skip
 from zerobench.judge.parts import Part
 from zerobench.oracles.questions import Question
 from zerobench.recording import Trajectory
@@ -43,6 +45,13 @@ class OracleRuns:
         if answers is None:
             return None
         reference64, *runs = answers
+        if not all(map(may_skip, first.trajectories[0].steps, runs[0].steps, repeat(first.case.scenario))):
+            # the first subject is wrong; its skipped steps must not be those that the others are held to
+            skipped = tuple(step.skipped for step in runs[0].steps)
+            again = bench.ask([Question("float64", first.case.scenario, skipped)])
+            if again is None:
+                return None
+            [reference64] = again
         ddp = [each for case in judged if case.case.subject == YARDSTICK for each in case.trajectories]
         error, own = (max((error_against(each, reference64) for each in of), default=math.nan) for of in (ddp, runs))
         fits = is_yardstick(error, own, first.case.scenario)

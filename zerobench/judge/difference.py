@@ -306,10 +306,10 @@ def _values_of(trajectory: Trajectory, part: Part, step: int | None, compared: T
     """A part's values by name; empty if there was no such step (None: after the last)."""
     if step is None:
         return {} if trajectory.evaluation is None else {"": _own(trajectory.evaluation, compared.rank)}
-    return _values(part, trajectory.steps[step], step, compared) if 0 <= step < len(trajectory.steps) else {}
+    return values_in(part, trajectory.steps[step], step, compared) if 0 <= step < len(trajectory.steps) else {}
 
 
-def _values(part: Part, step: Step, index: int, compared: Trajectory) -> State:
+def values_in(part: Part, step: Step, index: int, compared: Trajectory) -> State:
     """A part of a step as tensors by name; of all leaves' losses, those of the compared rank."""
     match part:
         case "losses":

@@ -28,6 +28,7 @@ from zerobench.judge.difference import (
     same_bits,
     value_at,
 )
+from zerobench.judge.outcomes import MOST, first_wrong_outcome
 from zerobench.judge.parts import ALL_PARTS, Part
 from zerobench.recording import Trajectory
 from zerobench.scenario import Scenario
@@ -51,8 +52,6 @@ __all__ = [
 
 #: If an engine promises no bits, its error against the float64 run may be this multiple of the yardstick's.
 BUDGET = 2.0
-#: The error of a right engine may be this multiple of another one's.
-_MOST = 100.0
 #: An fp32 result cannot be required to be nearer than one rounding of each parameter.
 _UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
@@ -97,15 +96,18 @@ def judge_recordings(
     """Judge one subject's recordings, one of each rank.
 
     Equal bits are required if the engine promises them, or if the data are exact (:func:`is_exact`); otherwise an error
-    within the budget. ``yardstick`` is the :func:`error_against` of torch DDP or, if it is missing, of the canonical
-    trainer.
+    within the budget, and losses, norms and skipped steps that rounding explains (zerobench/judge/outcomes.py).
+    ``yardstick`` is the :func:`error_against` of torch DDP or, if it is missing, of the canonical trainer.
     """
     difference = across_ranks(got, canonical, parts)
     errors = [error_against(each, reference64) for each in got]
     budget = budget_used(max(errors), yardstick)
     bits_due = promises_bits or is_exact(canonical, reference64)
-    right = difference is None or (not bits_due and budget <= 1)
-    if not right and not bits_due:  # rounding is not the cause: show the cause if it can be found
+    told = None if bits_due or difference is None else first_wrong_outcome(got, canonical, reference64, parts)
+    right = difference is None or (not bits_due and budget <= 1 and told is None)
+    if told is not None and budget <= 1:
+        difference = told
+    elif not right and not bits_due:  # rounding is not the cause: show the cause if it can be found
         half_the_digits = torch.finfo(DTYPES[canonical.scenario.dtype]).eps ** 0.5
         difference = across_ranks(got, canonical, parts, half_the_digits) or difference
     worst = _worst(got[errors.index(max(errors))], reference64)
@@ -189,7 +191,7 @@ def is_yardstick(error: float, canonical: float, scenario: Scenario) -> bool:
     Either of them can be lucky. But if DDP is wrong, or does not offer the Scenario, the budget must not
     grow with its error. NaN is no yardstick.
     """
-    return error <= _MOST * max(canonical, torch.finfo(DTYPES[scenario.dtype]).eps / 2)
+    return error <= MOST * max(canonical, torch.finfo(DTYPES[scenario.dtype]).eps / 2)
 
 
 def budget_used(error: float, yardstick: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -48,6 +49,17 @@ class Stale(Reference):
         if dist.get_rank(self.engine.ranks.group) == 1:
             values["blocks.1.up.weight"][-10:] += 1e-3
         return values
+
+
+class SaysSkipped(Reference):
+    """Says of each step that it was skipped."""
+
+    name = "says-skipped"
+    promises_bits = False
+
+    def step(self) -> Outcome:
+        """The outcome, but skipped."""
+        return replace(super().step(), skipped=True)
 
 
 class Unreduced(Reference):

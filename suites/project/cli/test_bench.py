@@ -93,6 +93,18 @@ def test_a_point_that_failed_is_not_measured_again(monkeypatch: pytest.MonkeyPat
     assert failing.call_count == 1
 
 
+def test_a_wrong_first_subject_spoils_no_judgement() -> None:
+    """Skipped steps are the canonical trainer's for all others, and the subject that names others is wrong."""
+    names = [_SUBJECT.format("SaysSkipped"), "torch-ddp"]
+    with Pool(1) as pool:
+        bench = Bench(pool, plan_cases(_BASE.but(world=1), names, [0]), 60.0, lambda what: None)
+        bench.train(2)
+        told = cases_json(bench.results, OracleRuns.of(bench), 1)
+    assert [case["verdict"] for case in told[:2]] == ["wrong", "right"]
+    assert "skipped" in told[0]["judgement"]["message"]
+    assert told[1]["judgement"]["error"] < 1e-4
+
+
 def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
     """A norm of another type fails its own case only."""
     scenario = _BASE.but(world=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from zerobench.judge.bounds import gamma, gradient_bound, step_bound
 from zerobench.judge.command import ReplayCommand
 from zerobench.judge.difference import first_difference, same_bits
 from zerobench.judge.judgement import (
+    Judgement,
     across_ranks,
     agree_within,
     budget_used,
@@ -21,6 +23,7 @@ from zerobench.judge.judgement import (
     is_yardstick,
     judge_recordings,
 )
+from zerobench.judge.outcomes import may_skip
 from zerobench.judge.parts import Part
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Dtype, LossScale, Optimizer, Scenario
@@ -207,6 +210,47 @@ def test_the_error_budget() -> None:
         assert judgement.right is right
         assert judgement.budget == pytest.approx(factor / 2e-5, rel=0.01)
         assert not judgement.bitwise
+
+
+def near(scenario: Scenario, change: Callable[[Step], object] = lambda step: None, step: int = 1) -> Judgement:
+    """The judgement of recordings without a promise whose parameters are in the budget, a step of rank 1 changed."""
+    got = [scaled(each, 1 + 1e-6) for each in everyone(scenario)]
+    change(got[1].steps[step])
+    canonical, reference = recorded(scenario, subject="canonical"), double(recorded(scenario, subject="canonical"))
+    return judge_recordings(got, canonical, reference, 1e-5, name="x", promises_bits=False)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("losses", lambda step: step.losses.__setitem__(0, step.losses[0] / 2)),
+        ("losses", lambda step: step.losses.__setitem__(0, torch.tensor(_NAN))),
+        ("norm", lambda step: setattr(step, "norm", 3.1)),
+        ("norm", lambda step: setattr(step, "norm", _NAN)),
+        ("skipped", lambda step: setattr(step, "skipped", True)),
+    ],
+)
+def test_an_outcome_that_rounding_does_not_explain_is_wrong(
+    dtype: Dtype, part: Part, change: Callable[[Step], object]
+) -> None:
+    """Right parameters do not excuse the loss, the norm or the skipped step that the client was told."""
+    scenario = Scenario(world=2, dtype=dtype)
+    assert near(scenario).right
+    found = near(scenario, change)
+    assert not found.right
+    assert found.difference is not None
+    assert (found.difference.part, found.difference.step, found.difference.rank) == (part, 1, 1)
+
+
+def test_an_outcome_may_have_roundings() -> None:
+    """A loss that is some roundings off is right, a norm is optional, and a sum in fp16 may overflow on its way."""
+    one = torch.finfo(torch.float32).eps
+    assert near(Scenario(world=2), lambda step: step.losses.__setitem__(0, step.losses[0] * (1 + 4 * one))).right
+    assert near(Scenario(world=2), lambda step: setattr(step, "norm", None)).right
+    skipped = Step([], math.inf, True, 1.0)
+    assert may_skip(skipped, Step([], 3.0, False, 1.0), Scenario(dtype="fp16"))
+    assert not may_skip(skipped, Step([], 3.0, False, 1.0), Scenario(dtype="bf16"))
 
 
 @pytest.mark.parametrize("promises", [False, True])
