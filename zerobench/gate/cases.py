@@ -98,11 +98,14 @@ def _digests(case: Json) -> dict[str, str]:
 
 
 def _bounded(found: Mapping[str, Values]) -> dict[str, Values]:
-    """The share of the error budget, and the peak without the states: the states' bytes are exact."""
+    """The share of the error budget, and the peak without the states: the states' bytes are exact. A peak that is less
+    than the states, which it includes, is not measured."""
     bounded = {BUDGET: found[BUDGET]} if BUDGET in found else {}
     if all(name in found for name in (_PEAK, *_STATES)):
         ranks = zip(found[_PEAK], *(found[name] for name in _STATES), strict=True)
-        bounded[WORKING] = tuple((peak or 0) - sum(held or 0 for held in states) for peak, *states in ranks)
+        working = tuple((peak or 0) - sum(held or 0 for held in states) for peak, *states in ranks)
+        if min(working) >= 0:
+            bounded[WORKING] = working
     return bounded
 
 

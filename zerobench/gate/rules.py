@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ from zerobench.gate.baseline import Baseline
 from zerobench.gate.cases import BUDGET, TOTAL, GatedCase
 from zerobench.results import Json
 from zerobench.results.comparison import Values, furthest, growth
+from zerobench.scenario import Scenario
 from zerobench.verdict import PASSED
 
 #: better fails as well: a gain that is not committed can be lost again unnoticed.
@@ -72,6 +74,10 @@ def _unlisted(case: GatedCase) -> Finding:
 
 
 def _case(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Iterator[Finding]:
+    if (base.subject, _whole(base.scenario)) != (head.subject, _whole(head.scenario)):
+        shown = base.label, head.label, "the id is that of the baseline, the case is another one", MEASURED
+        yield Finding("unmeasured", base.label, base.scenario, "case", *shown)
+        return
     if base.verdict != head.verdict:
         reason = _first_line(head.reason)
         shown = base.verdict, head.verdict, reason, VERDICT
@@ -80,6 +86,11 @@ def _case(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> Itera
         yield from _exact(base, head)
         yield from _bounded(base, head)
         yield from _digests(base, head, platform, here)
+
+
+def _whole(scenario: Json) -> Scenario:
+    """With the defaults that the JSON leaves out."""
+    return Scenario.from_json(json.dumps(scenario))
 
 
 def _level(base: GatedCase, head: GatedCase) -> Level:
@@ -149,11 +160,10 @@ def _digests(base: GatedCase, head: GatedCase, platform: Json, here: Json) -> It
     rule = EXACT_DATA if base.exact_data else BITS
     for metric, before in base.digests.items():
         after = head.digests.get(metric)
-        if other and not base.exact_data:
-            shown = before[:12], (after or "none")[:12]
-            yield _of(base, "not comparable", metric, *shown, "; ".join(other), rule)
-        elif after is None:
+        if after is None:
             yield _lost(base, metric, before[:12])
+        elif other and not base.exact_data:
+            yield _of(base, "not comparable", metric, before[:12], after[:12], "; ".join(other), rule)
         elif before != after:
             yield _of(base, "regression", metric, before[:12], after[:12], "other bits; commit them if meant", rule)
     for metric, new in head.digests.items():

@@ -107,7 +107,12 @@ class Comparison:
         """0: good; 1: a regression; 2: nothing was measured, or less than in the base."""
         if self.newly_failing or self.regressions or self.moved:
             return 1
-        return 2 if self.gone or self.unmeasured or not self.compared else 0
+        return 2 if self.gone or self.unmeasured or not self._engines else 0
+
+    @property
+    def _engines(self) -> list[str]:
+        """The compared cases without compute-only's, which no engine can make wrong."""
+        return [name for name in self.compared if not name.startswith(COMPUTE_ONLY)]
 
 
 def compare(base: Json, head: Json) -> Comparison:
@@ -234,6 +239,9 @@ def _lost(base: Json, head: Json) -> bool:
 
 
 def _only_first(name: str, case: Json, other: Json) -> Iterator[tuple[str, str]]:
+    for bits in ("digest", "held"):
+        if case.get(bits) and not other.get(bits):
+            yield name, bits
     has = {_group(metric) for metric in metrics(other)}
     for group in dict.fromkeys(map(_group, metrics(case))):
         if group not in has:
@@ -265,8 +273,9 @@ def _same_platform(base: Json, head: Json) -> bool:
 
 
 def _moved(base: Json, head: Json) -> bool:
-    digests = base.get("digest"), head.get("digest")
-    return None not in digests and digests[0] != digests[1]
+    """Other bits, of the trajectory or of the states that a rank holds, hence of the owners."""
+    pairs = [(base.get(name), head.get(name)) for name in ("digest", "held")]
+    return any(before and after and before != after for before, after in pairs)
 
 
 def _timing(name: str, base: Json, head: Json) -> Iterator[Timing]:

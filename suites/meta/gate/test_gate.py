@@ -73,6 +73,31 @@ def test_other_bits_fail_on_the_same_platform_only(gate: Gate, measured: dict[st
     assert "torch 0.0, not " in said
 
 
+def test_bits_that_are_gone_are_an_error_on_every_platform(gate: Gate, measured: dict[str, Json]) -> None:
+    """An engine that no longer promises bits has none to compare, here or elsewhere."""
+    results = copy.deepcopy(measured["Same"])
+    results["environment"]["torch"] = "0.0"
+    results["cases"][0] |= {"digest": None, "held": None}
+    code, said = gate(results)
+    assert (code, "trajectory" in said) == (2, True)
+
+
+def test_a_peak_below_the_states_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
+    """It was not measured: a peak has the states in it."""
+    results = copy.deepcopy(measured["Same"])
+    results["cases"][0]["memory"]["measured"][1]["peak"] = 0
+    code, said = gate(results)
+    assert (code, "memory: working" in said) == (2, True)
+
+
+def test_another_case_under_the_same_id_is_an_error(gate: Gate, measured: dict[str, Json]) -> None:
+    """Its numbers may be equal, and are those of another Scenario."""
+    results = copy.deepcopy(measured["Same"])
+    results["cases"][0]["scenario"] |= {"clip": 0.5}
+    code, said = gate(results)
+    assert (code, "the case is another one" in said) == (2, True)
+
+
 def test_other_owners_fail(gate: Gate, measured: dict[str, Json]) -> None:
     """Two ranks that swap their states hold as many bytes as before."""
     results = copy.deepcopy(measured["Same"])

@@ -167,6 +167,17 @@ def test_other_bits_on_the_same_platform(base: Json, head: Json) -> None:
     assert (compare(base, head).moved, compare(base, head).exit_code) == ((), 0)
 
 
+def test_bits_that_are_gone_or_held_elsewhere(base: Json, head: Json) -> None:
+    """An engine that no longer promises bits has lost a measurement; other owners of the states are other bits."""
+    base["cases"][0] |= {"digest": "a", "held": ["b", "c"]}
+    head["cases"][0] |= {"digest": None, "held": None}
+    found = compare(base, head)
+    assert found.unmeasured == (("reference stage 0 (0)", "digest"), ("reference stage 0 (0)", "held"))
+    assert found.exit_code == 2
+    head["cases"][0] |= {"digest": "a", "held": ["c", "b"]}
+    assert (compare(base, head).moved, compare(base, head).exit_code) == (("reference stage 0 (0)",), 1)
+
+
 def test_a_gpu_is_the_same_at_another_temperature(base: Json, head: Json) -> None:
     """Clocks, power and other processes are not the platform; its name and driver are."""
     base["cases"][0]["digest"], head["cases"][0]["digest"] = "a", "b"
@@ -183,6 +194,15 @@ def test_nothing_measured(base: Json, head: Json) -> None:
     assert compare(base, head).exit_code == 2
     for case in base["cases"]:
         _crash(case)
+    assert compare(base, base).exit_code == 2
+
+
+def test_compute_only_is_no_engine(base: Json) -> None:
+    """If it alone runs, nothing was compared."""
+    for case in base["cases"]:
+        if case["subject"] != "compute-only":
+            _crash(case)
+    assert compare(base, base).compared
     assert compare(base, base).exit_code == 2
 
 
