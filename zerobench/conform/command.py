@@ -6,6 +6,7 @@ import argparse
 import json
 
 from zerobench.conform import page, running, verdicts
+from zerobench.errors import Unmeasured
 from zerobench.extras import demand_extra
 from zerobench.machine.files import check_writable, write_together
 
@@ -17,6 +18,7 @@ def execute(given: argparse.Namespace) -> int:
 
     Raises:
         UsageError: if an engine or a file is invalid, or if the directory cannot be written.
+        Unmeasured: if the run of an engine did not come to its end.
     """
     demand_extra("report")
     demand_extra("suites")
@@ -28,11 +30,17 @@ def execute(given: argparse.Namespace) -> int:
 
 
 def _examined(given: argparse.Namespace) -> verdicts.Json:
-    """Write after each engine, so that an interrupted run has a table."""
-    shards = []
+    """Write after each engine, so that an interrupted run has a table; an engine whose run did not end is in none."""
+    shards, unfinished = [], []
     for subject in given.subjects:
-        shards.append(running.examine(subject, given.profile, given.out, given.select))
+        try:
+            shards.append(running.examine(subject, given.profile, given.out, given.select))
+        except Unmeasured as error:
+            unfinished.append(str(error))
+            continue
         write(given, verdicts.compose(shards))
+    if unfinished:
+        raise Unmeasured("\n".join(unfinished))
     return verdicts.compose(shards)
 
 

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from zerobench import __version__, subjects
+from zerobench.errors import Unmeasured
 
 #: By the folder of the run: a file for each engine and profile.
 SHARDS = "shards"
+#: pytest's exit codes if all properties held, if some failed, and if all have run before.
+_ENDS = (0, 1, 5)
 #: The ends of the names of an engine's files that decide what it computes.
 _SOURCES = (".py", ".pyx", ".c", ".cpp", ".cu", ".cuh", ".h", ".so")
 
@@ -26,6 +29,7 @@ def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ())
 
     Raises:
         UsageError: if there is no such engine.
+        Unmeasured: if pytest did not come to its end, or failed beside the properties; those that ran are kept.
     """
     header = {"subject": subject, "profile": profile, "zerobench": __version__, "versions": versions(subject)}
     shard = folder / SHARDS / f"{slug(subject)}.{profile}.jsonl"
@@ -43,8 +47,15 @@ def examine(subject: str, profile: str, folder: Path, extra: Sequence[str] = ())
     ]
     command += ["--subject", subject, "--hypothesis-profile", profile, "--tb", "no"]
     command += ["-p", "zerobench.suites.support.conformance", "--conformance", str(shard.absolute()), *extra]
-    subprocess.run(command, check=False)
-    return [header, *read(shard)[1:]]
+    kept = len(read(shard))
+    code = subprocess.run(command, check=False).returncode
+    found = read(shard)
+    if code not in _ENDS or (code == 1 and not any(record["failure"] for record in found[kept:])):
+        raise Unmeasured(
+            f"{subject}: pytest ended with exit code {code}, and no property says why; its {len(found) - 1} finished "
+            f"properties are kept in {shard}: the same command goes on"
+        )
+    return [header, *found[1:]]
 
 
 def _begin(shard: Path, header: dict[str, Any]) -> None:

@@ -59,11 +59,12 @@ def flaw(value: Any) -> str:
 
 
 def exit_code(value: Json) -> int:
-    """0: no finding; 1: a finding; 2: a property of an engine was not tried often enough, or no property ran."""
-    found = {each["verdict"] for engine in value["engines"] for each in engine["properties"]}
-    if FINDING in found:
+    """0: no finding; 1: a finding; 2: a property of an engine was not tried often enough, or an engine has none that
+    ran, for example because it refuses everything."""
+    by_engine = [{each["verdict"] for each in engine["properties"]} for engine in value["engines"]]
+    if any(FINDING in found for found in by_engine):
         return 1
-    return 2 if NOT_ENOUGH in found or not all(engine["properties"] for engine in value["engines"]) else 0
+    return 2 if any(NOT_ENOUGH in found or not found - {NOT_OFFERED} for found in by_engine) else 0
 
 
 def _engine(header: Json, records: Sequence[Json]) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ _HEADER = {"subject": "torch-fsdp2", "profile": "quick", "zerobench": "0", "vers
         ({}, "pass", 0),
         ({"failure": _FAILURE, "outcome": "failed"}, "finding", 1),
         ({"known": {"fsdp2/rank-dependent-block": 1}, "set_aside": {"3/fp32": 1}}, "known finding", 0),
-        ({"ran": {}, "outcome": "skipped", "reason": "no"}, "not offered", 0),
+        ({"ran": {}, "outcome": "skipped", "reason": "no"}, "not offered", 2),
         ({"ran": {}}, "not enough", 2),
         ({"drawn": {}, "refused": {}, "ran": {}}, "pass", 0),
     ],
@@ -175,18 +176,37 @@ def test_an_engine_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     badge = json.loads((tmp_path / "out" / "badge-mine-forgets.json").read_text(encoding="utf-8"))
     assert badge["color"] == "red"
 
-    monkeypatch.setattr("subprocess.run", lambda command, check: None)
+    monkeypatch.setattr("subprocess.run", lambda command, check: CompletedProcess(command, 5))
     assert main(command) == 1, "the finished property is kept"
     assert main(["conform", "--merge", "out/conformance.json", "--out", "merged"]) == 1
     assert main(["conform", "--merge", "out/conformance.json", "out/conformance.json", "--out", "merged"]) == 3
     assert main(["conform", "--subjects", "no-such-engine"]) == 3
 
 
+@pytest.mark.parametrize("code", [-9, 2, 3, 4, 1])
+def test_a_run_that_did_not_end_is_no_pass(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If pytest was killed, or failed beside the properties, those that held before say nothing of the others."""
+    (tmp_path / "ends.py").write_text(_ENGINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def ends(command: list[str], check: bool) -> CompletedProcess[str]:
+        with (tmp_path / "out" / "shards" / "ends-forgets.quick.jsonl").open("a") as records:
+            records.write(json.dumps(_record()) + "\n")
+        return CompletedProcess(command, code)
+
+    monkeypatch.setattr("zerobench.conform.running.subprocess.run", ends)
+    assert main(["conform", "--subjects", "ends:Forgets", "--out", "out"]) == 2
+    assert f"exit code {code}" in capsys.readouterr().err
+
+
 def test_changed_code_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records of an engine are those of its code: if a file of it or beside it changes, they are dropped."""
     file, shard = tmp_path / "changes.py", tmp_path / "out" / "shards" / "changes-py-forgets.quick.jsonl"
     file.write_text(_ENGINE.replace('"forgets"', '"changes"'))
-    monkeypatch.setattr("zerobench.conform.running.subprocess.run", lambda *_, **__: None)
+    monkeypatch.setattr("zerobench.conform.running.subprocess.run", lambda *_, **__: CompletedProcess([], 5))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for edited, kept in ((file, True), (tmp_path / "beside.py", False), (file, False)):
