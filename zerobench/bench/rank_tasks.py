@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from zerobench.digests import bits
+from zerobench.digests import bits, held
 from zerobench.driver import draw_batches, model_for, run_step, run_steps, to_cpu, wrap
 from zerobench.errors import UsageError
 from zerobench.meters import Metered, PhaseMeter, meter_subject
@@ -92,20 +92,30 @@ def read(group: dist.ProcessGroup, case: Case) -> State | None:
     return None if dist.get_rank(group) and own == first[0] else parameters
 
 
-def run_ahead(group: dist.ProcessGroup, case: Case, first: int, steps: int) -> float:
+def run_ahead(group: dist.ProcessGroup, case: Case, first: int, steps: int, demand: bool = False) -> float:
     """Train ``steps`` steps in one fence, from step ``first`` on: the host does not wait for the device between them.
 
-    Returns the seconds of a step, on average.
+    Returns the seconds of a step, on average. It can ``demand`` that the steps change what the subject holds.
     """
     subject, _ = _subjects[case]
     rank = dist.get_rank(group)
     batches = [draw_batches(case.scenario, first + index, rank) for index in range(steps)]
+    before = _held(subject) if demand else ""
     _synchronize(case.scenario)
     dist.barrier(group)
     begin = time.perf_counter()
     run_steps(subject, case.scenario, first, rank, batches)
     _synchronize(case.scenario)
-    return (time.perf_counter() - begin) / steps
+    seconds = (time.perf_counter() - begin) / steps
+    if demand and before and _held(subject) == before:
+        raise RuntimeError(f"{case.subject} took {steps} steps by advance(), and no value that it holds has changed")
+    return seconds
+
+
+def _held(subject: Subject) -> str:
+    """The digest of the parameters and optimizer states on the device; empty if there are none."""
+    kept = {name: tensors for name, tensors in subject.resident().items() if name != "gradients" and tensors}
+    return held(kept) if kept else ""
 
 
 def close(group: dist.ProcessGroup, case: Case) -> None:

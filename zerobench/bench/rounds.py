@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import torch
+
 from zerobench.bench import flops, rank_tasks
 from zerobench.errors import RankFailure
+from zerobench.judge.outcomes import MOST
+from zerobench.meters import Metered
 from zerobench.oracles import questions
 from zerobench.oracles.questions import Question
 from zerobench.ranks import Pool, RankFault
@@ -16,6 +21,7 @@ from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY, Case
 from zerobench.scenario import Dtype
 from zerobench.verdict import Verdict
+from zerobench.workload.data import DTYPES
 
 T = TypeVar("T")
 
@@ -123,9 +129,10 @@ class Bench:
         return True
 
     def _run_ahead(self, result: CaseResult, steps: int) -> bool:
-        """Time some more steps in one fence; the recording ends before them."""
+        """Time some more steps in one fence; the recording ends before them, and they must change something."""
         self.progress(f"{AHEAD} steps in one fence: {result.case.label}")
-        done = self._run(result, rank_tasks.run_ahead, steps, AHEAD)
+        moves = self.judged and not any(each.steps[-1].skipped for each in result.trajectories if each.steps)
+        done = self._run(result, rank_tasks.run_ahead, steps, AHEAD, moves)
         for trajectory, seconds in zip(result.trajectories, done or [], strict=False):
             trajectory.run_ahead = seconds
         return done is not None
@@ -141,7 +148,21 @@ class Bench:
             for trajectory, found in zip(each.trajectories, done or [], strict=False):
                 trajectory.memory, trajectory.traffic, trajectory.wire = found.memory, found.traffic, found.wire
                 trajectory.offload, trajectory.held = found.offload, found.held
+            self._demand_same_losses(each, done or [])
             metered()
+
+    def _demand_same_losses(self, result: CaseResult, metered: Sequence[Metered]) -> None:
+        """The metered subject is another object than the one that was judged, and has its losses, but for roundings."""
+        roundings = MOST * torch.finfo(DTYPES[result.case.scenario.dtype]).eps / 2
+        for trajectory, found in zip(result.trajectories, metered, strict=False):
+            for index, (step, losses) in enumerate(zip(trajectory.steps, found.losses, strict=False)):
+                for ours, theirs in zip(map(float, losses), map(float, step.losses), strict=True):
+                    if not (math.isclose(ours, theirs, rel_tol=roundings) or (math.isnan(ours) and math.isnan(theirs))):
+                        told = f"rank {trajectory.rank} had the loss {ours!r} when it was metered"
+                        result.verdict = "raised"
+                        result.reason = f"in step {index} {told}, and {theirs!r} when it was timed and judged"
+        if result.verdict == "raised":
+            result.trajectories = []
 
     def peak(self, dtype: Dtype) -> Json | None:
         """The slowest rank's rate in a matrix multiplication that all ranks run at once; None if a rank failed."""

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import torch.distributed as dist
+from torch import Tensor
 
 from zerobench.digests import held
 from zerobench.driver import model_for, run_step, wrap
@@ -35,6 +36,7 @@ class Metered:
     wire: int | None
     offload: OffloadBytes
     held: str | None
+    losses: list[list[Tensor]]  # of each step to the metered one, to be compared with those that were judged
 
 
 def meter_subject(
@@ -50,13 +52,14 @@ def meter_subject(
     with PeakMeter(scenario.device) as peak:
         model = model_for(subject_type, scenario, rank)
         with closing(wrap(model, subject_type, scenario, group)) as subject:
+            steps = []
             for index in range(METERED_STEP):
-                run_step(subject, scenario, index, rank)
+                steps.append(run_step(subject, scenario, index, rank))
                 digest = _digest(subject, scenario) if index + 1 == last else digest
             parameters = ParameterPeak(model)
             peak.restart()
             with crossing(group) as wire, OffloadMeter() as moved, TrafficMeter(parameters.observe) as traffic:
-                run_step(subject, scenario, METERED_STEP, rank)
+                steps.append(run_step(subject, scenario, METERED_STEP, rank))
             sizes = resident_states(subject.resident())
             digest = digest or (_digest(subject, scenario) if digests else None)
             offload = off_device(subject, moved)
@@ -70,7 +73,8 @@ def meter_subject(
         pinned=locked,
         reserved=peak.reserved,
     )
-    return Metered(memory, traffic.traffic, None if cuda else wire.bytes, offload, digest)
+    losses = [step.losses for step in steps]
+    return Metered(memory, traffic.traffic, None if cuda else wire.bytes, offload, digest, losses)
 
 
 def _digest(subject: Subject, scenario: Scenario) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import ClassVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Offloaded, Outcome, State
 from zerobench.subjects.reference import Reference
+from zerobench.subjects.torch_ddp import TorchDdp
 
 
 class Raises(Reference):
@@ -60,6 +63,31 @@ class SaysSkipped(Reference):
     def step(self) -> Outcome:
         """The outcome, but skipped."""
         return replace(super().step(), skipped=True)
+
+
+class AdvancesNot(TorchDdp):
+    """A step whose outcome nobody reads is left out."""
+
+    name = "advances-not"
+
+    def advance(self) -> None:
+        """Begin the next step."""
+        self.micro_steps = 0
+
+
+class SendsNothingMetered(TorchDdp):
+    """Every object but the first of a process leaves its gradients on their ranks, and so moves fewer bytes."""
+
+    name = "sends-nothing-metered"
+    made: ClassVar[int] = 0
+
+    def __init__(self, model: nn.Module, scenario: Scenario, group: dist.ProcessGroup) -> None:
+        super().__init__(model, scenario, group)
+        SendsNothingMetered.made += 1
+        self.first = SendsNothingMetered.made == 1
+
+    def _synchronizing(self, needed: bool) -> AbstractContextManager[None]:
+        return super()._synchronizing(needed and self.first)
 
 
 class Unreduced(Reference):

@@ -105,6 +105,21 @@ def test_a_wrong_first_subject_spoils_no_judgement() -> None:
     assert told[1]["judgement"]["error"] < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("AdvancesNot", "no value that it holds has changed"), ("SendsNothingMetered", "was metered")]
+)
+def test_what_is_timed_and_metered_is_what_is_judged(name: str, said: str) -> None:
+    """The steps in one fence change something, and the metered subject has the losses of the judged one."""
+    with Pool(2) as pool:
+        bench = Bench(pool, plan_cases(_BASE.but(world=2), [_SUBJECT.format(name)], [0]), 60.0, lambda what: None)
+        bench.train(2)
+        bench.meter()
+    wrong, alone = bench.results
+    assert (wrong.verdict, alone.verdict) == ("raised", "measured")
+    assert said in wrong.reason
+    assert not wrong.trajectories
+
+
 def test_a_recording_that_cannot_be_told_is_a_failed_case() -> None:
     """A norm of another type fails its own case only."""
     scenario = _BASE.but(world=1)
