@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 from pathlib import Path
@@ -17,6 +18,10 @@ from zerobench.machine.files import check_writable
 from zerobench.results import Json
 from zerobench.results.files import read
 from zerobench.results.identity import COMPUTE_ONLY
+
+#: The most by which the last losses of two revisions differ that train alike, as a share: other orders of additions
+#: change the last digits.
+_APART = 0.01
 
 
 def execute(given: argparse.Namespace) -> int:
@@ -86,16 +91,39 @@ def _times(revision: str, subject: str) -> Times:
         trees = {"base": base, "head": root}
         for tree in trees.values():
             revisions.demand_own(tree, subject)
-        timed, rounds = timing.measure(lambda side: _multiples(revisions.measure(trees[side], grid.timed(subject))))
+        losses: dict[timing.Side, dict[str, float]] = {"base": {}, "head": {}}
+
+        def run(side: timing.Side) -> dict[str, float]:
+            results = revisions.measure(trees[side], grid.timed(subject))
+            losses[side] |= _last_losses(results)
+            return _multiples(results)
+
+        found, rounds = timing.measure(run)
+    timed = [each for each in found if _alike(losses["base"].get(each.case), losses["head"].get(each.case))]
     everywhere = {each.case for each in timed}
     seen = dict.fromkeys(case for each in rounds for side in (each.base, each.head) for case in side)
     return Times(revision, timed, [case for case in seen if case not in everywhere], rounds)
 
 
+def _last_losses(results: Json) -> dict[str, float]:
+    """The mean loss of the last step of every case that ran, if it is finite."""
+    ran = [case for case in results["cases"] if case["loss"] and case["loss"]["last"] is not None]
+    return {_name(case): case["loss"]["last"] for case in ran}
+
+
+def _alike(base: float | None, head: float | None) -> bool:
+    """Whether two revisions have trained alike: a step that does less has no time to compare."""
+    return base is not None and head is not None and math.isclose(base, head, rel_tol=_APART)
+
+
+def _name(case: Json) -> str:
+    return json.dumps([case["subject"], case["scenario"]], sort_keys=True)
+
+
 def _multiples(results: Json) -> dict[str, float]:
     """The step time of every case that ran, as a multiple of compute-only's."""
     ran = [case for case in results["cases"] if case["subject"] != COMPUTE_ONLY and case["time"]]
-    named = {json.dumps([case["subject"], case["scenario"]], sort_keys=True): case["time"]["ratio"] for case in ran}
+    named = {_name(case): case["time"]["ratio"] for case in ran}
     return {name: ratio for name, ratio in named.items() if ratio}
 
 

@@ -101,7 +101,8 @@ def _scenarios(outcome: Outcome) -> Iterator[str]:
 _TIMES_LEGEND = (
     "base, head: the step of fresh processes, alternating, as a multiple of compute-only's; medians.\n"
     f"SLOWER: the median ratio is beyond {EFFECT:.0%} and the floor, and its interval is above 1.\n"
-    "UNSURE does not block: the pairs stray too far here and now to tell."
+    "UNSURE does not block: the pairs stray too far here and now to tell.\n"
+    "not timed: a process has no time of the case, or the last losses of base and head are more than 1 % apart."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -40,6 +41,25 @@ def test_slower_fails(gate: Gate, measured: dict[str, Json], monkeypatch: pytest
     assert re.search(r"\| SLOWER +\| reference stage 1, .* \| 1\.150 +\| 1\.150 to 1\.150 +\|", said)
     assert re.search(r"\| not timed +\| reference stage 2", said)
     assert '"stage": 1' in said
+
+
+@pytest.mark.parametrize(("loss", "code"), [(3.0, 0), (3.01, 0), (5.2, 2), (None, 2)])
+def test_a_step_that_trains_less_is_not_timed(
+    gate: Gate, measured: dict[str, Json], monkeypatch: pytest.MonkeyPatch, loss: float | None, code: int
+) -> None:
+    """A head that is faster and ends at another loss, or at none, has no time to compare."""
+
+    def measure(tree: Path, arguments: tuple[str, ...]) -> Json:
+        case = copy.deepcopy(measured["Same"]["cases"][0])
+        head = tree == revisions.repository(Path.cwd())
+        case["time"]["ratio"], case["loss"]["last"] = (0.5, loss) if head else (1.0, 3.0)
+        return {"cases": [case]}
+
+    monkeypatch.setattr(revisions, "measure", measure)
+    monkeypatch.setattr(revisions, "demand_own", lambda *_: None)
+    found, said = gate(measured["Same"], "--time-against", "HEAD")
+    assert found == code
+    assert ("FASTER" in said) == (code == 0)
 
 
 @pytest.mark.parametrize(("engine", "code"), [("OneMoreByte", 1), ("Same", 2)])
