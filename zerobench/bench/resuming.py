@@ -47,10 +47,8 @@ def resume_at(
     steps.
 
     In every second Scenario, by the seed, these ranks save it once more to the directory, by the same name if states
-    have names, right after a load, and load that.
-
-    It holds the states in ``every`` of each step, those in ``last`` of the last one, and an evaluation after it if one
-    is asked for.
+    have names, right after a load, and load that. The recording holds the states in ``every`` of each step, those in
+    ``last`` of the last one, and an evaluation after it if one is asked for.
     """
     subject_type, rank = subjects.load(name), dist.get_rank(group)
     if scenario.loads == "all" and scenario.seed // 2 % 2:
