@@ -22,6 +22,8 @@ from zerobench.subjects.accelerated import (
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2, mixed_precision
 from zerobench.workload.models.blocks import block_groups
 
+_SOURCE = "https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/accelerator.py"
+
 
 class AccelerateFsdp2(Accelerated, TorchFsdp2):
     """FSDP2 with the client's loop of Accelerate, which shards each block by its class, and the rest as the root.
@@ -33,6 +35,12 @@ class AccelerateFsdp2(Accelerated, TorchFsdp2):
     name = "accelerate-fsdp2"
     hybrid = False  # its mesh has all ranks
     settings = (COUNTS_STEPS, EACH, *plain_settings.FORMS, *CODE)
+
+    @classmethod
+    def unsupported(cls, scenario: Scenario) -> str | None:
+        if scenario.world == 1 and scenario.accumulation > 1 and scenario.reduction == "micro_step":
+            return f"sync_each_batch has no effect on one rank: {_SOURCE}"
+        return super().unsupported(scenario)
 
     def _accelerator(self, model: nn.Module, scenario: Scenario) -> Any:
         from accelerate import Accelerator, AutocastKwargs, PartialState
@@ -55,7 +63,7 @@ class AccelerateFsdp2(Accelerated, TorchFsdp2):
         self.scheduler = scheduler_of(self.scenario, made)
         module: nn.Module
         module, *prepared = self.accelerator.prepare(self.model, *self._optimizers(made))
-        self._made = Optimizers.of(prepared)
+        self._made: Any = Optimizers.of(prepared)
         return module
 
     def _optimizer(self) -> Any:
@@ -64,6 +72,12 @@ class AccelerateFsdp2(Accelerated, TorchFsdp2):
     def _prepare(self) -> None:
         if self.scheduler is not None:
             self.scheduler = self.accelerator.prepare_scheduler(self.scheduler)
+
+    @property
+    def _saved_optimizer(self) -> Any:
+        """torch's own: the steps of Accelerate's, which a load takes to make the states, go through the loss scaler."""
+        made = self._made
+        return [one.optimizer for one in (made.each if isinstance(made, Optimizers) else [made])]
 
     def _clipped(self) -> Iterable[nn.Parameter]:
         return self.module.parameters()

@@ -168,13 +168,18 @@ class TorchFsdp2(Plain):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
+    @property
+    def _saved_optimizer(self) -> Any:
+        """What torch.distributed.checkpoint takes as the optimizer."""
+        return self.optimizer
+
     def save(self, directory: Path) -> None:
         self._save_scale(directory)
-        save_sharded(self.module, self.optimizer, directory, self.group, self.scenario.saving)
+        save_sharded(self.module, self._saved_optimizer, directory, self.group, self.scenario.saving)
 
     def load(self, directory: Path) -> None:
         self._load_scale(directory)
-        load_sharded(self.module, self.optimizer, directory, self.group, self.scenario)
+        load_sharded(self.module, self._saved_optimizer, directory, self.group, self.scenario)
 
     def resident(self) -> dict[str, Sequence[Tensor]]:
         shards = storages(_local(self.model.parameters()))
