@@ -17,7 +17,7 @@ from zerobench.scenario import LossScale, Optimizer, Read, Readable, Scenario
 from zerobench.suites.support import covering
 from zerobench.suites.support.covering import PECULIAR, among
 from zerobench.suites.support.drawing import course, draw
-from zerobench.suites.support.offered import fitted
+from zerobench.suites.support.offered import fitted, offered_stages
 from zerobench.suites.support.sizes import chunks, settings_of
 
 WORLDS = among("world", 1, 2, 3, 4)
@@ -233,6 +233,7 @@ def drawn(
     *,
     of_bits: float | None = None,
     of_others: float | None = None,
+    of_one_stage: float | None = None,
     least: float = 0.0,
     label: str = "",
 ) -> Decorator:
@@ -240,6 +241,7 @@ def drawn(
 
     ``of_bits`` is the share for an engine that promises bits, if stronger properties hold that engine to more.
     ``of_others`` is the share for all engines but the reference engine, which CI examines with other seeds every day.
+    ``of_one_stage`` is the share for an engine without a promise of bits that offers one stage alone.
     If fewer than the share ``least`` of the examples run to the end, the test skips as "not enough". ``label`` tells
     several draws of one test apart.
     """
@@ -253,11 +255,12 @@ def drawn(
 
         backend = covering.backend(f"{test.__module__}.{test.__qualname__}{label}")
         decorated: Any = _with_examples(counted, strategy, backend, share, least)
-        for other, chosen in ((of_bits, _promises_bits), (of_others, _is_no_reference)):
+        shares = (of_bits, _promises_bits), (of_others, _is_no_reference), (of_one_stage, has_one_stage)
+        for other, chosen in shares:
             if other is not None:
                 decorated = _by_engine(decorated, _with_examples(counted, strategy, backend, other, least), chosen)
         decorated.test, decorated.strategy = counted, strategy  # for the meta suite, which runs it on other engines
-        decorated.share, decorated.backend = share, backend
+        decorated.share, decorated.of_one_stage, decorated.backend = share, of_one_stage, backend
         return decorated  # type: ignore[no-any-return]
 
     return decorate
@@ -291,6 +294,12 @@ def _is_no_reference(trials: Any) -> bool:
     return bool(trials.name != "reference")
 
 
+def has_one_stage(trials: Any) -> bool:
+    """Whether an engine without a promise of bits offers one stage alone, so that a property of each stage has a
+    quarter of the draws for it."""
+    return not trials.subject.promises_bits and len(offered_stages(trials.subject)) == 1
+
+
 def drawn_at_each_stage(
     strategy: Callable[[st.SearchStrategy[int]], st.SearchStrategy[Any]],
     share: float = 1.0,
@@ -302,11 +311,17 @@ def drawn_at_each_stage(
     """Make a test of each stage, with draws of its own: a failure at one stage hides nothing at another.
 
     ``strategy`` takes that of the stage. ``share`` and the other arguments are those of each test; see :func:`drawn`.
+    An engine of one stage has twice the draws.
     """
+    shares: dict[str, Any] = {
+        "of_bits": of_bits,
+        "of_others": of_others,
+        "of_one_stage": 2 * (share if of_others is None else of_others),
+    }
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         by_stage: list[Any] = [
-            drawn(strategy(at), share, of_bits=of_bits, of_others=of_others, least=least, label=f"[{stage}]")(test)
+            drawn(strategy(at), share, **shares, least=least, label=f"[{stage}]")(test)
             for stage, at in enumerate(_EACH_STAGE)
         ]
 
@@ -318,7 +333,7 @@ def drawn_at_each_stage(
         decorated.__signature__ = _of_stage(test)
         # for the meta suite: the tests, and one of all stages
         decorated.by_stage, decorated.test = by_stage, by_stage[0].test
-        decorated.strategy, decorated.share = strategy(STAGES), 4 * share
+        decorated.strategy, decorated.share, decorated.of_one_stage = strategy(STAGES), 4 * share, None
         decorated.backend = covering.backend(f"{test.__module__}.{test.__qualname__}")
         return pytest.mark.parametrize("stage", range(4))(decorated)  # type: ignore[no-any-return]
 

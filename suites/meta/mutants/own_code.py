@@ -27,7 +27,7 @@ from zerobench.suites.meta.points import Points
 class StepsByTheSettingsOfItsThread(Mutant):
     """Keeps a setting of the update in the thread that has built it; the others have another one."""
 
-    points_at = LATER
+    points_at = Points("progress", *LATER.parts)  # if the engine steps the schedule
 
     def sabotage(self) -> None:
         self.of_thread = threading.local()
@@ -233,7 +233,7 @@ class StepsByTheEngineOfAnotherThread(Mutant):
 class StepsByItsNumberInTheJob(Mutant):
     """Takes the number of its process in the job for that in its group, and other rates if they are not the same."""
 
-    points_at = LATER
+    points_at = Points("progress", *LATER.parts)  # if the engine steps the schedule
 
     def step(self) -> Outcome:
         factor = 1.0 if dist.get_rank() == dist.get_rank(self.group) else 2.0

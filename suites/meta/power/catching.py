@@ -31,6 +31,7 @@ from zerobench.suites.equivalence import (
 from zerobench.suites.support import covering
 from zerobench.suites.support.drawing import course, draw
 from zerobench.suites.support.rerun import named
+from zerobench.suites.support.strategies import has_one_stage
 from zerobench.suites.support.trials import Trials
 
 Failure = Disagreement | RankFault
@@ -115,8 +116,16 @@ class Caught:
 def again(test: Any, examples: int | None = None, strategy: Any = None) -> Check:
     """The property's test without shrinking, with the default profile's number of draws or with ``examples``, on its
     own Scenarios or on those of ``strategy``."""
+    check = _drawing(test, examples or default_examples(test), strategy)
+    if examples is not None or test.of_one_stage is None:
+        return check
+    of_one_stage = _drawing(test, max(1, round(_EXAMPLES * float(test.of_one_stage))), strategy)
+    return lambda trials: (of_one_stage if has_one_stage(trials) else check)(trials)
+
+
+def _drawing(test: Any, examples: int, strategy: Any) -> Check:
     chosen = settings(
-        max_examples=examples or default_examples(test),
+        max_examples=examples,
         backend=covering.backend(test.backend.removeprefix(covering.PREFIX)),  # with the seed of now
         phases=[Phase.generate],
         derandomize=True,
