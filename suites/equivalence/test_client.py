@@ -49,7 +49,7 @@ def test_saving_changes_nothing(trials: Trials, scenario: tuple[Scenario, tuple[
     lambda stage: eventful(
         stage=stage,
         steps=4,
-        clip=among("clip", 0.05, 1.0, 0.0),
+        clip=among("clip", 0.05, 8.0, 0.0),
         gradient_edits=among("gradient_edits", (0, 1), ()),
         reads=(),
     ),

@@ -59,7 +59,7 @@ def test_each_step_follows_from_the_one_before(trials: Trials, scenario: Scenari
         accumulation=_SHARES,
         edits=among("edits", (1,), (), (0,)),
         gradient_edits=among("gradient_edits", (), (0, 1)),
-        clip=among("clip", 0.05, 1.0, 0.0),
+        clip=among("clip", 0.05, 8.0, 0.0),
         optimizer=optimizers(third_group=among("third_group", False, True)),
     ),
     share=0.4,  # an engine without a promise may offer one stage alone

@@ -274,7 +274,7 @@ def _elsewhere(trials: Trials, scenario: Scenario) -> Scenario:
     the Scenarios at the next stage."""
     found = scenario.but(reduce_bucket=max(1, scenario.reduce_bucket // 3), overlap=not scenario.overlap)
     if trials.subject.keeps_settings and scenario.clip:
-        found = found.but(clip=0.05 if scenario.clip == 1.0 else 1.0)
+        found = found.but(clip=0.05 if scenario.clip == 8.0 else 8.0)
     if trials.subject.keeps_settings and scenario.dtype == "fp16" and (static := scenario.loss_scale.static):
         found = found.but(loss_scale=LossScale(static=8.0 if static == 1024.0 else 1024.0))
     stages = offered_stages(trials.subject, _PLAIN) if trials.subject.loads_other_stages else ()
