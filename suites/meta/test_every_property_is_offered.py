@@ -39,6 +39,7 @@ _NOT_OFFERED: dict[str, dict[str, str]] = {
         "test_buffers_at_another_world_size": f"{_EVEN}, and three ranks save or load",
     },
     "accelerate-ddp": {},
+    "accelerate-fsdp2": {},
     "fairscale-oss": dict.fromkeys(_OF_SCALES, _NO_MASTERS),
     "deepspeed": {},
     "deepspeed-universal": {

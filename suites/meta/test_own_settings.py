@@ -62,7 +62,8 @@ _NEEDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "name", ["deepspeed", "torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2", "accelerate-ddp"]
+    "name",
+    ["deepspeed", "torch-ddp", "torch-zero1", "torch-fsdp1", "torch-fsdp2", "accelerate-ddp", "accelerate-fsdp2"],
 )
 def test_everything_is_chosen(name: str) -> None:
     """Every setting, every way to save and every type of norm that a subject declares, at one of its stages."""

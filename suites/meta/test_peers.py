@@ -29,6 +29,8 @@ _PEERS = [
     ("torch-fsdp2", 3),
     *(("deepspeed", stage) for stage in range(4)),
     ("accelerate-ddp", 0),
+    ("accelerate-fsdp2", 2),
+    ("accelerate-fsdp2", 3),
     ("fairscale-oss", 2),
 ]
 #: The same engines with other settings.
