@@ -16,7 +16,7 @@ from torch import Tensor
 from zerobench.engine.config.schema import Config
 from zerobench.model_specs import Odd
 from zerobench.scenario import LossScale, Optimizer, Read, Scenario
-from zerobench.subjects.reference import Reference, config
+from zerobench.subjects.reference import config
 from zerobench.suites.equivalence import test_contract, test_steps
 from zerobench.suites.meta.power.catching import default_examples
 from zerobench.suites.support import covering
@@ -126,16 +126,11 @@ def test_every_field_is_drawn() -> None:
 def test_every_key_is_set() -> None:
     """Every key of the configuration that the engine honours takes two values at least in drawn Scenarios."""
     taken: dict[str, set[str]] = {}
-    for scenario in filter(_is_offered, _drawn()):
+    for scenario in _drawn():
         parsed = Config.model_validate(config(scenario))
         for key, value in _keys(parsed.model_dump()):
             taken.setdefault(key, set()).add(repr(value))
     assert {key for key, values in taken.items() if len(values) < 2} <= NOT_SET.keys()
-
-
-def _is_offered(scenario: Scenario) -> bool:
-    """Whether the engine has a configuration for it; other engines also reduce once in a step at stages 2 and 3."""
-    return Reference.not_offered(scenario) is None
 
 
 def _keys(section: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:

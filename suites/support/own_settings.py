@@ -15,10 +15,16 @@ from zerobench.subject import Subject
 MOST = 2
 #: The seeds from here on choose settings, so that a failure shrinks to a Scenario without them.
 FIRST = 12
+#: The share of the Scenarios with shards of the gradients in which these are reduced once in a step.
+_REDUCES_ONCE = 0.3
 
 
 def set_up(subject: type[Subject], scenario: Scenario) -> Scenario:
-    """The Scenario with a norm's type, a way to save and up to two settings that the engine offers with it."""
+    """The Scenario with a norm's type, a way to save and up to two settings that the engine offers with it.
+
+    With shards of the gradients a schedule of one reduction is an engine's own: the reference engine has none, so that
+    no draw has it.
+    """
     if scenario.seed < FIRST:
         return scenario
     chosen = random.Random(scenario.seed)  # noqa: S311 - draws of a test
@@ -30,6 +36,9 @@ def set_up(subject: type[Subject], scenario: Scenario) -> Scenario:
     offered = [name for name in subject.settings if subject.not_offered(found.but(settings=(name,))) is None]
     for name in chosen.sample(offered, min(len(offered), chosen.randint(0, MOST))):
         found = _first_offered(subject, [found.but(settings=(*found.settings, name)), found])
+    reduces_once = scenario.schedule == "auto" and scenario.stage > 1 and scenario.accumulation > 1
+    if reduces_once and chosen.random() < _REDUCES_ONCE:
+        return _first_offered(subject, [found.but(schedule="boundary"), found])
     return found
 
 

@@ -186,7 +186,7 @@ _FREE: dict[str, st.SearchStrategy[Any]] = {
     "loss_scale": STATIC | DYNAMIC,
     "communication_dtype": among("communication_dtype", None, "fp32", "bf16", "fp16", rare=True),
     "accumulator_dtype": among("accumulator_dtype", None, "bf16", "fp16", rare=True),
-    "schedule": among("schedule", "auto", "micro_step", "boundary", rare=True),
+    "schedule": among("schedule", "auto", "micro_step", rare=True),
     # from zero up and down, in the second step to the rate of the second group; one that stays, after a resume too
     "lr_factors": among("lr_factors", (), (0.0, 2.0, 1.0), (0.25,), rare=True),
     "weight_decay_factors": among("weight_decay_factors", (), (0.0, 2.0), (0.5,), rare=True),
