@@ -188,6 +188,24 @@ def test_a_momentum_of_some_groups(
     assert facts.momentum_in_part(scenario.but(optimizer=Optimizer(second_group=True))) == two_groups
 
 
+@pytest.mark.parametrize(
+    ("factors", "frozen", "expected"),
+    [
+        ((0.5, 0.0), (0,), True),
+        ((0.5, 0.0), (), False),
+        ((0.5,), (0,), False),
+        ((0.0, 0.5, 0.0), (1,), True),
+        ((0.5, 0.0), (0, 1, 2), False),
+    ],
+)
+def test_a_block_that_trains_without_a_momentum(
+    factors: tuple[float, ...], frozen: tuple[int, ...], expected: bool
+) -> None:
+    """The other parameters had a momentum while it was frozen."""
+    scenario = Scenario(momentum_factors=factors, frozen_steps=frozen)
+    assert facts.thaws_without_momentum(scenario) == expected
+
+
 def test_a_reduction_in_another_dtype() -> None:
     """Without a dtype of its own the reduction has that of the parameters."""
     scenarios = [Scenario(dtype="bf16", communication_dtype=dtype) for dtype in (None, "bf16", "fp32", "fp16")]

@@ -83,6 +83,21 @@ def momentum_in_part(scenario: Scenario) -> bool:
     return any(len({_had_momentum(scenario, stop, group) for group in groups}) > 1 for stop in stops)
 
 
+def thaws_without_momentum(scenario: Scenario) -> bool:
+    """Whether a block trains that was frozen in each update so far in which a schedule left its group a momentum."""
+    frozen = set(scenario.frozen_steps)
+    groups = _groups_with_a_schedule(scenario)
+    return any(
+        step not in frozen and any(_only(frozen, _with_momentum(scenario, step + 1, group)) for group in groups)
+        for step in range(scenario.steps)
+    )
+
+
+def _with_momentum(scenario: Scenario, stop: int, group: int) -> list[int]:
+    """The updates before ``stop`` in which a group has a momentum."""
+    return [step for step in _applied(scenario, stop) if _momentum_in(scenario, [step], group)]
+
+
 def _had_momentum(scenario: Scenario, stop: int, group: int) -> bool:
     """Whether a group has had a momentum before ``stop``, since its optimizer began."""
     starts = [0, *(each for each in scenario.resumes if each < stop and _begins_anew(scenario))]
@@ -285,6 +300,7 @@ FACTS: Mapping[str, Callable[[Scenario], bool]] = {
         loads_frozen,
         begins_frozen,
         reads_thawed,
+        thaws_without_momentum,
         raises_scale,
         rests_after_use,
         late_first_gradient,
