@@ -185,7 +185,7 @@ def test_hooks_of_parameters_hold(trials: Trials, scenario: Scenario) -> None:
             "removed from the block",
         ),
     ),
-    share=0.1,
+    share=0.175,  # for each kind one at each stage
 )
 def test_hooks_that_come_late_hold(trials: Trials, scenario: tuple[Scenario, own_code.Hooks]) -> None:
     """So it does if hooks that the client sets after the engine is built halve the model's output, the gradient of the

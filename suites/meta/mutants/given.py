@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zerobench.model_specs import Odd
 from zerobench.subject import Batch, Outcome, State
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.suites.meta.mutants.client import LATER
@@ -80,12 +79,14 @@ class TrainsOnTheBatchWhenItSteps(Mutant):
 
     def micro_step(self, batch: Batch) -> Tensor:
         scenario = self.scenario
-        buffers = isinstance(scenario.model, Odd) and scenario.model.buffers  # two forwards would move them twice
-        if scenario.accumulation > 1 or scenario.forwards != "one" or scenario.autocast or buffers:
+        if scenario.accumulation > 1 or scenario.forwards != "one" or scenario.autocast:
             return super().micro_step(batch)
         self.waiting = batch, torch.get_rng_state()
+        kept = {name: buffer.clone() for name, buffer in self.engine.module.named_buffers()}
         with torch.no_grad():
             loss: Tensor = self.engine(**batch)
+            for name, buffer in self.engine.module.named_buffers():
+                buffer.copy_(kept[name])
         return loss
 
     def _train(self) -> None:
