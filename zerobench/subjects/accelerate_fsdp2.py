@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -78,9 +77,6 @@ class AccelerateFsdp2(Accelerated, TorchFsdp2):
         """torch's own: the steps of Accelerate's, which a load takes to make the states, go through the loss scaler."""
         made = self._made
         return [one.optimizer for one in (made.each if isinstance(made, Optimizers) else [made])]
-
-    def _clipped(self) -> Iterable[nn.Parameter]:
-        return self.module.parameters()
 
 
 def _plugin(model: nn.Module, scenario: Scenario) -> Any:

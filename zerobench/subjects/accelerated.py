@@ -180,11 +180,7 @@ class Accelerated(Plain):
         if not self.scenario.clip:
             return None
         limit, norm_type = self.scenario.clip, float(self.scenario.norm_type)
-        return self._full(self.accelerator.clip_grad_norm_(self._clipped(), limit, norm_type))
-
-    def _clipped(self) -> Iterable[nn.Parameter]:
-        """The parameters whose gradients the client clips."""
-        return self.masters.values()
+        return self._full(self.accelerator.clip_grad_norm_(self.masters.values(), limit, norm_type))
 
     def _keep_static_scale(self) -> None:
         """Give the scaler the client's scale, if that does not move, and not a saved one."""
