@@ -123,7 +123,9 @@ class UnitState:
         at = lo - self.extent.start
         edited = self.full[lo:hi] if shard is None else shard[at : at + hi - lo]
         with self.optimizer_store.edit_master(self.portion, at, at + hi - lo) as master:
-            master.copy_(torch.where(edited == master.to(edited.dtype), master, edited.float()))
+            rounded = master.to(edited.dtype)
+            kept = (edited == rounded) & (edited.signbit() == rounded.signbit())  # zeros have signs
+            master.copy_(torch.where(kept, master, edited.float()))
 
     def keep_shard_edits(self) -> None:
         """Copy this rank's part of a caller's edits of bound parameters to the shard; nothing is communicated.
