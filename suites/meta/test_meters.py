@@ -7,9 +7,9 @@ import gc
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from zerobench.meters import LivingTensors, TrafficMeter, crossing, live_tensors
+from zerobench.meters import LivingTensors, TrafficMeter, crossing, live_tensors, resident
 from zerobench.ranks import Pool
 from zerobench.recording import Traffic
 
@@ -64,3 +64,9 @@ def test_living_tensors_are_those_of_the_process(collections: tuple[int, ...]) -
         del found, new[:]
         assert _alive(living.now()) == _alive(live_tensors(collected=False))
     assert not any(getattr(each, "__self__", None) is living for each in gc.callbacks)
+
+
+def test_an_uninitialized_parameter_has_no_bytes() -> None:
+    """A lazy module has no storage before its first forward; any module of the process may have lazy parts."""
+    lazy = nn.LazyLinear(3)
+    assert resident([lazy.weight, torch.zeros(2)]) == 8

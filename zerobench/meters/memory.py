@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from zerobench.tensors import unwrapped
@@ -46,7 +47,7 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Bytes by address of every storage that occupies memory."""
     found = {}
     for tensor in unwrapped(tensors):
-        if not tensor.is_meta:
+        if not is_lazy(tensor) and not tensor.is_meta:
             storage = tensor.untyped_storage()
             if size := storage.nbytes():
                 found[storage.data_ptr()] = size
