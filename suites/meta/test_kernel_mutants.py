@@ -101,7 +101,10 @@ _CLIP = [
 ]
 _STREAMS = [
     Mutant(
-        "streams_one_too_few", "cpu/convert.h", "i < n; ++i) to[i] = from[i];\n}", "i < n - 1; ++i) to[i] = from[i];\n}"
+        "streams_one_too_few",
+        "cpu/convert.h",
+        "static_cast<size_t>(bytes - i));\n}",
+        "static_cast<size_t>(bytes - i < 2 ? 0 : bytes - i - 2));\n}",
     ),
 ]
 _HALVES = [
