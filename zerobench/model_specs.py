@@ -84,9 +84,7 @@ class Odd:
     high: bool = False  # parameters of three and of four dimensions
     buffers: bool = False  # buffers that training updates: a running mean, and the number of its samples
     persistent: bool = True  # they are in the state dict
-    buffers_by: Literal["edit", "binding"] = (
-        "edit"  # training updates them in place, or binds new tensors to their names
-    )
+    buffers_by: Literal["edit", "binding"] = "edit"  # training edits them, or binds new tensors to their names
     order: Literal["listed", "turned"] = "listed"  # of the calls of blocks, in leaves with ``route`` false
     rare_parts: Literal["none", "all"] = "none"  # if ``transposed``: see zerobench.workload.models.rare_parts
     dropout: float = 0.0

@@ -4,8 +4,7 @@ The oracle computes each step from the engine's own recorded values, so that a r
 and every engine can be held to bounds of a single step:
 
 1. the counters that it has in any step are those of the steps before it, and a load before it gave the client's state
-   back;
-   the losses are the model's on the engine's own weights, bit for bit;
+   back; the losses are the model's on the engine's own weights, bit for bit;
 2. the gradients are within the rounding bound of the sum of the leaves' gradients (zerobench/judge/bounds.py);
 3. the step is skipped if a leaf was bad, the leaf's own gradient overflows or the engine's is not finite, and only if
    a sum may overflow; then nothing moves, bit for bit;

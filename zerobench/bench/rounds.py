@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import torch
+from torch import Tensor
 
 from zerobench.bench import flops, rank_tasks
 from zerobench.errors import RankFailure
-from zerobench.judge.outcomes import MOST
+from zerobench.judge.outcomes import roundings
 from zerobench.meters import Metered
 from zerobench.oracles import questions
 from zerobench.oracles.questions import Question
@@ -21,7 +21,6 @@ from zerobench.results import Json
 from zerobench.results.identity import COMPUTE_ONLY, Case
 from zerobench.scenario import Dtype
 from zerobench.verdict import Verdict
-from zerobench.workload.data import DTYPES
 
 T = TypeVar("T")
 
@@ -153,16 +152,10 @@ class Bench:
 
     def _demand_same_losses(self, result: CaseResult, metered: Sequence[Metered]) -> None:
         """The metered subject is another object than the one that was judged, and has its losses, but for roundings."""
-        roundings = MOST * torch.finfo(DTYPES[result.case.scenario.dtype]).eps / 2
-        for trajectory, found in zip(result.trajectories, metered, strict=False):
-            for index, (step, losses) in enumerate(zip(trajectory.steps, found.losses, strict=False)):
-                for ours, theirs in zip(map(float, losses), map(float, step.losses), strict=True):
-                    if not (math.isclose(ours, theirs, rel_tol=roundings) or (math.isnan(ours) and math.isnan(theirs))):
-                        told = f"rank {trajectory.rank} had the loss {ours!r} when it was metered"
-                        result.verdict = "raised"
-                        result.reason = f"in step {index} {told}, and {theirs!r} when it was timed and judged"
-        if result.verdict == "raised":
-            result.trajectories = []
+        ranks = zip(result.trajectories, metered, strict=False)
+        other = [told for trajectory, found in ranks for told in _other_losses(trajectory, found.losses)]
+        if other:
+            result.verdict, result.reason, result.trajectories = "raised", other[-1], []
 
     def peak(self, dtype: Dtype) -> Json | None:
         """The slowest rank's rate in a matrix multiplication that all ranks run at once; None if a rank failed."""
@@ -201,6 +194,16 @@ class Bench:
             for each in self.engines:
                 each.reason += f"{lost}: {failure}\n"
             return None
+
+
+def _other_losses(trajectory: Trajectory, metered: Sequence[Sequence[Tensor]]) -> Iterator[str]:
+    """What to tell of each metered loss that is not the recorded one, but for roundings."""
+    apart = roundings(trajectory.scenario)
+    for index, (step, losses) in enumerate(zip(trajectory.steps, metered, strict=False)):
+        for ours, theirs in zip(map(float, losses), map(float, step.losses), strict=True):
+            if not (math.isclose(ours, theirs, rel_tol=apart) or (math.isnan(ours) and math.isnan(theirs))):
+                told = f"rank {trajectory.rank} had the loss {ours!r} when it was metered"
+                yield f"in step {index} {told}, and {theirs!r} when it was timed and judged"
 
 
 def round_order(results: Sequence[CaseResult], index: int) -> list[CaseResult]:

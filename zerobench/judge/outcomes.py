@@ -25,6 +25,11 @@ MOST = 100.0
 _NORM = 0.01
 
 
+def roundings(scenario: Scenario) -> float:
+    """The relative error of so many roundings in the Scenario's dtype as a right engine may be apart by."""
+    return MOST * torch.finfo(DTYPES[scenario.dtype]).eps / 2
+
+
 def first_wrong_outcome(
     got: Sequence[Trajectory], canonical: Trajectory, reference64: Trajectory, parts: Collection[Part]
 ) -> Difference | None:
@@ -69,7 +74,7 @@ def _near(value: Tensor, expected: Tensor, allowed: float) -> bool:
 
 def _allowed(part: Part, canonical: Trajectory, reference64: Trajectory) -> float:
     """A multiple of the canonical trainer's own error against the float64 run, or of a rounding of the values."""
-    rounding = _NORM if part == "norm" else MOST * torch.finfo(DTYPES[canonical.scenario.dtype]).eps / 2
+    rounding = _NORM if part == "norm" else roundings(canonical.scenario)
     both = zip(canonical.steps, reference64.steps, strict=False)
     pairs = [pair for steps in both for pair in zip(*(_told(part, step) for step in steps), strict=False)]
     finite = [pair for pair in pairs if all(map(math.isfinite, pair))]

@@ -29,19 +29,23 @@ def make_optimizer(spec: Optimizer, grouped: list[dict[str, Any]], **form: Any) 
     return rule.make(grouped, **hyperparameters(spec), **(form if rule.flags else {}))
 
 
-def scheduler_of(scenario: Scenario) -> Callable[[torch.optim.Optimizer], LambdaLR] | None:
-    """The function that makes the scheduler of an engine's optimizer; None if the client sets the learning rates."""
+def scheduler_of(scenario: Scenario, unit: int = 1) -> Callable[[torch.optim.Optimizer], LambdaLR] | None:
+    """The function that makes the scheduler of an engine's optimizer; None if the client sets the learning rates.
+
+    The engine steps the scheduler ``unit`` times for each update.
+    """
     if not scenario.engine_schedules:
         return None
 
     def make(optimizer: torch.optim.Optimizer) -> LambdaLR:
-        return LambdaLR(optimizer, [partial(_rate_factor, scenario, g) for g in range(len(optimizer.param_groups))])
+        numbers = range(len(optimizer.param_groups))
+        return LambdaLR(optimizer, [partial(_rate_factor, scenario, unit, group) for group in numbers])
 
     return make
 
 
-def _rate_factor(scenario: Scenario, group: int, updates: int) -> float:
-    return scenario.factors(updates, group)["lr"]
+def _rate_factor(scenario: Scenario, unit: int, group: int, count: int) -> float:
+    return scenario.factors(count // unit, group)["lr"]
 
 
 class ExactUpdate(DispatchMode):

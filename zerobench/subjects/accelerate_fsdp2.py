@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from zerobench.oracles.optimizer import groups, make_optimizer
+from zerobench.oracles.optimizer import groups
 from zerobench.scenario import Scenario
 from zerobench.subjects import plain_settings
 from zerobench.subjects.accelerated import (
@@ -16,7 +16,6 @@ from zerobench.subjects.accelerated import (
     Accelerated,
     Optimizers,
     arguments,
-    scheduler_of,
 )
 from zerobench.subjects.torch_fsdp2 import TorchFsdp2, mixed_precision
 from zerobench.workload.models.blocks import block_groups
@@ -54,29 +53,18 @@ class AccelerateFsdp2(Accelerated, TorchFsdp2):
     def _wrap(self) -> nn.Module:
         """Accelerate takes the model and its optimizer together: it gives the optimizer the sharded parameters."""
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        made = make_optimizer(
-            self.scenario.optimizer, groups(self.scenario.optimizer, named), **plain_settings.form(self.scenario)
-        )
-        if self.scenario.dtype == "fp16":
-            self._scale_losses(made)
-        self.scheduler = scheduler_of(self.scenario, made)
+        self._own_optimizers = self._of_client(self._of_groups(groups(self.scenario.optimizer, named)))
         module: nn.Module
-        module, *prepared = self.accelerator.prepare(self.model, *self._optimizers(made))
-        self._made: Any = Optimizers.of(prepared)
+        module, *self._prepared = self.accelerator.prepare(self.model, *self._own_optimizers)
         return module
 
     def _optimizer(self) -> Any:
-        return self._made
-
-    def _prepare(self) -> None:
-        if self.scheduler is not None:
-            self.scheduler = self.accelerator.prepare_scheduler(self.scheduler)
+        return Optimizers.of(self._prepared)
 
     @property
     def _saved_optimizer(self) -> Any:
         """torch's own: the steps of Accelerate's, which a load takes to make the states, go through the loss scaler."""
-        made = self._made
-        return [one.optimizer for one in (made.each if isinstance(made, Optimizers) else [made])]
+        return self._own_optimizers
 
 
 def _plugin(model: nn.Module, scenario: Scenario) -> Any:

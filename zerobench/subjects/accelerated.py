@@ -6,18 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from zerobench.extras import is_installed
 from zerobench.model_specs import Odd
-from zerobench.oracles.optimizer import make_optimizer
+from zerobench.oracles.optimizer import scheduler_of
 from zerobench.scenario import Scenario
 from zerobench.subject import Batch, Outcome
 from zerobench.subjects import client_settings, plain_settings
@@ -88,6 +86,8 @@ class Accelerated(Plain):
             self.accelerator = self._accelerator(model, scenario)
             super().__init__(model, scenario, group)
             self._prepare()
+            if self.scheduler is not None:
+                self.scheduler = self.accelerator.prepare_scheduler(self.scheduler)
         if scenario.dtype == "fp16":
             self.scaler, self.scale = self._own_scaler, self._own_scaler.scale
 
@@ -97,14 +97,17 @@ class Accelerated(Plain):
 
     def _prepare(self) -> None:
         """Let Accelerate prepare what it has not prepared with the model."""
-        raise NotImplementedError
 
-    def _optimizers(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-        """The client's optimizers: the one, or one for each of its groups."""
+    def _of_client(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+        """The client's optimizers before they are prepared: the one, or one for each of its groups. The scheduler and
+        the loss scaler are made for the one."""
+        if self.scenario.dtype == "fp16":
+            self._scale_losses(optimizer)
+        make = scheduler_of(self.scenario, unit=1 if COUNTS_STEPS in self.scenario.settings else self.scenario.leaves)
+        self.scheduler = None if make is None else make(optimizer)
         if EACH not in self.scenario.settings:
             return [optimizer]
-        form = plain_settings.form(self.scenario)
-        return [make_optimizer(self.scenario.optimizer, [group], **form) for group in optimizer.param_groups]
+        return [self._of_groups([group]) for group in optimizer.param_groups]
 
     def _scale_losses(self, optimizer: torch.optim.Optimizer) -> None:
         """Give Accelerate its loss scaler, which it makes itself on an accelerator alone."""
@@ -248,18 +251,6 @@ def _unsupported_several(scenario: Scenario) -> str | None:
     if scenario.dtype == "fp16" and (scenario.freezes_half or (scale.static or 2.0**scale.initial_power) >= 2**10):
         return f"a GradScaler leaves out the steps of the optimizers alone whose gradients overflow: {_AMP}"
     return None
-
-
-def scheduler_of(scenario: Scenario, optimizer: torch.optim.Optimizer) -> LambdaLR | None:
-    """The scheduler, which counts steps or the micro-steps of all ranks; None if the client sets the rates itself."""
-    if not scenario.engine_schedules:
-        return None
-    unit = 1 if COUNTS_STEPS in scenario.settings else scenario.leaves
-    return LambdaLR(optimizer, [partial(_factor, scenario, unit, g) for g in range(len(optimizer.param_groups))])
-
-
-def _factor(scenario: Scenario, unit: int, group: int, count: int) -> float:
-    return scenario.factors(count // unit, group)["lr"]
 
 
 def _end_of_epoch(batch: Batch) -> Iterable[Batch]:

@@ -20,7 +20,6 @@ from zerobench.subjects.accelerated import (
     Accelerated,
     Optimizers,
     arguments,
-    scheduler_of,
 )
 from zerobench.subjects.torch_ddp import TorchDdp
 from zerobench.theory import peers
@@ -48,12 +47,8 @@ class AccelerateDdp(Accelerated, TorchDdp):
         return Accelerator(**arguments(scenario), kwargs_handlers=[options, casts])
 
     def _prepare(self) -> None:
-        if self.scenario.dtype == "fp16":
-            self._scale_losses(self.optimizer)
-        made = scheduler_of(self.scenario, self.optimizer)
-        prepared = [self.accelerator.prepare_optimizer(each) for each in self._optimizers(self.optimizer)]
+        prepared = [self.accelerator.prepare_optimizer(each) for each in self._of_client(self.optimizer)]
         self.optimizer = Optimizers.of(prepared)
-        self.scheduler = None if made is None else self.accelerator.prepare_scheduler(made)
         if self.masters is not self.working:
             self.accelerator.register_for_checkpointing(_Masters(self.masters))
 

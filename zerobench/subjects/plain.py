@@ -109,7 +109,10 @@ class Plain(Subject):
         return self.model
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        grouped = groups(self.scenario.optimizer, self.masters)
+        return self._of_groups(groups(self.scenario.optimizer, self.masters))
+
+    def _of_groups(self, grouped: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The optimizer of these parameter groups, and of those that a setting adds, in the form that it asks for."""
         given = group_settings.with_others(grouped, self.model, self.scenario)
         return make_optimizer(self.scenario.optimizer, given, **plain_settings.form(self.scenario))
 

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
 )
 
 from zerobench.model_specs import Odd
-from zerobench.oracles.optimizer import groups, make_optimizer
+from zerobench.oracles.optimizer import groups
 from zerobench.oracles.rules import state_keys
 from zerobench.ranks import mesh
 from zerobench.scenario import Scenario
@@ -186,8 +186,7 @@ class TorchFsdp1(Plain):
         self.masters = self._trained()
         with self._whole():  # the groups depend on the parameters' dimensions
             grouped = groups(self.scenario.optimizer, self.masters)
-        given = group_settings.with_others(grouped, self.model, self.scenario)
-        return make_optimizer(self.scenario.optimizer, given, **plain_settings.form(self.scenario))
+        return self._of_groups(grouped)
 
     @contextmanager
     def _whole(self, gradients: bool = False) -> Iterator[None]:

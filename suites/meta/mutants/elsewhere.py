@@ -85,7 +85,7 @@ class KeepsTheSavedScale(TorchDdp):
 
     def load(self, directory: Path) -> None:
         super().load(directory)
-        self.saved_scale = torch.load(directory / "scale.pt")
+        self.saved_scale = torch.load(directory / "scale.pt", weights_only=True)
 
     def _next_scale(self) -> float:
         static = self.scenario.dtype == "fp16" and self.scenario.loss_scale.static

@@ -119,7 +119,7 @@ def again(test: Any, examples: int | None = None, strategy: Any = None) -> Check
     check = _drawing(test, examples or default_examples(test), strategy)
     if examples is not None or test.of_one_stage is None:
         return check
-    of_one_stage = _drawing(test, max(1, round(_EXAMPLES * float(test.of_one_stage))), strategy)
+    of_one_stage = _drawing(test, _examples(test.of_one_stage), strategy)
     return lambda trials: (of_one_stage if has_one_stage(trials) else check)(trials)
 
 
@@ -138,7 +138,11 @@ def _drawing(test: Any, examples: int, strategy: Any) -> Check:
 
 def default_examples(test: Any) -> int:
     """The number of draws of a property in the default profile."""
-    return max(1, round(_EXAMPLES * float(test.share)))
+    return _examples(test.share)
+
+
+def _examples(share: float) -> int:
+    return max(1, round(_EXAMPLES * share))
 
 
 def failure_of(check: Callable[[], None]) -> Failure | None:
