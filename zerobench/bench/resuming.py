@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from zerobench import subjects
-from zerobench.driver import Keep, evaluation, loaded, loaded_client_state, resumed, run_step, save, start
+from zerobench.driver import Keep, evaluation, loaded, loaded_client_state, resumed, run_step, save, save_again, start
 from zerobench.recording import Step, Trajectory
 from zerobench.scenario import Scenario
 
@@ -53,7 +53,7 @@ def resume_at(
     subject_type, rank = subjects.load(name), dist.get_rank(group)
     if scenario.loads == "all" and scenario.seed // 2 % 2:
         with closing(loaded(subject_type, scenario, group, directory, first)) as subject:
-            save(subject, scenario, directory, first)
+            save_again(subject, scenario, group, directory, first)
     subject = loaded(subject_type, scenario, group, directory, first)
     client_state, steps = loaded_client_state(subject, scenario, first), list[Step]()
     try:

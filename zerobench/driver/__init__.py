@@ -9,6 +9,7 @@ from zerobench.driver.resuming import (
     loaded_client_state,
     resumed,
     save,
+    save_again,
 )
 from zerobench.driver.running import Run, drive
 from zerobench.driver.stepping import (
@@ -43,6 +44,7 @@ __all__ = [
     "run_step",
     "run_steps",
     "save",
+    "save_again",
     "start",
     "to_cpu",
     "wrap",

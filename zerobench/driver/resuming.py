@@ -34,7 +34,7 @@ def resumed(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, dire
     with _moved(directory, group) if scenario.moves_checkpoints else nullcontext(directory) as there:
         subject = _gone_back(subject, scenario, group, there, step)
         if scenario.saves_once_loaded:
-            save(subject, scenario, there, step)
+            save_again(subject, scenario, group, there, step)
             subject = _gone_back(subject, scenario, group, there, step)
         return subject
 
@@ -97,6 +97,12 @@ def save(subject: Subject, scenario: Scenario, directory: Path, step: int) -> No
         before = subject.client_state if scenario.carries_client_state else {}
         subject.client_state = {**before, **client_state(scenario, step)}
     subject.save(as_client_names(directory, scenario))
+
+
+def save_again(subject: Subject, scenario: Scenario, group: dist.ProcessGroup, directory: Path, step: int) -> None:
+    """Save a loaded state to the directory that it comes from, once every rank has read it. A collective."""
+    dist.barrier(group)
+    save(subject, scenario, directory, step)
 
 
 def as_client_names(directory: Path, scenario: Scenario) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -82,7 +83,9 @@ class RightThroughUniversal(RightThroughDeepSpeed):
         foreign = directory / "foreign"
         tag = read_latest(foreign)
         assert tag is not None
-        convert(foreign / tag, foreign / f"{tag}_universal")
+        into = foreign / f"{tag}_universal"
+        shutil.rmtree(into, ignore_errors=True)  # of an earlier save of this step
+        convert(foreign / tag, into)
         (foreign / "latest").unlink()
 
 
@@ -134,6 +137,8 @@ class LosesStatesOfTheSecondFlatGroup(_ChangesTheTrained):
 
 
 class GivesAllGroupsTheFirstOnesOptions(_ChangesTheTrained):
+    points_at = Points("progress", *_STATES.parts)  # those in force, if the client sets them by step
+
     def change(self, found: Trained) -> None:
         found.groups = [(names, found.groups[0][1]) for names, _ in found.groups]
 
